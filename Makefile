@@ -1,0 +1,64 @@
+# Needs Linux, make and Python 3.10 or newer. Everything that it makes lies in .venv and build.
+#
+#   make demo PYTHON=python3.12                     another Python
+#   make test DIRS="view unit"                      only these test directories
+#   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
+
+PYTHON   ?= python3
+VENV     ?= .venv
+DIRS     ?=
+LAB_ARGS ?=
+
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip --disable-pip-version-check
+TORCH := $(shell grep -E '^torch==' constraints.txt)
+ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo lab test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+help: ## say what can be made (this)
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r target words; do \
+	  printf '  make %-9s %s\n' "$$target" "$$words"; done
+
+venv: $(VENV)/installed ## make .venv with the package, PyTorch and all tools
+
+demo: $(VENV)/installed ## train on 2 ranks from a notebook, without a browser
+	@$(PY) scripts/demo.py
+
+lab: $(VENV)/installed-lab ## open JupyterLab on examples/
+	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)/examples" $(ROOT_OK) $(LAB_ARGS)
+
+test: $(VENV)/installed ## check style and types, run the tests, hold them against their time budgets
+	@$(PY) -m tests.run $(DIRS)
+
+test-all: $(VENV)/installed ## the same, with the tests that are marked slow
+	@$(PY) -m tests.run --all $(DIRS)
+
+lint: $(VENV)/installed ## check style and types only
+	@$(PY) -m tests.run lint
+
+bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
+	@mkdir -p build/bench
+	@$(PY) -m benchmarks
+
+clean: ## remove build/, caches and .venv
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A file in .venv says that an install is done; a change of what it was made from does it again.
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "Python 3.10 or newer is needed; $(PYTHON) is not. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "$(PYTHON) comes without its venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(PY)
+	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test]'
+	@touch $@
+
+$(VENV)/installed-lab: $(VENV)/installed
+	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test,lab]'
+	@touch $@

@@ -1,0 +1,110 @@
+"""Interactive distributed training in Jupyter: cells that run on every rank of a live MPI world.
+
+In a notebook::
+
+    %load_ext jupyter_dtrain
+    %distributed start -n 4
+
+The same from Python::
+
+    with Session.start(n=4) as session:
+        session.run("print('hello')")
+
+Importing this package imports neither a framework nor MPI, and nothing heavy until a session starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .failures import (
+        BadRequest,
+        BadSyntax,
+        DistributedError,
+        DistributedInterrupt,
+        DtrainError,
+        NoWorld,
+        RanksBusy,
+        RanksDead,
+        StartFailed,
+        TransferFailed,
+        WorldLost,
+    )
+    from .run import Run
+    from .session import Session, current
+    from .settings import Settings
+    from .world import Node, Rank, World
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "BadRequest": "failures",
+    "BadSyntax": "failures",
+    "DistributedError": "failures",
+    "DistributedInterrupt": "failures",
+    "DtrainError": "failures",
+    "NoWorld": "failures",
+    "RanksBusy": "failures",
+    "RanksDead": "failures",
+    "StartFailed": "failures",
+    "TransferFailed": "failures",
+    "WorldLost": "failures",
+    "Run": "run",
+    "Session": "session",
+    "current": "session",
+    "Settings": "settings",
+    "Node": "world",
+    "Rank": "world",
+    "World": "world",
+}
+
+__all__ = [
+    "BadRequest",
+    "BadSyntax",
+    "DistributedError",
+    "DistributedInterrupt",
+    "DtrainError",
+    "Node",
+    "NoWorld",
+    "Rank",
+    "RanksBusy",
+    "RanksDead",
+    "Run",
+    "Session",
+    "Settings",
+    "StartFailed",
+    "TransferFailed",
+    "World",
+    "WorldLost",
+    "__version__",
+    "current",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``."""
+    from .magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext jupyter_dtrain``: take the magics away; worlds go on."""
+    from .magics import unload
+
+    unload(shell)

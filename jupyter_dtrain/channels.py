@@ -1,0 +1,155 @@
+"""How a client reaches a world: the ranks through ipyparallel, the steward through its kernel channels.
+
+Both are transports that exist already, signed with keys that only this user can read; nothing here listens.
+
+Under failure: every wait has a deadline; a request that is not answered raises
+:class:`~jupyter_dtrain.failures.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+import ipyparallel
+from ipyparallel.client.client import unpack_message
+from jupyter_client.blocking.client import BlockingKernelClient
+
+from .engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, watch_identity
+from .events import EVENTS_MESSAGE
+from .failures import WorldLost
+
+HELLO_PERIOD = 0.1
+"""Seconds after which a greeting that was not answered is sent again."""
+
+STEWARD_REQUEST: Final = "dtrain_world_request"
+STEWARD_REPLY: Final = "dtrain_world_reply"
+STEWARD_EVENT: Final = "dtrain_world_event"
+
+
+class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
+    """An ipyparallel client that addresses engines by their routing identity and hears our events.
+
+    Engine ids, views and the hub's registration are not used: a rank is reachable as soon as its own sockets are
+    connected, and a dead one is known from its watch.
+    """
+
+    def __init__(self, connection_file: str | Path, on_events: Callable[[dict[str, Any]], None]) -> None:
+        """``on_events`` is called on the IO thread with the content of every announcement, whoever ran the cell."""
+        self._on_events = on_events
+        super().__init__(str(connection_file), timeout=10)
+        self._queue_handlers["dtrain_run_reply"] = self._resolve
+        self._queue_handlers["dtrain_hello_reply"] = self._resolve
+
+    def activate(self, targets: Any = "all", suffix: str = "") -> None:
+        """ipyparallel would put its own magics into the notebook; they are not ours to add."""
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_iopub(self, message: dict[str, Any]) -> None:
+        if message["header"]["msg_type"] == EVENTS_MESSAGE:
+            self._on_events(message["content"])
+
+    def _resolve(self, message: dict[str, Any]) -> None:
+        message_id = message["parent_header"].get("msg_id")
+        future = self._futures.get(message_id)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def hello(self, engines: Iterable[str], deadline: float) -> list[str]:
+        """Greet idle ranks until each has answered or ``deadline`` (monotonic); those that have not.
+
+        A message to a rank whose sockets are not fully connected is dropped on the way, so it is sent again.
+        """
+        waiting = dict.fromkeys(engines)
+        futures: list[tuple[str, Any]] = []
+        while waiting and time.monotonic() < deadline:
+            futures += [(engine, self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())) for engine in waiting]
+            until = min(time.monotonic() + HELLO_PERIOD, deadline)
+            while waiting and time.monotonic() < until:
+                for engine, future in futures:
+                    if future.done():
+                        waiting.pop(engine, None)
+                if waiting:
+                    time.sleep(0.002)
+        for _, future in futures:
+            self._forget(future)
+        return list(waiting)
+
+    def run(self, engine: str, content: dict[str, Any]) -> None:
+        """Send a cell. What becomes of it is told by events, never by the reply."""
+        self._send(self._mux_stream, RUN_MESSAGE, content=content, ident=engine.encode())
+
+    def ask(self, engine: str, **content: Any) -> Future[dict[str, Any]]:
+        """Ask the agent of a rank; the future's result is the reply's content."""
+        return self._request(engine, content)
+
+    def ask_watch(self, engine: str, **content: Any) -> Future[dict[str, Any]]:
+        """Ask the watch of a rank."""
+        return self._request(watch_identity(engine), content)
+
+    def _request(self, identity: str, content: dict[str, Any]) -> Future[dict[str, Any]]:
+        answer: Future[dict[str, Any]] = Future()
+        sent = self._send(self._control_stream, REQUEST_MESSAGE, content=content, ident=identity.encode())
+
+        def done(future: Any) -> None:
+            with contextlib.suppress(Exception):
+                answer.set_result(future.result()["content"])
+
+        sent.add_done_callback(done)
+        answer.add_done_callback(lambda _: self._forget(sent))
+        return answer
+
+    def apply(self, engine: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call ``function`` on the main thread of an idle rank; an ipyparallel future."""
+        return self.send_apply_request(self._mux_stream, function, args, ident=engine.encode())
+
+    def _forget(self, future: Any) -> None:
+        self._futures.pop(future.msg_id, None)
+
+
+class StewardChannel:
+    """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
+
+    def __init__(self, connection_file: str | Path, timeout: float) -> None:
+        self._client = BlockingKernelClient(connection_file=str(connection_file))
+        self._client.load_connection_file()
+        self._client.start_channels(shell=False, stdin=False, hb=False)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+
+    def ask(self, op: str, *, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
+        """The steward's answer. Raises :class:`WorldLost` when none came within ``timeout`` seconds."""
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        with self._lock:
+            client = self._client
+            message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
+            client.control_channel.send(message)
+            while (patience := deadline - time.monotonic()) > 0:
+                if not client.control_channel.socket.poll(1000 * patience):
+                    break
+                reply = client.control_channel.get_msg(timeout=0)
+                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                    content: dict[str, Any] = reply["content"]
+                    return content
+        raise WorldLost("The world's steward does not answer: start a new world with %distributed start.")
+
+    def listen(self, timeout: float) -> dict[str, Any] | None:
+        """The next broadcast, or None after ``timeout`` seconds. One thread only."""
+        socket = self._client.iopub_channel.socket
+        if not socket.poll(1000 * timeout):
+            return None
+        message = self._client.iopub_channel.get_msg(timeout=0)
+        if message["msg_type"] != STEWARD_EVENT:
+            return None
+        content: dict[str, Any] = message["content"]
+        return content
+
+    def close(self) -> None:
+        """Close the sockets. Not while another thread listens."""
+        with self._lock:
+            self._client.stop_channels()

@@ -1,0 +1,239 @@
+"""What answers for a rank: runs cells on the main thread, and questions on the control thread.
+
+The control thread works while a cell runs, as long as native code lets go of the interpreter lock: ``state``,
+``stacks``, ``interrupt`` and ``read(run, from_seq)`` are answered in milliseconds. A cell comes as a message of our
+own rather than as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a rank that is
+busy refuses at once.
+
+Under failure: every cell that was begun ends with one ``Finished`` event, whatever it raised; a request that cannot
+be answered is answered with its error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import sys
+import threading
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+from IPython.core.error import UsageError
+
+from ..events import Outcome, to_wire
+from ..frameworks import Framework
+from .capture import DescriptorReader
+from .interrupts import Interrupts
+from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE
+from .recorder import Recorder
+from .tracebacks import Tracebacks
+
+if TYPE_CHECKING:
+    from ipyparallel.engine.kernel import IPythonParallelKernel
+
+_NO_KEYBOARD = (
+    "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
+    "Set values with %%distributed -i NAMES, and look at variables with another %%distributed cell."
+)
+
+
+class Agent:
+    """The rank's side of every request."""
+
+    def __init__(
+        self,
+        kernel: IPythonParallelKernel,
+        rank: int,
+        recorder: Recorder,
+        descriptors: DescriptorReader,
+        frameworks: list[Framework],
+        home: str,
+    ) -> None:
+        self._kernel = kernel
+        self._shell = kernel.shell
+        self._rank = rank
+        self._recorder = recorder
+        self._descriptors = descriptors
+        self._frameworks = frameworks
+        self._tracebacks = Tracebacks(self._cell_name, home)
+        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None)
+        self._display_failure: BaseException | None = None
+        self._running: int | None = None
+
+    def install(self) -> None:
+        """Take over the kernel's handlers and hooks. Main thread, before the kernel's loop starts."""
+        kernel, shell = self._kernel, self._shell
+        kernel.shell_handlers[RUN_MESSAGE] = self._run
+        kernel.shell_handlers[HELLO_MESSAGE] = self._hello
+        kernel.control_handlers[REQUEST_MESSAGE] = self._request
+        # The kernel would install Python's own SIGINT handler around every message.
+        kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+        self._interrupts.install()
+        shell.ask_exit = _refuse_exit
+        # IPython warns so at every sys.exit(), which a rank survives like any exception.
+        warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+        shell.showtraceback = self._showtraceback
+        shell.system = self._system
+        builtins.input = _refuse("input()")
+        sys.breakpointhook = _refuse("breakpoint()")
+        with contextlib.suppress(ImportError):
+            import getpass
+
+            getpass.getpass = _refuse("getpass()")
+        import pdb
+
+        pdb.set_trace = _refuse("pdb.set_trace()")
+        for magic in ("debug", "pdb"):
+            shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
+
+    def _cell_name(self, file: str) -> str | None:
+        named = self._shell.compile.format_code_name(file)
+        return None if named is None else f"{named[0]} {named[1]}"
+
+    async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
+        self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
+
+    async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
+        content = parent["content"]
+        run, code = int(content["run"]), str(content["code"])
+        self._running = run
+        self._recorder.begin(run)
+        outcome: Outcome = "error"
+        try:
+            for framework in self._frameworks:
+                framework.before_cell(int(content["generation"]))
+            outcome = await self._execute(code)
+        except KeyboardInterrupt:
+            # The signal fell between the end of the cell and here: the cell itself has told its outcome.
+            outcome = "interrupted"
+        except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+            self._recorder.append(self._tracebacks.error(error))
+        finally:
+            self._descriptors.drain()
+            self._recorder.finish(outcome, regroup=any(framework.needs_regroup() for framework in self._frameworks))
+            self._running = None
+        self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
+
+    async def _execute(self, code: str) -> Outcome:
+        """Run the cell as IPython's own kernel does, but for what needs that kernel's threads."""
+        shell = self._shell
+        self._display_failure = None
+        with self._interrupts.enabled():
+            try:
+                transformed, failure = shell.transform_cell(code), None
+            except Exception:  # noqa: BLE001 — a user's input transformer; run_cell tells it as the cell's error
+                transformed, failure = code, sys.exc_info()
+            if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+                result = await self._run_async(code, transformed, failure)
+            else:
+                result = shell.run_cell(code, store_history=True)
+        self._show_pages()
+        exception = result.error_before_exec or result.error_in_exec or self._display_failure
+        self._display_failure = None
+        if exception is None:
+            return "ok"
+        self._recorder.append(self._tracebacks.error(exception))
+        stopped = isinstance(exception, (KeyboardInterrupt, asyncio.CancelledError))
+        return "interrupted" if stopped and self._interrupts.requested else "error"
+
+    async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
+        shell = self._shell
+        task = asyncio.ensure_future(
+            shell.run_cell_async(
+                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
+            )
+        )
+        with self._interrupts.cancelling(task):
+            result = None
+            try:
+                result = await task
+            finally:
+                shell.events.trigger("post_execute")
+                shell.events.trigger("post_run_cell", result)
+        return result
+
+    def _show_pages(self) -> None:
+        """What ``name?`` would put into a pager is text here."""
+        for payload in self._shell.payload_manager.read_payload():
+            if payload.get("source") == "page":
+                self._recorder.write("stdout", payload["data"].get("text/plain", "") + "\n")
+        self._shell.payload_manager.clear_payload()
+
+    def _system(self, command: str) -> None:
+        """``!command``: without a terminal, and with its output in order with what Python prints."""
+        self._shell.system_raw(command)
+        self._descriptors.drain()
+
+    def _showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: Any = None,  # noqa: ARG002 — IPython's signature
+        tb_offset: Any = None,  # noqa: ARG002
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        """IPython's own traceback text is not wanted for the cell's error, which is told as data."""
+        kind, value, trace = sys.exc_info() if exc_tuple is None else exc_tuple
+        sys.last_type, sys.last_value, sys.last_traceback = kind, value, trace
+        self._shell._last_traceback = []
+        if exc_tuple is not None:
+            # A representation that failed: the value was not shown, so the cell has failed.
+            self._display_failure = value
+        elif not running_compiled_code and not exception_only:
+            # Somebody's call (a callback that failed), not the end of the cell.
+            traceback.print_exception(kind, value, trace)
+
+    def _request(self, stream: Any, ident: Any, parent: Any) -> None:
+        content = parent["content"]
+        try:
+            answer = self._answer(content)
+        except Exception as error:  # noqa: BLE001 — the asker gets it
+            answer = {"status": "error", "words": f"{type(error).__name__}: {error}"}
+        self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
+
+    def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
+        match content["op"]:
+            case "state":
+                run, next_seq, finished = self._recorder.position()
+                state = "running" if self._running is not None else "idle"
+                return {"rank": self._rank, "state": state, "run": run, "next": next_seq, "finished": finished}
+            case "stacks":
+                return {"rank": self._rank, "threads": self._stacks()}
+            case "interrupt":
+                run = content.get("run")
+                if run is not None and run != self._running:
+                    return {"rank": self._rank, "sent": False}
+                return {"rank": self._rank, "sent": self._interrupts.send()}
+            case "read":
+                batch = self._recorder.read(int(content["run"]), int(content["from_seq"]))
+                return {"rank": self._rank, "batch": None if batch is None else to_wire(batch)}
+            case op:
+                raise ValueError(f"unknown request {op!r}")
+
+    def _stacks(self) -> list[dict[str, Any]]:
+        frames = sys._current_frames()
+        main = threading.main_thread()
+        stack = self._tracebacks.stack(frames.get(main.ident or 0))
+        state = "running" if self._running is not None else "idle"
+        return [{"thread": main.name, "state": state, "frames": msgspec.to_builtins(stack)}]
+
+
+def _refuse(what: str) -> Any:
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise RuntimeError(_NO_KEYBOARD.format(what=what))
+
+    return refuse
+
+
+def _refuse_magic(name: str) -> Any:
+    def magic(line: str = "", cell: str | None = None) -> NoReturn:  # noqa: ARG001 — IPython's signature
+        raise UsageError(_NO_KEYBOARD.format(what=f"%{name}"))
+
+    return magic
+
+
+def _refuse_exit() -> NoReturn:
+    raise RuntimeError("exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook.")

@@ -1,0 +1,115 @@
+"""The ipyparallel engine that hosts a rank.
+
+It differs from ipyparallel's own in what surrounds it: MPI is initialised first (so that the engine knows its rank),
+the environment that the field expects is set before any user code, and output goes to the recorder. Its nanny is the
+watch, its parent process.
+
+Under failure at start it prints why to its error stream, which the watch passes on, and exits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ipyparallel.engine.app import IPEngine
+
+from ..events import EVENTS_MESSAGE, Batch, to_wire
+from ..frameworks import load_frameworks
+from ..launch.request import RANK_SPEC_VARIABLE, RankSpec
+from ..world import Placement, placements, rank_environment
+from .agent import Agent
+from .capture import DescriptorReader, EventSession, RankStream
+from .recorder import Recorder
+from .reports import Ready
+
+
+class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
+    """One rank."""
+
+    def __init__(self, spec: RankSpec, place: Placement, pipes: dict[str, int], report: Callable[[Ready], None]) -> None:
+        super().__init__()
+        self._spec = spec
+        self._place = place
+        self._pipes = pipes
+        self._report = report
+
+    def redirect_output(self, iopub_socket: Any) -> None:
+        """Called by ipyparallel once the kernel stands, before its loop starts: the place to take over."""
+        spec, kernel = self._spec, self.kernel
+        session = kernel.session
+
+        def announce(batch: Batch) -> None:
+            session.send(iopub_socket, EVENTS_MESSAGE, to_wire(batch), ident=f"engine.{self.id}.dtrain".encode())
+
+        recorder = Recorder(
+            self._place.rank,
+            spec.spool,
+            announce,
+            cap=spec.settings.spool_cap,
+            log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
+        )
+        descriptors = DescriptorReader(self._pipes, recorder.write)
+        descriptors.start()
+        sys.stdout = RankStream(recorder, "stdout", 1)
+        sys.stderr = RankStream(recorder, "stderr", 2)
+        shell = kernel.shell
+        events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
+        shell.display_pub.session = shell.displayhook.session = events
+        frameworks = load_frameworks()
+        for framework in frameworks:
+            framework.install(self._place, spec)
+        Agent(kernel, self._place.rank, recorder, descriptors, frameworks, os.getcwd()).install()
+        sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
+        self._report(
+            Ready(
+                self._place.rank,
+                self._place.size,
+                os.getpid(),
+                socket.gethostname(),
+                self.ident,
+                self._place.local_rank,
+                self._place.node,
+            )
+        )
+
+
+def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], None]) -> None:
+    """Be a rank until told to end. ``pipes``: the read ends behind descriptors 1 and 2, by stream name."""
+    import mpi4py
+
+    # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    place = placements(comm.allgather(socket.gethostname()))[comm.rank]
+    del os.environ[RANK_SPEC_VARIABLE]
+    os.environ.update(
+        rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id)
+    )
+    for framework in load_frameworks():
+        for name, value in framework.environment(place, spec).items():
+            os.environ.setdefault(name, value)
+    engine = RankEngine(spec, place, pipes, report)
+    folder = Path(spec.folder)
+    engine.initialize(
+        [
+            f"--file={spec.engine_file}",
+            "--mpi",
+            "--IPEngine.enable_nanny=False",
+            f"--IPEngine.wait_for_url_file={spec.settings.start_timeout}",
+            f"--IPEngine.timeout={spec.settings.start_timeout}",
+            "--IPEngine.init_mpi=",
+            "--IPEngine.max_heartbeat_misses=0",
+            "--log-level=40",
+            f"--ipython-dir={folder / 'ipython'}",
+            f"--profile-dir={folder / 'profile'}",
+        ]
+    )
+    engine.start()
+

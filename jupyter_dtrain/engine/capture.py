@@ -1,0 +1,169 @@
+"""Catches everything that a cell says, by whatever road, and hands it to the recorder.
+
+Three roads lead here: Python's ``sys.stdout`` and ``sys.stderr``; the file descriptors 1 and 2, which native code and
+child processes write to (pipes that the watch made, so that it can read the last words of a rank that died); and
+IPython's display hooks, which send Jupyter messages through :class:`EventSession`.
+
+Under failure nothing here raises into user code: what cannot be decoded is replaced, and a child process that was
+forked from a rank writes to the descriptors, since the recorder's thread does not live in it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import io
+import os
+import selectors
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jupyter_client.session import Session
+
+from ..events import ClearOutput, Display, Result
+from .recorder import Recorder
+
+
+class RankStream(io.TextIOBase):
+    """``sys.stdout`` or ``sys.stderr`` of a rank."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, recorder: Recorder, name: str, fd: int) -> None:
+        self._recorder = recorder
+        self._fd = fd
+        self._pid = os.getpid()
+        self._buffer = _Bytes(self)
+        self.name = name
+
+    @property
+    def buffer(self) -> io.RawIOBase:
+        """The binary stream beneath, for code that writes bytes."""
+        return self._buffer
+
+    def write(self, text: str) -> int:
+        """Record ``text``; the number of its characters."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if os.getpid() != self._pid:
+            os.write(self._fd, text.encode("utf-8", "replace"))
+        else:
+            self._recorder.write(self.name, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # typeshed has bytes-like here
+        """Record ``lines``."""
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        """Spool what was printed."""
+        if os.getpid() == self._pid:
+            self._recorder.flush()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def isatty(self) -> bool:
+        """No: programs should not expect a terminal."""
+        return False
+
+    def fileno(self) -> int:
+        """The descriptor that child processes may write to; it is captured as well."""
+        return self._fd
+
+    def close(self) -> None:
+        """Do nothing: a library that closes ``sys.stdout`` must not silence the rank."""
+
+
+class _Bytes(io.RawIOBase):
+    """The ``buffer`` of a :class:`RankStream`."""
+
+    def __init__(self, stream: RankStream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = bytes(data)
+        self._stream.write(self._decoder.decode(view))
+        return len(view)
+
+
+class DescriptorReader:
+    """Reads the pipes behind descriptors 1 and 2."""
+
+    def __init__(self, pipes: dict[str, int], write: Callable[[str, str], None]) -> None:
+        """``pipes``: stream name → read end, not blocking."""
+        self._write = write
+        self._lock = threading.Lock()
+        self._pipes = pipes
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in pipes}
+        self._libc = ctypes.CDLL(None)
+        self._thread = threading.Thread(target=self._loop, name="dtrain-descriptors", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read, in a thread of its own."""
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Hand over all that was written so far, C's own buffers included."""
+        self._libc.fflush(None)
+        for name in self._pipes:
+            self._read(name)
+
+    def _loop(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for name, fd in self._pipes.items():
+                selector.register(fd, selectors.EVENT_READ, name)
+            while True:
+                for key, _ in selector.select():
+                    if not self._read(key.data):
+                        selector.unregister(key.fd)
+                if not selector.get_map():
+                    return
+
+    def _read(self, name: str) -> bool:
+        """Read what is there; False once the pipe has ended."""
+        with self._lock:
+            while True:
+                try:
+                    data = os.read(self._pipes[name], 1 << 16)
+                except BlockingIOError:
+                    return True
+                if not data:
+                    return False
+                self._write(name, self._decoders[name].decode(data))
+
+
+class EventSession(Session):
+    """Stands in for the Jupyter session of the display hooks: their messages become events.
+
+    Only ``send`` differs; messages are still built by the real class. Error messages are left out: the agent makes
+    the error event from the exception itself.
+    """
+
+    def __init__(self, recorder: Recorder, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._recorder = recorder
+
+    def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Record the message as an event."""
+        if isinstance(msg_or_type, dict):
+            kind, content = msg_or_type["header"]["msg_type"], msg_or_type["content"]
+        else:
+            kind, content = msg_or_type, content or {}
+        if kind in ("display_data", "update_display_data"):
+            display_id = content.get("transient", {}).get("display_id")
+            update = kind == "update_display_data"
+            self._recorder.append(Display(content["data"], content.get("metadata") or {}, display_id, update))
+        elif kind == "execute_result":
+            count = content.get("execution_count") or 0
+            self._recorder.append(Result(content["data"], content.get("metadata") or {}, count))
+        elif kind == "clear_output":
+            self._recorder.append(ClearOutput(bool(content.get("wait"))))
+        return msg_or_type

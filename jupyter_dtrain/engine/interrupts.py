@@ -1,0 +1,78 @@
+"""SIGINT in a rank: it ends the cell that runs, and nothing else.
+
+Python hands a signal to the main thread some bytecodes later, so one that was meant for a cell may arrive after its
+end. The handler here lives as long as the rank and raises only while user code is on: an interrupt that comes too
+late is ignored instead of breaking the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """The rank's SIGINT handler."""
+
+    def __init__(self, in_cell: Callable[[str], bool]) -> None:
+        """``in_cell`` tells whether a code object's file name is a cell's."""
+        self._in_cell = in_cell
+        self._on = False
+        self._awaited: asyncio.Future[Any] | None = None
+        self.requested = False
+        """Whether the cell that runs (or ran last) was interrupted."""
+
+    def install(self) -> None:
+        """Take over SIGINT. Main thread only."""
+        signal.signal(signal.SIGINT, self._handle)
+
+    @contextlib.contextmanager
+    def enabled(self) -> Iterator[None]:
+        """User code runs inside: SIGINT raises KeyboardInterrupt."""
+        self.requested = False
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    @contextlib.contextmanager
+    def cancelling(self, awaited: asyncio.Future[Any]) -> Iterator[None]:
+        """A cell with top-level ``await`` runs as ``awaited``: while it waits, SIGINT cancels it."""
+        self._awaited = awaited
+        try:
+            yield
+        finally:
+            self._awaited = None
+
+    def send(self) -> bool:
+        """Interrupt the cell that runs, from any thread; False when none does."""
+        if not self._on:
+            return False
+        self.requested = True
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        return True
+
+    def _handle(self, _signum: int, frame: FrameType | None) -> None:
+        if not self._on:
+            return
+        self.requested = True
+        awaited = self._awaited
+        if awaited is not None and not self._runs_cell(frame):
+            awaited.get_loop().call_soon_threadsafe(awaited.cancel)
+            return
+        raise KeyboardInterrupt
+
+    def _runs_cell(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            if self._in_cell(frame.f_code.co_filename):
+                return True
+            frame = frame.f_back
+        return False

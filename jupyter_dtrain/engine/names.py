@@ -1,0 +1,17 @@
+"""The message types that a rank understands, and the addresses on its channels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RUN_MESSAGE: Final = "dtrain_run"
+"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``."""
+HELLO_MESSAGE: Final = "dtrain_hello"
+"""Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
+REQUEST_MESSAGE: Final = "dtrain_request"
+"""Control message to an agent or a watch. Content: ``op`` and its arguments; the reply has ``status`` and the answer."""
+
+
+def watch_identity(engine: str) -> str:
+    """The routing identity, on the control channel, of the watch of ``engine``."""
+    return f"{engine}-watch"

@@ -1,0 +1,46 @@
+"""Values in and out of a rank's namespace. These functions run in the rank, between cells."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+
+
+def store_values(pickled: dict[str, bytes]) -> None:
+    """Bind every name; all of them or none. Raises what unpickling raises, with the name."""
+    values = {}
+    for name, data in pickled.items():
+        try:
+            values[name] = pickle.loads(data)  # noqa: S301 — came signed, from the session that owns this world
+        except Exception as error:
+            raise ValueError(f"{name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
+    _namespace().update(values)
+
+
+def fetch_values(names: list[str]) -> dict[str, Any]:
+    """``values``: name → pickle; ``missing``: names that are not defined; ``failed``: name → why it cannot be sent."""
+    namespace = _namespace()
+    values: dict[str, bytes] = {}
+    failed: dict[str, str] = {}
+    for name in names:
+        if name in namespace:
+            try:
+                values[name] = cloudpickle.dumps(namespace[name], protocol=5)
+            except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
+                failed[name] = f"{type(error).__name__}: {error}"
+    return {"values": values, "missing": [name for name in names if name not in namespace], "failed": failed}
+
+
+def has_names(names: list[str]) -> list[str]:
+    """Those of ``names`` that are defined here."""
+    namespace = _namespace()
+    return [name for name in names if name in namespace]
+
+
+def _namespace() -> dict[str, Any]:
+    from IPython.core.getipython import get_ipython
+
+    namespace: dict[str, Any] = get_ipython().user_ns
+    return namespace

@@ -1,0 +1,290 @@
+"""Numbers what a rank says, spools it, and announces it.
+
+Whoever has something to say (the captured streams, the display hooks, the agent) calls the recorder; text is
+gathered for a few milliseconds, everything else is an event at once. One lock guards numbers and spool; one thread
+writes and announces, but when text comes faster than it can, the caller itself writes to the spool: back-pressure
+goes to the disk, never into memory.
+
+What is announced is bounded: of each run :data:`WIRE_TEXT` bytes of text go on the wire as they are, after that only
+totals and the last lines, :data:`TOTALS_PERIOD` apart. Every event keeps its number and its place in the spool, up to
+the cap; see :mod:`.spool` for what happens to a disk that is full.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from ..events import Batch, Body, Dropped, Event, Finished, Outcome, Output, Started, Totals
+from .spool import Spool, spool_path
+
+WIRE_TEXT = 2 << 20
+"""Bytes of text of one run that a rank announces in full."""
+TOTALS_PERIOD = 0.25
+"""Seconds between two announcements past that."""
+GATHER = 0.004
+"""Seconds that text waits for more of it."""
+PENDING_LIMIT = 256 << 10
+"""Characters of text that wait before the writer of the text has to spool them itself."""
+CHUNK = 64 << 10
+"""Characters in one output event."""
+BETWEEN_LIMIT = 1 << 20
+"""Characters printed between two runs (by threads) that are kept for the next run."""
+TAIL_LINES = 20
+TAIL_WIDTH = 400
+KEEP_RUNS = 8
+"""Finished runs whose spools stay open for ``read``."""
+
+Announce = Callable[[Batch], None]
+
+
+class _Tail:
+    """Totals of the text of one run, and its last lines."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.lines = 0
+        self._last: deque[str] = deque(maxlen=TAIL_LINES)
+        self._open = ""
+
+    def add(self, text: str) -> None:
+        self.bytes += len(text.encode("utf-8", "replace"))
+        newlines = text.count("\n")
+        self.lines += newlines
+        if newlines > TAIL_LINES:
+            text = "\n".join(text.rsplit("\n", TAIL_LINES + 1)[1:])
+            self._open = ""
+        *complete, rest = (self._open + text).split("\n")
+        self._last.extend(line.rpartition("\r")[2][:TAIL_WIDTH] for line in complete)
+        self._open = rest.rpartition("\r")[2][:TAIL_WIDTH] if rest else ""
+
+    def totals(self) -> Totals:
+        tail = [*self._last, self._open] if self._open else list(self._last)
+        return Totals(self.bytes, self.lines, tail[-TAIL_LINES:])
+
+
+class _Open:
+    """A run that was begun here, finished or not."""
+
+    def __init__(self, run: int, spool: Spool) -> None:
+        self.run = run
+        self.spool = spool
+        self.seq = 0
+        self.announced = 0
+        self.started = time.monotonic()
+        self.finished = False
+        self.tail = _Tail()
+        self.wire_text = 0
+        self.spooled = 0
+        self.dropped_events = 0
+        self.dropped_bytes = 0
+        self.told_failure = False
+        self.batch: list[Event] = []
+        self.next_totals = 0.0
+
+
+class Recorder:
+    """One rank's voice. All methods may be called from any thread."""
+
+    def __init__(self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: str | Path) -> None:
+        """``cap``: bytes of spool per run. ``log``: file for text that was printed before the first run."""
+        self.rank = rank
+        self._folder = Path(folder)
+        self._announce = announce
+        self._cap = cap
+        self._lock = threading.RLock()
+        # Taken before the lock by whoever announces: batches leave in the order of their numbers.
+        self._announcing = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._runs: dict[int, _Open] = {}
+        self._current: _Open | None = None
+        self._last_run: int | None = None
+        self._pending: list[tuple[str, str]] = []
+        self._pending_size = 0
+        self._between: list[tuple[str, str]] = []
+        self._between_size = 0
+        self._log = open(log, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 — lives as long as the rank
+        self._closing = False
+        self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
+        self._thread.start()
+
+    def begin(self, run: int) -> None:
+        """Everything said from now on belongs to ``run``."""
+        path = spool_path(self._folder, run, self.rank)
+        opened = _Open(run, Spool(path))
+        with self._lock:
+            self._current = self._runs[run] = opened
+            self._last_run = run
+            for number in sorted(self._runs)[:-KEEP_RUNS]:
+                self._runs.pop(number).spool.close()
+            self._append(opened, Started(os.getpid(), socket.gethostname(), str(path)))
+            between, self._between, self._between_size = self._between, [], 0
+            self._pending = between + self._pending
+            self._wake.notify()
+
+    def write(self, stream: str, text: str) -> None:
+        """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log."""
+        if not text:
+            return
+        with self._lock:
+            if self._current is None:
+                self._write_between(stream, text)
+                return
+            if not self._pending:
+                self._wake.notify()
+            self._pending.append((stream, text))
+            self._pending_size += len(text)
+            if self._pending_size > PENDING_LIMIT:
+                self._spool_pending(self._current)
+
+    def _write_between(self, stream: str, text: str) -> None:
+        if self._last_run is None:
+            self._log.write(text)
+            return
+        if self._between_size < BETWEEN_LIMIT:
+            self._between.append((stream, text))
+            self._between_size += len(text)
+        else:
+            self._log.write(text)
+
+    def flush(self) -> None:
+        """Spool what was printed so far: it is safe from the death of this process then."""
+        with self._lock:
+            if self._current is not None and self._pending:
+                self._spool_pending(self._current)
+                self._wake.notify()
+
+    def append(self, body: Body) -> None:
+        """An event other than text, in its order with the text. Outside a run it is left out."""
+        with self._lock:
+            if self._current is None:
+                return
+            self._spool_pending(self._current)
+            self._append(self._current, body)
+            self._wake.notify()
+
+    def finish(self, outcome: Outcome, *, regroup: bool = False) -> None:
+        """End the current run. What is said after this belongs to the next."""
+        with self._announcing:
+            with self._lock:
+                opened = self._current
+                if opened is None:
+                    return
+                self._spool_pending(opened)
+                if opened.dropped_events:
+                    reason = self._drop_reason(opened)
+                    self._append(opened, Dropped(opened.dropped_events, opened.dropped_bytes, reason))
+                self._append(opened, Finished(outcome, time.monotonic() - opened.started, regroup=regroup))
+                opened.finished = True
+                self._current = None
+                batch = self._take_batch(opened, force=True)
+            if batch is not None:
+                self._announce(batch)
+
+    def position(self) -> tuple[int | None, int, bool]:
+        """The newest run, the next number in it, and whether it has finished."""
+        with self._lock:
+            opened = self._runs.get(self._last_run) if self._last_run is not None else None
+            if opened is None:
+                return None, 0, True
+            return opened.run, opened.seq, opened.finished
+
+    def read(self, run: int, from_seq: int) -> Batch | None:
+        """Events of ``run`` from ``from_seq`` on, about 1 MB of them; None when there are none (yet)."""
+        with self._lock:
+            opened = self._runs.get(run)
+            if opened is None:
+                return None
+            if opened is self._current:
+                self._spool_pending(opened)
+            events = opened.spool.read(from_seq)
+            if not events:
+                return None
+            return Batch(run, self.rank, from_seq, events[-1].seq, events, opened.tail.totals())
+
+    def _drop_reason(self, opened: _Open) -> str:
+        return opened.spool.failure or f"the run printed more than the {self._cap} bytes that are kept"
+
+    def _spool_pending(self, opened: _Open) -> None:
+        pending, self._pending, self._pending_size = self._pending, [], 0
+        stream = ""
+        gathered: list[str] = []
+        for kind, text in pending:
+            if kind != stream and gathered:
+                self._append_text(opened, stream, "".join(gathered))
+                gathered = []
+            stream = kind
+            gathered.append(text)
+        if gathered:
+            self._append_text(opened, stream, "".join(gathered))
+
+    def _append_text(self, opened: _Open, stream: str, text: str) -> None:
+        kind = "stderr" if stream == "stderr" else "stdout"
+        text = text.encode("utf-8", "replace").decode()
+        opened.tail.add(text)
+        for start in range(0, len(text), CHUNK):
+            chunk = text[start : start + CHUNK]
+            if opened.spooled >= self._cap:
+                opened.dropped_events += 1
+                opened.dropped_bytes += len(chunk.encode())
+            else:
+                self._append(opened, Output(kind, chunk))
+
+    def _append(self, opened: _Open, body: Body) -> None:
+        event = Event(opened.run, self.rank, opened.seq, time.time(), body)
+        opened.seq += 1
+        opened.spooled += opened.spool.append(event)
+        if isinstance(body, Output):
+            opened.wire_text += len(body.text)
+            if opened.wire_text <= WIRE_TEXT:
+                opened.batch.append(event)
+        else:
+            opened.batch.append(event)
+        if opened.spool.failure is not None and not opened.told_failure:
+            opened.told_failure = True
+            note = f"[jupyter-dtrain] rank {self.rank}: the log cannot be written ({opened.spool.failure}); "
+            self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
+
+    def _take_batch(self, opened: _Open, *, force: bool = False) -> Batch | None:
+        if opened.announced == opened.seq:
+            return None
+        over = opened.wire_text > WIRE_TEXT
+        now = time.monotonic()
+        if over and not force and not opened.batch and now < opened.next_totals:
+            return None
+        opened.next_totals = now + TOTALS_PERIOD
+        events, opened.batch = opened.batch, []
+        first, opened.announced = opened.announced, opened.seq
+        return Batch(opened.run, self.rank, first, opened.seq - 1, events, opened.tail.totals() if over else None)
+
+    def _announce_loop(self) -> None:
+        while True:
+            with self._lock:
+                opened = self._current
+                if not self._pending and (opened is None or not opened.batch):
+                    late = opened is not None and opened.announced < opened.seq
+                    self._wake.wait(TOTALS_PERIOD if late else None)
+                if self._closing:
+                    return
+            # Text of one burst shares an event; the lock is free meanwhile.
+            time.sleep(GATHER)
+            with self._announcing:
+                with self._lock:
+                    opened = self._current
+                    if opened is None:
+                        continue
+                    self._spool_pending(opened)
+                    batch = self._take_batch(opened)
+                if batch is not None:
+                    self._announce(batch)
+
+    def close(self) -> None:
+        """Stop announcing; the spools stay on disk."""
+        with self._lock:
+            self._closing = True
+            self._wake.notify()

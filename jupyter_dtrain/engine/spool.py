@@ -1,0 +1,134 @@
+"""One rank's events of one run, kept in a file before anybody hears of them.
+
+A file holds one JSON event per line, numbered from 0 without holes but for text beyond the cap. It is written with
+plain ``write`` calls of whole lines: what was appended survives the death of the process (not of the machine).
+
+Under failure: a full or failing disk turns the rest of the file into a ring in memory of the last
+:data:`RING_BYTES`, and the reader is told so by a line of text; past the cap text is counted, not kept, and one
+``Dropped`` event says how much. Nothing here ever raises into the user's code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..events import Event, Output, decode, encode
+
+RING_BYTES = 4 << 20
+READ_BYTES = 1 << 20
+"""About how many bytes one :meth:`Spool.read` returns."""
+_INDEX_EVERY = 128
+
+
+def spool_path(folder: str | Path, run: int, rank: int) -> Path:
+    """Where the events of ``rank`` in ``run`` are kept."""
+    return Path(folder) / f"run-{run}" / f"rank-{rank}.jsonl"
+
+
+class Spool:
+    """The writer's side, with a reader for the same process. Not locked: its recorder is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failure: str | None = None
+        """Why the disk is no longer written to, or None."""
+        self._index: list[tuple[int, int]] = []
+        self._size = 0
+        self._appended = 0
+        self._ring: deque[tuple[Event, int]] = deque()
+        self._ring_bytes = 0
+        self._fd = -1
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self.failure = str(error)
+
+    def append(self, event: Event) -> int:
+        """Keep ``event``; the number of bytes that it took."""
+        line = encode(event)
+        if self.failure is None:
+            try:
+                self._write(line)
+            except OSError as error:
+                self.failure = str(error)
+            else:
+                if self._appended % _INDEX_EVERY == 0:
+                    self._index.append((event.seq, self._size))
+                self._appended += 1
+                self._size += len(line)
+                return len(line)
+        self._remember(event, len(line))
+        return len(line)
+
+    def _write(self, line: bytes) -> None:
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError:
+            if written:
+                os.ftruncate(self._fd, self._size)
+            raise
+
+    def _remember(self, event: Event, size: int) -> None:
+        self._ring.append((event, size))
+        self._ring_bytes += size
+        while self._ring_bytes > RING_BYTES and len(self._ring) > 1:
+            for index, (old, old_size) in enumerate(self._ring):
+                if isinstance(old.body, Output):
+                    del self._ring[index]
+                    self._ring_bytes -= old_size
+                    break
+            else:
+                return
+
+    def read(self, from_seq: int) -> list[Event]:
+        """Events numbered ``from_seq`` and up, as many as fit :data:`READ_BYTES`, at least one if there is any."""
+        events: list[Event] = []
+        taken = 0
+        if self._fd >= 0 and self._index:
+            offset = next((at for seq, at in reversed(self._index) if seq <= from_seq), 0)
+            with os.fdopen(os.dup(self._fd), "rb") as file:
+                file.seek(offset)
+                while file.tell() < self._size:
+                    line = file.readline()
+                    event = decode(line)
+                    if event.seq < from_seq:
+                        continue
+                    events.append(event)
+                    taken += len(line)
+                    if taken >= READ_BYTES:
+                        return events
+        for event, size in self._ring:
+            if event.seq >= from_seq:
+                events.append(event)
+                taken += size
+                if taken >= READ_BYTES:
+                    break
+        return events
+
+    def close(self) -> None:
+        """Close the file; what is in memory stays readable through :meth:`read` only."""
+        if self._fd >= 0 and self.failure is None:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:
+    """The events of a spool file from ``from_seq`` on, in order; a last line that is cut short is left out."""
+    with open(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = decode(line)
+            except msgspec.MsgspecError:
+                return
+            if event.seq >= from_seq:
+                yield event

@@ -1,0 +1,80 @@
+"""Exceptions and stacks of a rank, as data.
+
+Frames that belong to IPython and to us, between the engine's loop and the cell, are left out: a reader sees the cell
+first.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+from ..events import Error, Frame
+
+CellName = Callable[[str], str | None]
+"""From a code object's file name to a cell's name such as ``cell [3]``; None when it is no cell's."""
+
+MAX_TEXT = 20_000
+"""Characters of an exception's message that are kept."""
+MAX_FRAMES = 200
+
+
+class Tracebacks:
+    """Turns exceptions and frames into :class:`~jupyter_dtrain.events.Frame` lists."""
+
+    def __init__(self, cell_name: CellName, home: str) -> None:
+        """``home``: the notebook's folder; modules in it count as the user's own code."""
+        self._cell_name = cell_name
+        self._home = os.path.join(os.path.realpath(home), "")
+        paths = sysconfig.get_paths()
+        self._libraries = tuple(os.path.realpath(paths[key]) for key in ("stdlib", "purelib", "platlib"))
+
+    def error(self, exception: BaseException) -> Error:
+        """The error event of ``exception``."""
+        steps = [(frame, line) for frame, line in traceback.walk_tb(exception.__traceback__)]
+        cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
+        return Error(
+            type(exception).__name__,
+            _message(exception),
+            self._frames(steps),
+            [str(note) for note in getattr(exception, "__notes__", [])],
+            f"{type(cause).__name__}: {_message(cause)}" if cause is not None else None,
+            "".join(traceback.format_exception_only(exception)) if isinstance(exception, SyntaxError) else None,
+        )
+
+    def stack(self, frame: FrameType | None) -> list[Frame]:
+        """The stack that ends in ``frame``, outermost first, from the cell on; empty when no cell is on it."""
+        steps = [(step, line) for step, line in traceback.walk_stack(frame)][::-1]
+        return self._frames(steps)
+
+    def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
+        frames: list[Frame] = []
+        for frame, line in steps:
+            code = frame.f_code
+            name = self._cell_name(code.co_filename)
+            if name is None and not frames:
+                continue
+            own = name is not None or self._is_own(code.co_filename)
+            source = linecache.getline(code.co_filename, line or 0).strip()
+            function = "" if code.co_name == "<module>" else code.co_name
+            frames.append(Frame(name or code.co_filename, line or 0, function, source, own))
+        if len(frames) > MAX_FRAMES:
+            half = MAX_FRAMES // 2
+            frames = frames[:half] + frames[-half:]
+        return frames
+
+    def _is_own(self, file: str) -> bool:
+        real = os.path.realpath(file)
+        return real.startswith(self._home) and not real.startswith(self._libraries)
+
+
+def _message(exception: BaseException) -> str:
+    try:
+        text = str(exception)
+    except Exception as error:  # noqa: BLE001 — a user's __str__ may raise anything
+        text = f"<its text could not be made: {type(error).__name__}>"
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"

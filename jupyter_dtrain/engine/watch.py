@@ -1,0 +1,305 @@
+"""The parent process of a rank.
+
+``mpiexec`` starts one watch per rank; the watch imports the engine, forks the rank from itself, and stays. It
+
+* knows the rank's true exit status, and writes the ``Finished`` event of a rank that died in mid-run, after the last
+  words that were still in its pipes;
+* delivers signals, also to a rank that is stopped or holds the interpreter lock;
+* is subreaper of the rank's children and ends them when the rank has ended;
+* ends its rank when its lease runs out, when ``mpiexec`` sends SIGTERM, and (by the kernel's parent-death signal) when
+  it is killed itself;
+* kills itself with SIGKILL when its rank ended with anything but 0: a process that ``_exit``\\ s without a word leaves
+  the other ranks' ``Shrink`` stuck (Open MPI 5.0), a killed one does not.
+
+What it has to tell goes, one JSON object a line, to its standard output: ``mpiexec`` carries that to the steward from
+whichever host. What it is told comes, signed, over ipyparallel's control channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import psutil
+import zmq
+from ipyparallel import util
+from jupyter_client.session import Session
+
+from ..events import Event, Finished, Output, encode
+from ..failures import describe_exit
+from ..launch.request import RankSpec
+from . import app
+from .names import watch_identity
+from .reports import REPORT_PREFIX, Died, Ready
+from .spool import read_file
+
+LAST_WORDS = 16 << 10
+"""Characters of a dead rank's unread output that go into the report."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Watch:
+    """The loop of the parent."""
+
+    def __init__(self, pid: int, spec: RankSpec, pipes: dict[str, int], ready: int) -> None:
+        self._pid = pid
+        self._spec = spec
+        self._pipes = pipes
+        self._ready = ready
+        self._told: Ready | None = None
+        self._lease_end = time.monotonic() + spec.settings.lease
+        self._socket: zmq.Socket[bytes] | None = None
+        self._session: Session | None = None
+        self._status: int | None = None
+        self._terminating: float | None = None
+
+    def run(self) -> NoReturn:
+        """Serve until the rank has ended; never returns."""
+        wake, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._terminate())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        poller = zmq.Poller()
+        poller.register(wake, zmq.POLLIN)
+        poller.register(self._ready, zmq.POLLIN)
+        while self._status is None:
+            events = dict(poller.poll(1000 * self._patience()))
+            if wake in events:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            if self._ready in events:
+                self._pass_on_ready(poller)
+            if self._socket is not None and self._socket in events:
+                self._serve()
+            self._check_deadlines()
+            self._reap()
+        self._end()
+
+    def _patience(self) -> float:
+        deadline = self._lease_end
+        if self._terminating is not None:
+            deadline = min(deadline, self._terminating)
+        return max(0.0, min(deadline - time.monotonic(), 30.0))
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        if now >= self._lease_end or (self._terminating is not None and now >= self._terminating):
+            self._signal(signal.SIGKILL)
+
+    def _terminate(self) -> None:
+        """Ask the rank to end; it is killed if it has not done so within a second."""
+        if self._terminating is None:
+            self._terminating = time.monotonic() + 1.0
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = status
+
+    def _pass_on_ready(self, poller: zmq.Poller) -> None:
+        data = os.read(self._ready, 1 << 16)
+        if not data:
+            poller.unregister(self._ready)
+            return
+        self._told = msgspec.json.decode(data, type=Ready)
+        _report("ready", self._told)
+        self._connect(self._told)
+        poller.register(self._socket, zmq.POLLIN)
+
+    def _connect(self, ready: Ready) -> None:
+        info = json.loads(Path(self._spec.engine_file).read_text())
+        util._disable_session_extract_dates()
+        self._session = Session(
+            key=info["key"].encode(), signature_scheme=info["signature_scheme"], packer=info["pack"], unpacker=info["unpack"]
+        )
+        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.identity = watch_identity(ready.engine).encode()
+        self._socket.linger = 0
+        protocol, address = info["interface"].split("://")
+        host = util.disambiguate_ip_address(address, info["location"])
+        self._socket.connect(f"{protocol}://{host}:{info['control']}")
+
+    def _serve(self) -> None:
+        assert self._socket is not None
+        assert self._session is not None
+        try:
+            idents, message = self._session.recv(self._socket)
+        except ValueError:
+            # Not signed with this world's key.
+            return
+        if message is None:
+            return
+        content = message["content"]
+        match content.get("op"):
+            case "signal":
+                self._signal(int(content["signal"]))
+                answer: dict[str, Any] = {"status": "ok"}
+            case "lease":
+                self._lease_end = time.monotonic() + self._spec.settings.lease
+                answer = {"status": "ok"}
+            case op:
+                answer = {"status": "error", "words": f"unknown request {op!r}"}
+        self._session.send(self._socket, "dtrain_reply", answer, message, ident=idents)
+
+    def _end(self) -> NoReturn:
+        assert self._status is not None
+        self._end_children()
+        words = describe_exit(self._told.rank, self._status) if self._told else ""
+        last_words = self._drain()
+        run, events = self._finish_run(words, last_words)
+        rank = self._told.rank if self._told else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", -1)))
+        words = words or describe_exit(rank, self._status)
+        _report("died", Died(rank, self._pid, self._status, words, run, events, last_words[-LAST_WORDS:]))
+        code = os.waitstatus_to_exitcode(self._status)
+        if code == 0 or self._terminating is not None:
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    def _end_children(self) -> None:
+        """Kill what the rank left behind, until nothing is left."""
+        me = psutil.Process()
+        deadline = time.monotonic() + 2.0
+        while (children := me.children(recursive=True)) and time.monotonic() < deadline:
+            for child in children:
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            psutil.wait_procs(children, timeout=0.2)
+
+    def _drain(self) -> str:
+        data = b""
+        for fd in self._pipes.values():
+            while True:
+                try:
+                    piece = os.read(fd, 1 << 16)
+                except BlockingIOError:
+                    break
+                if not piece:
+                    break
+                data = (data + piece)[-8 * LAST_WORDS :]
+        return data.decode("utf-8", "replace")
+
+    def _finish_run(self, words: str, last_words: str) -> tuple[int | None, list[Event]]:
+        """Write the last events of the run that the rank was working on, if any."""
+        if self._told is None:
+            return None, []
+        rank = self._told.rank
+        folders = Path(self._spec.spool).glob("run-*")
+        found = [(int(folder.name[4:]), folder / f"rank-{rank}.jsonl") for folder in folders]
+        runs = sorted((run, path) for run, path in found if path.exists())
+        if not runs:
+            return None, []
+        run, path = runs[-1]
+        first = last = None
+        for event in read_file(path):
+            first = first or event
+            last = event
+        if first is None or last is None or isinstance(last.body, Finished):
+            return None, []
+        events = []
+        seq, now = last.seq + 1, time.time()
+        if last_words:
+            events.append(Event(run, rank, seq, now, Output("stderr", last_words[-LAST_WORDS:])))
+        elapsed = now - first.time
+        events.append(Event(run, rank, seq + len(events), now, Finished("lost", elapsed, words, regroup=True)))
+        with contextlib.suppress(OSError), open(path, "r+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            if end:
+                file.seek(end - 1)
+                if file.read(1) != b"\n":
+                    file.truncate(_last_newline(path))
+            file.seek(0, os.SEEK_END)
+            file.write(b"".join(encode(event) for event in events))
+        return run, events
+
+
+def _last_newline(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _report(kind: str, what: msgspec.Struct) -> None:
+    line = REPORT_PREFIX + kind + " " + msgspec.json.encode(what).decode() + "\n"
+    with contextlib.suppress(OSError):
+        data = line.encode()
+        while data:
+            data = data[os.write(1, data) :]
+
+
+def main() -> NoReturn:
+    """Fork the rank and watch it."""
+    spec = RankSpec.from_environment()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    read_ends, write_ends = {}, {}
+    for name in ("stdout", "stderr"):
+        read_ends[name], write_ends[name] = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_ends[name], False)
+    ready, tell = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _be_rank(spec, libc, parent, read_ends, write_ends, ready, tell)
+    for fd in (*write_ends.values(), tell):
+        os.close(fd)
+    Watch(pid, spec, read_ends, ready).run()
+
+
+def _be_rank(
+    spec: RankSpec,
+    libc: ctypes.CDLL,
+    parent: int,
+    read_ends: dict[str, int],
+    write_ends: dict[str, int],
+    ready: int,
+    tell: int,
+) -> NoReturn:
+    code = 1
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.close(ready)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(write_ends["stdout"], 1)
+        os.dup2(write_ends["stderr"], 2)
+
+        def report(what: Ready) -> None:
+            os.write(tell, msgspec.json.encode(what))
+            os.close(tell)
+
+        app.run_engine(spec, read_ends, report)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 — the end of the process: say why, then go
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.__stderr__.flush()  # type: ignore[union-attr]
+        os._exit(code)

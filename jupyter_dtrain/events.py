@@ -1,0 +1,187 @@
+"""The vocabulary that every part speaks: what ranks say during a run.
+
+Ranks append events; everything else (the notebook's view, the steward, the store, the sidebar) reads them.
+An event is numbered per ``(world, run, rank)`` from 0 on, without holes, and is written to the rank's spool
+before it is announced. Hence three promises, which readers build on:
+
+* a reader that applied every number up to ``n`` has missed nothing up to ``n``;
+* applying an event twice is harmless: the key ``(world, run, rank, seq)`` tells that it came before;
+* exactly one :class:`Finished` ends what a rank says about a run, written by the rank or, when the rank died,
+  by its watch. Nothing after it belongs to the run.
+
+Announcements on IOPub are :class:`Batch` objects. A batch covers a span of numbers and may leave text out of it
+(the reader gets totals and the last lines instead): that bounds the bytes on the wire while the spool keeps all.
+A span that no batch covered was lost on the way and is asked for with ``read(run, from_seq)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+VERSION: Final = 1
+"""Version of this vocabulary. It stands in every spool file's first event and in every batch."""
+
+EVENTS_MESSAGE: Final = "dtrain_events"
+"""Message type of a :class:`Batch` on a rank's IOPub channel."""
+
+Outcome = Literal["ok", "error", "interrupted", "lost"]
+"""How a run ended, on one rank or as a whole. ``lost``: the rank died, or can no longer be heard."""
+
+RankState = Literal["starting", "idle", "running", "waiting", "unreachable", "stopped", "dead"]
+"""What a rank is doing, in the words that people read."""
+
+OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
+
+MimeBundle = dict[str, Any]
+"""Data by MIME type, as in Jupyter's ``display_data``: text is text, binary is base64."""
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The first event of every run on every rank."""
+
+    pid: int
+    host: str
+    spool: str
+    """Path, on ``host``, of the file that holds all events of this run on this rank."""
+    version: int = VERSION
+
+
+class Output(msgspec.Struct, frozen=True, tag="output"):
+    """Text in the order in which it was written; boundaries between events mean nothing."""
+
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Display(msgspec.Struct, frozen=True, tag="display"):
+    """A rich output. With ``update`` it replaces the one of the same ``display_id`` on the same rank."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = {}
+    display_id: str | None = None
+    update: bool = False
+
+
+class ClearOutput(msgspec.Struct, frozen=True, tag="clear_output"):
+    """``IPython.display.clear_output`` was called; with ``wait`` it takes effect at the next display."""
+
+    wait: bool = False
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """The value of the cell's last expression, as representations."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = {}
+    execution_count: int = 0
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One frame of a traceback, outermost first."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+    """The source line, stripped; empty where it is not known."""
+    cell: bool
+    """Whether the frame is the cell's (or another cell's) own code rather than a library's."""
+
+
+class Error(msgspec.Struct, frozen=True, tag="error"):
+    """The exception that ended the cell on this rank."""
+
+    ename: str
+    evalue: str
+    frames: list[Frame]
+    notes: list[str] = []
+    """``BaseException.add_note`` texts."""
+    cause: str | None = None
+    """``ename: evalue`` of the exception's cause or context, if any."""
+    syntax: str | None = None
+    """For a SyntaxError: the offending line with its caret."""
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+    """The spool reached its cap (or its disk is full): this much text was counted but not kept."""
+
+    events: int
+    bytes: int
+    reason: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The last event of every run on every rank."""
+
+    outcome: Outcome
+    elapsed: float
+    """Seconds from the start of the cell on this rank."""
+    words: str = ""
+    """For ``lost``: what happened to the rank, in words."""
+    regroup: bool = False
+    """The rank's process group is unusable or half made: the next set-up must start a new generation."""
+
+
+Body = Started | Output | Display | ClearOutput | Result | Error | Dropped | Finished
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that a rank said during a run."""
+
+    run: int
+    rank: int
+    seq: int
+    time: float
+    """Seconds since the epoch, by the clock of the rank's host."""
+    body: Body
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How much a rank has printed during a run so far, and the last lines of it."""
+
+    bytes: int = 0
+    lines: int = 0
+    tail: list[str] = []
+    """At most the last 20 lines, each at most 400 characters, the last one perhaps unfinished."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Events of one rank and run, covering the numbers ``first`` to ``last``, both included.
+
+    ``events`` is ascending and may leave out :class:`Output` events of the span; then ``totals`` is set.
+    """
+
+    run: int
+    rank: int
+    first: int
+    last: int
+    events: list[Event]
+    totals: Totals | None = None
+    version: int = VERSION
+
+
+def encode(event: Event) -> bytes:
+    """One spool line, with its newline."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode(line: bytes) -> Event:
+    """The event of one spool line. Raises :class:`msgspec.DecodeError` for anything else."""
+    return _decoder.decode(line)
+
+
+def to_wire(batch: Batch) -> dict[str, Any]:
+    """``batch`` as the JSON content of a Jupyter message."""
+    wire: dict[str, Any] = msgspec.to_builtins(batch)
+    return wire
+
+
+def from_wire(content: dict[str, Any]) -> Batch:
+    """The batch in a message's content. Raises :class:`msgspec.ValidationError` for anything else."""
+    return msgspec.convert(content, Batch)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)

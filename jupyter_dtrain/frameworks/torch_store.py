@@ -1,0 +1,37 @@
+"""The world's rendezvous store: a TCPStore server in a process of its own, so that it dies with no rank.
+
+Run by the steward with a socket that already listens (``--fd``) at ``--port``; what connected before it was up is
+served then. It ends with the steward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from datetime import timedelta
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    args = parser.parse_args()
+    from torch.distributed import TCPStore
+
+    store = TCPStore(
+        args.host,
+        args.port,
+        None,
+        is_master=True,
+        timeout=timedelta(seconds=30),
+        wait_for_workers=False,
+        master_listen_fd=args.fd,
+    )
+    signal.pause()
+    del store
+
+
+if __name__ == "__main__":
+    main()

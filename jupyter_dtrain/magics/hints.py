@@ -1,0 +1,39 @@
+"""A plain cell that fails with NameError for a name that lives on the ranks is told so."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..failures import NoWorld
+from ..session import current
+from ..world import count_ranks
+
+
+class NameHints:
+    """Looks at how plain cells end."""
+
+    def install(self, shell: Any) -> None:
+        """Begin to look."""
+        shell.events.register("post_run_cell", self._after_cell)
+
+    def uninstall(self, shell: Any) -> None:
+        """Look no longer."""
+        shell.events.unregister("post_run_cell", self._after_cell)
+
+    def _after_cell(self, result: Any) -> None:
+        error = getattr(result, "error_in_exec", None)
+        if not isinstance(error, NameError) or isinstance(error, UnboundLocalError) or not error.name:
+            return
+        try:
+            ranks = current().defined_on(error.name)
+        except NoWorld:
+            return
+        if ranks:
+            name = error.name
+            print(
+                f"{name!r} is not defined in the notebook, but on {count_ranks(ranks)}. Run this cell there with "
+                f"%%distributed on its first line, or bring the values here as {{rank: value}} with\n"
+                f"    %%distributed --pull {name}\n    {name}",
+                file=sys.stderr,
+            )

@@ -1,0 +1,36 @@
+"""The table of verbs: what ``%distributed`` understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from . import running, worlds
+from .parsing import MagicParser, Parsed
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """One verb of ``%distributed``."""
+
+    name: str
+    help: str
+    arguments: Callable[[MagicParser], None]
+    """Adds the verb's arguments to its parser."""
+    run: Callable[[Parsed], None]
+
+
+def _none(parser: MagicParser) -> None:
+    """The verb has no arguments."""
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
+    Verb("stop", "end the world; nothing of it is left", _none, worlds.stop),
+    Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
+    Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
+    Verb("interrupt", "interrupt the running cells on every rank; variables stay", _none, running.interrupt),
+    Verb("stacks", "where every rank is now", running.stacks_arguments, running.stacks),
+    Verb("list", "all worlds of this user on this machine", _none, worlds.listing),
+    Verb("auto", "send every plain cell to the ranks, or no longer", running.auto_arguments, running.auto),
+)

@@ -1,0 +1,51 @@
+"""What happens to a cell's text before IPython sees it: ``%%local``, and auto mode."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b)")
+"""Cells that begin so are never sent to the ranks by auto mode."""
+_LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
+_ALONE = re.compile(r"\s*%%(distributed|rank)\b.*\n?\Z")
+
+
+class CellTransform:
+    """An IPython input transformer."""
+
+    def __init__(self) -> None:
+        self.auto = False
+        """Whether plain cells go to the ranks."""
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        """The cell's lines as IPython shall see them."""
+        first = next((index for index, line in enumerate(lines) if line.strip()), None)
+        if first is None:
+            return lines
+        if _LOCAL.match(lines[first]):
+            # The rest is a plain cell: it fails, echoes and completes like any other.
+            return lines[first + 1 :]
+        if _ALONE.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
+            # IPython refuses a cell magic without a body before the magic could answer -h.
+            return [*lines[: first + 1], "#\n"]
+        if self.auto and not _STAYS.match(lines[first]):
+            return ["%%distributed\n", *lines]
+        return lines
+
+    def install(self, shell: Any) -> None:
+        """Take part in ``shell``."""
+        shell.input_transformers_cleanup.append(self)
+
+    def uninstall(self, shell: Any) -> None:
+        """Take part no longer."""
+        if self in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.remove(self)
+
+
+def transform_of(shell: Any) -> CellTransform:
+    """The transform that takes part in ``shell``. Raises :class:`LookupError` when the extension is not loaded."""
+    for transform in shell.input_transformers_cleanup:
+        if isinstance(transform, CellTransform):
+            return transform
+    raise LookupError("jupyter_dtrain is not loaded: %load_ext jupyter_dtrain")

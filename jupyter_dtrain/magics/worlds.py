@@ -1,0 +1,153 @@
+"""The verbs that make, show and end worlds."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+from IPython.display import display
+
+from ..failures import BadRequest, NoWorld
+from ..session import Session, current
+from ..view import painter_for_cell
+from ..view.tables import table
+from ..world import TorchBackend
+from ..worlds import list_worlds
+from .parsing import MagicParser, Parsed, assignment
+
+
+def start_arguments(parser: MagicParser) -> None:
+    """Arguments of ``start``."""
+    parser.add_argument("-n", type=int, metavar="N", help="how many ranks (default: one per visible GPU, else 2)")
+    parser.add_argument("--name", help="the world's name (default: world, world-2, …)")
+    parser.add_argument(
+        "--env", type=assignment, nargs="+", action="extend", default=[], metavar="K=V", help="variables for the ranks"
+    )
+    parser.add_argument(
+        "--torch-backend",
+        choices=get_args(TorchBackend),
+        default="auto",
+        help="what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
+    )
+    parser.add_argument("--mpiexec", metavar="PATH", help="which mpiexec (default: this environment's own)")
+
+
+def start(args: Parsed) -> None:
+    """``%distributed start``."""
+    try:
+        running = current()
+    except NoWorld:
+        running = None
+    if running is not None:
+        raise BadRequest(
+            f"World {running.name!r} is running in this notebook already: %distributed stop ends it, %distributed restart "
+            f"gives it fresh ranks."
+        )
+    start_world(args.n, name=args.name, env=dict(args.env), torch_backend=args.torch_backend, mpiexec=args.mpiexec)
+
+
+def start_world(
+    n: int | None = None,
+    *,
+    name: str | None = None,
+    env: dict[str, str] | None = None,
+    torch_backend: TorchBackend = "auto",
+    mpiexec: str | None = None,
+) -> Session:
+    """Start a world with a progress line."""
+    line = ProgressLine()
+    try:
+        return Session.start(
+            n, name=name, env=env, torch_backend=torch_backend, mpiexec=mpiexec, progress=line.say
+        )
+    finally:
+        line.end()
+
+
+class ProgressLine:
+    """One line that changes while something starts."""
+
+    def __init__(self) -> None:
+        self._painter = painter_for_cell()
+        self._id = f"dtrain-progress-{time.monotonic_ns()}"
+        self._said = False
+
+    def say(self, text: str) -> None:
+        """Show ``text`` in place of what was said before."""
+        data = {"text/plain": text}
+        if self._said:
+            self._painter.update(data, {}, self._id)
+        else:
+            self._painter.display(data, {}, self._id, moving=True)
+        self._said = True
+
+    def end(self) -> None:
+        """The line stays as it is."""
+        if self._said:
+            self._painter.settle(self._id)
+
+
+def stop(_args: Parsed) -> None:
+    """``%distributed stop``."""
+    session = current()
+    session.stop()
+    print(f"World {session.name!r} has ended.")
+
+
+def restart(_args: Parsed) -> None:
+    """``%distributed restart``."""
+    line = ProgressLine()
+    try:
+        current().restart(progress=line.say)
+    finally:
+        line.end()
+
+
+def status(_args: Parsed) -> None:
+    """``%distributed status``, and ``%distributed`` alone."""
+    try:
+        session = current()
+    except NoWorld as nothing:
+        others = len(list_worlds())
+        print(nothing)
+        if others:
+            print(f"{others} world{'s' if others > 1 else ''} of yours run elsewhere: see %distributed list.")
+        return
+    world = session.world
+    rows = [
+        [rank.rank, rank.host, rank.local_rank, rank.device, rank.pid, rank.state, rank.words] for rank in world.ranks
+    ]
+    headers = ["rank", "node", "local rank", "device", "pid", "state", ""]
+    if not world.dead:
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    last = session.last_run
+    caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
+    if last is not None:
+        caption += f"; run {last.number}: {last.outcome}, {last.elapsed:.1f} s"
+    display(table(caption, headers, rows), raw=True)
+
+
+def listing(_args: Parsed) -> None:
+    """``%distributed list``."""
+    worlds = list_worlds()
+    if not worlds:
+        print("No world of yours is running on this machine.")
+        return
+    try:
+        here = current().name
+    except NoWorld:
+        here = None
+    rows = [
+        [world.name, world.size, _ago(time.time() - world.created), world.cwd, world.steward, "yes" if world.name == here else ""]
+        for world in worlds
+    ]
+    display(table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "here"], rows), raw=True)
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+

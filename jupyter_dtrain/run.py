@@ -1,0 +1,247 @@
+"""A run: one cell's execution on some ranks, folded from the events that they send.
+
+A :class:`Run` is written by one thread alone, the session's fold thread; every other thread reads it or waits for
+its end. What it keeps in memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
+from where :meth:`Run.text` fetches it.
+
+Under failure: a run ends when every rank's ``Finished`` event was applied, or when it is abandoned (an interrupt past
+its deadline, the world gone); it never ends twice and never waits for a dead rank.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from .events import (
+    Batch,
+    ClearOutput,
+    Display,
+    Dropped,
+    Error,
+    Event,
+    Finished,
+    Outcome,
+    Output,
+    Result,
+    Started,
+    Totals,
+)
+from .world import format_ranks
+
+HEAD = 4 << 20
+"""Characters of a rank's text that a run keeps in memory: what a rank announces in full, and some."""
+
+ReadSpool = Callable[["Run", int], Iterator[Event]]
+
+
+class _RankPart:
+    """What one rank said so far."""
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self.started: Started | None = None
+        self.head: list[Output] = []
+        self.head_size = 0
+        self.whole = True
+        self.totals = Totals()
+        self.displays: list[Display] = []
+        self.result: Result | None = None
+        self.error: Error | None = None
+        self.finished: Finished | None = None
+        self.heard = time.monotonic()
+
+    def apply(self, event: Event) -> None:
+        match event.body:
+            case Started() as started:
+                self.started = started
+            case Output() as output:
+                if self.whole and self.head_size + len(output.text) <= HEAD:
+                    self.head.append(output)
+                    self.head_size += len(output.text)
+                else:
+                    self.whole = False
+            case Display() as display:
+                self.displays.append(display)
+            case ClearOutput(wait=False):
+                self.displays.clear()
+            case ClearOutput():
+                pass
+            case Result() as result:
+                self.result = result
+            case Error() as error:
+                self.error = error
+            case Dropped():
+                self.whole = False
+            case Finished() as finished:
+                self.finished = finished
+
+
+class Run:
+    """One cell's execution on some ranks. Everything but :meth:`wait` answers at once, also while it runs."""
+
+    def __init__(self, number: int, source: str, ranks: list[int], size: int, read_spool: ReadSpool) -> None:
+        self.number = number
+        """Counts the runs of a world, from 1."""
+        self.source = source
+        self.ranks = list(ranks)
+        self.size = size
+        """Ranks in the world."""
+        self.busy: list[int] = []
+        """Ranks that were still working when an interrupt's deadline ended the run."""
+        self.interrupted = False
+        """Whether an interrupt was asked for: by a person, by ``timeout``, or by what it was queued behind."""
+        self.timed_out = False
+        self.not_sent = ""
+        """Why the cell never went out to the ranks, in words; empty when it did."""
+        self.lost: dict[int, str] = {}
+        """What happened to ranks that were lost, in words."""
+        self._parts = {rank: _RankPart() for rank in ranks}
+        self._read_spool = read_spool
+        self._created = time.monotonic()
+        self._ended: float | None = None
+        self._done = threading.Event()
+
+    # Reading.
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended."""
+        return self._done.is_set()
+
+    @property
+    def outcome(self) -> Outcome | Literal["running"]:
+        """``running``; ``interrupted`` once somebody asked for that; else the worst of what the ranks ended with."""
+        if not self.done:
+            return "running"
+        found = set(self.outcomes.values())
+        if self.busy or self.interrupted:
+            return "interrupted"
+        worst: tuple[Outcome, ...] = ("lost", "interrupted", "error")
+        return next((outcome for outcome in worst if outcome in found), "ok")
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """How each rank ended; ranks that have not are left out."""
+        ended: dict[int, Outcome] = {}
+        for rank, part in self._parts.items():
+            if rank in self.lost:
+                ended[rank] = "lost"
+            elif part.finished is not None:
+                ended[rank] = part.finished.outcome
+        return ended
+
+    @property
+    def results(self) -> dict[int, Result]:
+        """The value of the cell's last expression, by rank, as representations."""
+        return {rank: part.result for rank, part in self._parts.items() if part.result is not None}
+
+    @property
+    def outputs(self) -> dict[int, list[Display]]:
+        """The rich outputs of each rank, in order."""
+        return {rank: list(part.displays) for rank, part in self._parts.items()}
+
+    @property
+    def errors(self) -> dict[int, Error]:
+        """The exceptions that ended the cell, by rank."""
+        return {rank: part.error for rank, part in self._parts.items() if part.error is not None}
+
+    @property
+    def spool(self) -> dict[int, str]:
+        """The path, on the rank's host, of the whole log of each rank that has started."""
+        return {rank: part.started.spool for rank, part in self._parts.items() if part.started is not None}
+
+    @property
+    def totals(self) -> dict[int, Totals]:
+        """How much each rank has printed, and its last lines."""
+        return {rank: part.totals for rank, part in self._parts.items()}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the cell was given to the session, or that it took."""
+        return (self._ended or time.monotonic()) - self._created
+
+    @property
+    def regroup(self) -> bool:
+        """Whether some rank's process group is unusable or half made."""
+        return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
+
+    def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
+        """All text that ``rank`` printed, in order: of both streams, or of one.
+
+        A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
+        and :class:`~jupyter_dtrain.failures.WorldLost` when the spool is out of reach.
+        """
+        part = self._parts[rank]
+        outputs = list(part.head)
+        if not part.whole:
+            outputs = [event.body for event in self._read_spool(self, rank) if isinstance(event.body, Output)]
+        return "".join(output.text for output in outputs if stream in (None, output.stream))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most ``timeout`` seconds (None: without a limit); whether it has come."""
+        return self._done.wait(timeout)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.number} on {format_ranks(self.ranks)}: {self.outcome}, {self.elapsed:.1f} s>"
+
+    # Folding: the session's fold thread alone.
+
+    def next_seq(self, rank: int) -> int:
+        """The number of the first event of ``rank`` that was not applied yet."""
+        return self._parts[rank].next_seq
+
+    def heard(self, rank: int) -> float:
+        """When ``rank`` was last heard of, by ``time.monotonic()``."""
+        return self._parts[rank].heard
+
+    def note_heard(self, rank: int) -> None:
+        """``rank`` has answered, with or without news."""
+        self._parts[rank].heard = time.monotonic()
+
+    def apply(self, batch: Batch) -> Batch | None:
+        """Apply what is new in ``batch``; the new part of it, or None when a hole comes before it or all is old."""
+        part = self._parts[batch.rank]
+        if batch.first > part.next_seq or batch.last < part.next_seq or part.finished is not None:
+            return None
+        fresh = [event for event in batch.events if event.seq >= part.next_seq]
+        first, part.next_seq = part.next_seq, batch.last + 1
+        covered = batch.last - first + 1
+        if len(fresh) < covered:
+            part.whole = False
+        part.heard = time.monotonic()
+        if batch.totals is not None:
+            part.totals = batch.totals
+        else:
+            part.totals = _add_totals(part.totals, fresh)
+        for event in fresh:
+            part.apply(event)
+        return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)
+
+    def mark_lost(self, rank: int, words: str) -> None:
+        """``rank`` will say nothing more."""
+        self.lost[rank] = words
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Ranks that still have something to say."""
+        return [rank for rank, part in self._parts.items() if part.finished is None and rank not in self.lost]
+
+    def end(self) -> None:
+        """The run has ended; what is still unfinished is left behind as busy."""
+        self.busy = self.unfinished
+        self._ended = time.monotonic()
+
+    def release(self) -> None:
+        """Let those who wait go on; after everything was shown."""
+        self._done.set()
+
+
+def _add_totals(totals: Totals, events: list[Event]) -> Totals:
+    text = "".join(event.body.text for event in events if isinstance(event.body, Output))
+    if not text:
+        return totals
+    size, lines = totals.bytes + len(text.encode()), totals.lines + text.count("\n")
+    return Totals(size, lines, text.splitlines()[-20:])

@@ -1,0 +1,652 @@
+"""Session: one client's handle on a world.
+
+``Session.start(n=4)`` starts a world, ``session.run(code)`` runs code on its ranks, ``push`` and ``pull`` carry
+values, ``interrupt``, ``restart`` and ``stop`` do what they say. The magics call nothing else.
+
+Under failure: every wait has a deadline. A world whose steward is gone makes running cells end as ``lost`` and every
+further call raise :class:`~jupyter_dtrain.failures.WorldLost`. A kernel that shuts down for good stops the worlds that
+its sessions started; one that restarts or crashes leaves them to their lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from . import worlds
+from .engine.spool import read_file
+from .events import Event, from_wire
+from .failures import (
+    BadRequest,
+    BadSyntax,
+    DistributedError,
+    DistributedInterrupt,
+    NoWorld,
+    RanksBusy,
+    RanksDead,
+    StartFailed,
+    TransferFailed,
+    WorldLost,
+)
+from .fold import Entry, Fold
+from .launch import local
+from .launch.request import WorldRequest
+from .run import Run
+from .settings import Settings
+from .world import TorchBackend, World, check_environment, check_size, count_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from .channels import RanksChannel, StewardChannel
+    from .view import RunView
+
+START_POLL = 0.03
+Ranks = str | int | Iterable[int] | None
+
+_current: Session | None = None
+_open: list[Session] = []
+
+
+def current() -> Session:
+    """The session that was started last in this process. Raises :class:`NoWorld` when none is open."""
+    if _current is None or _current.closed:
+        raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
+    return _current
+
+
+class Session:
+    """One client's handle on a world. Made by :meth:`start`; thread-safe."""
+
+    def __init__(self, listing: worlds.Listing, steward: StewardChannel, settings: Settings) -> None:
+        self._listing = listing
+        self._steward = steward
+        self._settings = settings
+        self._world: World | None = None
+        self._channel: RanksChannel | None = None
+        self._incarnation = 0
+        self._next_run = 1
+        self._closed = False
+        self._lost = ""
+        self._lock = threading.RLock()
+        self._rebinding = threading.Event()
+        self._fold = Fold(settings.interrupt_timeout, self._advance)
+        self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
+        self.last_run: Run | None = None
+        """The run that was submitted last."""
+
+    # Starting.
+
+    @classmethod
+    def start(
+        cls,
+        n: int | None = None,
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        torch_backend: TorchBackend = "auto",
+        mpiexec: str | None = None,
+        progress: Callable[[str], None] | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """Start a world of ``n`` ranks on this machine.
+
+        ``n``: default one per visible GPU, else 2. ``name``: default ``world``, ``world-2``, …. ``env``: variables for
+        the ranks. ``torch_backend``: what ``init_process_group()`` takes when the cell names none. ``mpiexec``: default
+        this environment's. ``progress`` is called with a line of text whenever there is news. ``settings``: default
+        :meth:`Settings.from_environment`.
+
+        Raises :class:`BadRequest` for arguments that cannot be, and :class:`StartFailed` with the reason and what the
+        logs say; either leaves nothing behind.
+        """
+        settings = settings or Settings.from_environment()
+        size = check_size(local.count_gpus() or 2 if n is None else n)
+        if torch_backend not in ("auto", "nccl", "gloo"):
+            raise BadRequest(f"There is no torch backend {torch_backend!r}: use auto, nccl or gloo.")
+        variables = check_environment(env or {})
+        if not variables.get("MASTER_PORT", "0").isdecimal() or int(variables.get("MASTER_PORT", "0")) > 65535:
+            raise BadRequest(f"MASTER_PORT must be a port number, not {variables['MASTER_PORT']!r}.")
+        chosen = worlds.choose_name(name)
+        mpiexec_path = local.find_mpiexec(mpiexec)
+        worlds.prune_spools(settings.spool_days)
+        world_id = worlds.new_id(chosen)
+        runtime, spool = worlds.make_folders(world_id)
+        request = WorldRequest(
+            name=chosen,
+            id=world_id,
+            size=size,
+            folder=str(runtime),
+            sockets=str(worlds.socket_folder(runtime)),
+            spool=str(spool),
+            cwd=os.getcwd(),
+            path=[os.path.abspath(path) for path in sys.path if path],
+            env=variables,
+            mpiexec=mpiexec_path,
+            torch_backend=torch_backend,
+            settings=settings,
+        )
+        try:
+            listing = worlds.launch_steward(request, settings)
+        except BaseException:
+            worlds.remove_folders(request)
+            raise
+        from .channels import StewardChannel
+
+        session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), settings)
+        try:
+            session._await_ranks(0, progress or (lambda _: None))
+            session._listener.start()
+        except BaseException:
+            session._abandon_start()
+            with contextlib.suppress(OSError):
+                spool.rmdir()
+            raise
+        _remember(session)
+        return session
+
+    def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
+        """Wait until the world's ranks answer, then talk to them."""
+        began = time.monotonic()
+        said = -1
+        while True:
+            state = self._steward.ask("state", timeout=self._settings.start_timeout)
+            phase, size = state["phase"], state["size"]
+            if phase in ("failed", "ending") or state["incarnation"] < incarnation:
+                raise StartFailed(f"World {self.name!r} did not start. {state['reason']}")
+            if state["incarnation"] == incarnation:
+                ready = len(state["world"]["ranks"])
+                if ready != said:
+                    progress(f"Starting world {self.name!r}: {ready} of {size} ranks ready ({time.monotonic() - began:.1f} s)")
+                    said = ready
+                if phase == "running":
+                    break
+            time.sleep(START_POLL)
+        self._connect(state)
+        progress(f"World {self.name!r} is up: {size} rank{'s' if size > 1 else ''} in {time.monotonic() - began:.1f} s")
+
+    def _connect(self, state: dict[str, Any]) -> None:
+        from .channels import RanksChannel
+
+        world = msgspec.convert(state["world"], World)
+        channel = RanksChannel(state["client_file"], self._fold.hear)
+        living = [rank for rank in world.ranks if rank.state != "dead"]
+        silent = channel.hello([rank.engine for rank in living], time.monotonic() + self._settings.request_timeout)
+        if silent:
+            channel.close(linger=0)
+            numbers = [rank.rank for rank in living if rank.engine in silent]
+            raise StartFailed(f"World {self.name!r}: {count_ranks(numbers)} did not answer.")
+        with self._lock:
+            old, self._channel, self._world = self._channel, channel, world
+            self._incarnation = state["incarnation"]
+            self._next_run = max(self._next_run, state["last_run"] + 1)
+        self._fold.bind(world, channel, state["spool"])
+        if old is not None:
+            old.close(linger=0)
+
+    def _abandon_start(self) -> None:
+        with contextlib.suppress(Exception):
+            self._steward.ask("stop", timeout=2.0)
+        self._await_steward_end()
+        self._close()
+
+    # What it is.
+
+    @property
+    def name(self) -> str:
+        """The world's name."""
+        return self._listing.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether this session was stopped, or has lost its world."""
+        return self._closed or bool(self._lost)
+
+    @property
+    def world(self) -> World:
+        """The world as it is now: its ranks with node, local rank, device, pid and state.
+
+        Raises :class:`WorldLost` when there is none any more.
+        """
+        with self._lock:
+            self._check_open()
+            assert self._world is not None
+            world = self._world
+        busy = self._fold.busy()
+        ranks = [
+            msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
+            for rank in world.ranks
+        ]
+        return msgspec.structs.replace(world, ranks=ranks)
+
+    @property
+    def settings(self) -> Settings:
+        """What this session was started with."""
+        return self._settings
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Session of world {self.name!r}: stopped>"
+        return f"<Session of world {self.name!r}: {self._listing.size} ranks>"
+
+    # Running.
+
+    def run(
+        self,
+        code: str,
+        ranks: Ranks = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        view: RunView | Literal["cell"] | None = "cell",
+    ) -> Run:
+        """Run ``code``, as a cell, on ``ranks`` (default: all).
+
+        With ``wait`` it returns when the run has ended, and raises :class:`DistributedError` unless it ended well, or
+        :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
+        once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted. ``inputs``:
+        values that the ranks get first. ``view``: where output goes; ``"cell"`` is the current cell's output, None is
+        nowhere but the :class:`Run`.
+
+        Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
+        :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
+        that an interrupted cell left behind.
+        """
+        chosen = self._choose(ranks)
+        check_syntax(code)
+        if timeout is not None and not timeout > 0:
+            raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
+        pickled = _pickle_all(inputs or {})
+        self._check_alive(chosen)
+        self._check_not_left_behind(chosen)
+        with self._lock:
+            number, self._next_run = self._next_run, self._next_run + 1
+            size = self._listing.size
+            run = Run(number, code, chosen, size, self._read_spool)
+            self.last_run = run
+        if view == "cell":
+            from .view import CellView, painter_for_cell
+
+            view = CellView(
+                painter_for_cell(), chosen, size, shown_bytes=self._settings.shown_bytes, paint_errors=not wait
+            )
+        self._fold.submit(Entry(run, view, pickled, timeout))
+        if wait:
+            self._wait(run)
+        return run
+
+    def _wait(self, run: Run) -> None:
+        pressed = 0
+        while True:
+            try:
+                if run.wait(1.0):
+                    break
+            except KeyboardInterrupt:
+                pressed += 1
+                self._fold.interrupt(give_up_now=pressed > 1)
+        if run.outcome == "interrupted":
+            raise DistributedInterrupt(run)
+        if run.outcome != "ok":
+            raise DistributedError(run)
+
+    def interrupt(self) -> None:
+        """Interrupt what runs, on every rank; variables stay. Returns at once; the cells end within the deadline."""
+        self._check_open()
+        self._fold.interrupt()
+
+    def stacks(self, ranks: Ranks = None, timeout: float = 2.0) -> dict[int, list[dict[str, Any]] | None]:
+        """Where every rank is now: its main thread's frames from the cell on; None for one that did not answer."""
+        chosen = self._choose(ranks)
+        answers = self._ask_agents(chosen, timeout, op="stacks")
+        return {rank: None if answer is None else answer["threads"] for rank, answer in answers.items()}
+
+    def _ask_agents(self, ranks: list[int], timeout: float, **content: Any) -> dict[int, dict[str, Any] | None]:
+        world, channel = self._bound()
+        asked = {rank: channel.ask(world.ranks[rank].engine, **content) for rank in ranks if world.ranks[rank].state != "dead"}
+        deadline = time.monotonic() + timeout
+        answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
+        for rank, future in asked.items():
+            with contextlib.suppress(TimeoutError):
+                answers[rank] = future.result(max(0.0, deadline - time.monotonic()))
+        return answers
+
+    # Values.
+
+    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
+        """Bind ``values`` by name on ``ranks`` (default: all): on all of them or, when one cannot be pickled, on none.
+
+        Raises :class:`TransferFailed`, :class:`RanksBusy` and :class:`RanksDead`.
+        """
+        chosen = self._choose(ranks)
+        pickled = _pickle_all(values)
+        from .engine.namespace import store_values
+
+        self._apply(chosen, store_values, pickled, doing=f"push {', '.join(values)}")
+
+    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
+        """The value of ``name`` on ``ranks`` (default: all), by rank.
+
+        Raises :class:`TransferFailed` naming the ranks where it is missing or cannot be pickled, :class:`RanksBusy` and
+        :class:`RanksDead`.
+        """
+        return self.pull_many([name], ranks)[name]
+
+    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
+        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
+        for name in names:
+            _check_variable(name)
+        chosen = self._choose(ranks)
+        from .engine.namespace import fetch_values
+
+        answers = self._apply(chosen, fetch_values, names, doing=f"pull {', '.join(names)}")
+        problems = []
+        for name in names:
+            missing = [rank for rank, answer in answers.items() if name in answer["missing"]]
+            if missing:
+                problems.append(f"{name!r} is not defined on {count_ranks(missing)}.")
+            failed = {rank: answer["failed"][name] for rank, answer in answers.items() if name in answer["failed"]}
+            if failed:
+                problems.append(f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {next(iter(failed.values()))}.")
+        if problems:
+            raise TransferFailed(" ".join(problems))
+        values: dict[str, dict[int, Any]] = {}
+        for name in names:
+            values[name] = {rank: _unpickle(name, rank, answer["values"][name]) for rank, answer in answers.items()}
+        return values
+
+    def __getitem__(self, name: str) -> dict[int, Any]:
+        """``session["x"]``: the value of ``x`` on every rank."""
+        return self.pull(name)
+
+    def defined_on(self, name: str, timeout: float = 1.0) -> list[int]:
+        """The ranks on which ``name`` is defined, among those that are idle; empty when they do not answer in time."""
+        from .engine.namespace import has_names
+
+        with contextlib.suppress(Exception):
+            world, channel = self._bound()
+            busy = self._fold.busy()
+            idle = [rank for rank in world.ranks if rank.state != "dead" and rank.rank not in busy]
+            asked = {rank.rank: channel.apply(rank.engine, has_names, [name]) for rank in idle}
+            deadline = time.monotonic() + timeout
+            return [rank for rank, future in asked.items() if future.result(max(0.0, deadline - time.monotonic()))]
+        return []
+
+    def _apply(self, ranks: list[int], function: Callable[..., Any], *args: Any, doing: str) -> dict[int, Any]:
+        self._check_alive(ranks)
+        busy = {rank: run for rank, run in self._fold.busy().items() if rank in ranks}
+        if busy:
+            raise RanksBusy(f"Cannot {doing}: {count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}.")
+        world, channel = self._bound()
+        futures = {rank: channel.apply(world.ranks[rank].engine, function, *args) for rank in ranks}
+        deadline = time.monotonic() + self._settings.transfer_timeout
+        answers: dict[int, Any] = {}
+        failed: dict[str, list[int]] = {}
+        for rank, future in futures.items():
+            try:
+                answers[rank] = self._await_answer(rank, future, deadline)
+            except KeyboardInterrupt:
+                raise
+            except Exception as error:  # noqa: BLE001 — whatever the rank raised
+                failed.setdefault(str(getattr(error, "evalue", error)), []).append(rank)
+        if failed:
+            raise TransferFailed(
+                f"Cannot {doing}. " + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
+            )
+        return answers
+
+    def _await_answer(self, rank: int, future: Any, deadline: float) -> Any:
+        """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
+        while not future.done():
+            self._check_open()
+            with self._lock:
+                place = self._world.ranks[rank] if self._world else None
+            if place is None or place.state == "dead":
+                raise RanksDead(place.words if place else "the world is gone")
+            if time.monotonic() > deadline:
+                raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
+            future.wait(0.2)
+        return future.result()
+
+    # Ending.
+
+    def restart(self, progress: Callable[[str], None] | None = None) -> None:
+        """End all ranks and start the same world with fresh ones; their variables are gone.
+
+        Raises :class:`StartFailed` when it does not come up again; then the world has ended.
+        """
+        self._check_open()
+        self._rebinding.set()
+        try:
+            answer = self._steward.ask("restart")
+            if answer["status"] != "ok":
+                raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
+            self._fold.world_lost("its world was restarted")
+            self._await_ranks(self._incarnation + 1, progress or (lambda _: None))
+        except StartFailed:
+            self._lose("its restart failed")
+            self._abandon_start()
+            raise
+        finally:
+            self._rebinding.clear()
+
+    def stop(self) -> None:
+        """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""
+        if self._closed:
+            raise NoWorld(f"World {self.name!r} was stopped already.")
+        with contextlib.suppress(WorldLost):
+            self._steward.ask("stop")
+        self._fold.world_lost("its world was stopped")
+        if not self._await_steward_end():
+            raise WorldLost(f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there.")
+        self._close()
+
+    def stop_soon(self) -> None:
+        """Tell the world to end, without waiting: for a kernel that is shutting down."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(Exception):
+                self._steward.ask("stop", timeout=1.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._closed:
+            self.stop()
+
+    def _await_steward_end(self) -> bool:
+        deadline = time.monotonic() + 2 * self._settings.stop_timeout + 10.0
+        while worlds.is_alive(self._listing):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._listener.is_alive() and threading.current_thread() is not self._listener:
+            self._listener.join(timeout=2)
+        self._fold.close()
+        if self._channel is not None:
+            self._channel.close(linger=0)
+        self._steward.close()
+        _forget(self)
+
+    # Inner.
+
+    def _listen(self) -> None:
+        """Hear what the steward broadcasts, and renew the lease; a thread of its own."""
+        renew_at = 0.0
+        while not self._closed:
+            with contextlib.suppress(Exception):
+                event = self._steward.listen(0.25)
+                if event is not None:
+                    self._heard(event)
+                    continue
+            now = time.monotonic()
+            if now >= renew_at:
+                renew_at = now + min(self._settings.lease / 4, 30.0)
+                with contextlib.suppress(WorldLost):
+                    self._steward.ask("renew", last_run=self._next_run - 1)
+            if not worlds.is_alive(self._listing) and not self._closed:
+                self._lose("its steward has ended")
+                return
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        match event["kind"]:
+            case "died" if event["incarnation"] == self._incarnation:
+                rank, words = int(event["rank"]), str(event["words"])
+                with self._lock:
+                    assert self._world is not None
+                    ranks = list(self._world.ranks)
+                    ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
+                    self._world = msgspec.structs.replace(self._world, ranks=ranks)
+                self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]))
+            case "ended" if not self._closed:
+                self._lose(str(event["words"]))
+
+    def _lose(self, words: str) -> None:
+        self._lost = self._lost or words
+        self._fold.world_lost(words)
+
+    def _advance(self) -> int:
+        return int(self._steward.ask("advance")["generation"])
+
+    def _bound(self) -> tuple[World, RanksChannel]:
+        with self._lock:
+            self._check_open()
+            assert self._world is not None
+            assert self._channel is not None
+            return self._world, self._channel
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NoWorld(f"World {self.name!r} was stopped: start one with %distributed start.")
+        if self._lost:
+            raise WorldLost(f"World {self.name!r} is gone ({self._lost}): start one with %distributed start.")
+
+    def _choose(self, ranks: Ranks) -> list[int]:
+        self._check_open()
+        return parse_ranks(ranks, self._listing.size)
+
+    def _check_alive(self, ranks: list[int]) -> None:
+        world, _ = self._bound()
+        dead = [rank for rank in world.dead if rank.rank in ranks]
+        if dead:
+            living = [rank.rank for rank in world.ranks if rank.state != "dead"]
+            words = "; ".join(rank.words for rank in dead)
+            go_on = f", or go on without with -r {','.join(map(str, living))}" if living else ""
+            raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
+
+    def _check_not_left_behind(self, ranks: list[int]) -> None:
+        left = {rank: run for rank, run in self._fold.left_behind().items() if rank in ranks}
+        if left:
+            raise RanksBusy(
+                f"{count_ranks(sorted(left)).capitalize()} still work{'s' if len(left) == 1 else ''} on run {min(left.values())}, "
+                f"which was interrupted: wait, or end it with %distributed restart."
+            )
+
+    def _read_spool(self, run: Run, rank: int) -> Iterator[Event]:
+        """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent."""
+        path = run.spool.get(rank)
+        if path is not None and Path(path).exists():
+            yield from read_file(path)
+            return
+        world, channel = self._bound()
+        from_seq = 0
+        while True:
+            future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
+            try:
+                answer = future.result(self._settings.request_timeout)
+            except TimeoutError:
+                raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
+            if answer.get("batch") is None:
+                return
+            batch = from_wire(answer["batch"])
+            yield from batch.events
+            from_seq = batch.last + 1
+
+
+def check_syntax(code: str) -> None:
+    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere."""
+    import ast
+    import warnings
+
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            compile(
+                TransformerManager().transform_cell(code), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+            )
+        except SyntaxError as error:
+            raise BadSyntax(error) from None
+        except ValueError as error:
+            raise BadRequest(f"The cell cannot be run: {error}.") from None
+
+
+def _check_variable(name: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadRequest(f"{name!r} is not the name of a variable.")
+
+
+def _pickle_all(values: Mapping[str, Any]) -> dict[str, bytes]:
+    if not values:
+        return {}
+    import cloudpickle
+
+    pickled = {}
+    for name, value in values.items():
+        _check_variable(name)
+        try:
+            pickled[name] = cloudpickle.dumps(value, protocol=5)
+        except Exception as error:
+            raise TransferFailed(
+                f"{name!r} cannot be sent to the ranks: {type(value).__name__} objects cannot be pickled ({error}). "
+                f"Make it there, in a %%distributed cell."
+            ) from None
+    return pickled
+
+
+def _unpickle(name: str, rank: int, data: bytes) -> Any:
+    try:
+        return pickle.loads(data)  # noqa: S301 — came signed, from a rank of this session's own world
+    except Exception as error:
+        raise TransferFailed(f"{name!r} of rank {rank} cannot be rebuilt here: {type(error).__name__}: {error}.") from None
+
+
+def _remember(session: Session) -> None:
+    global _current  # noqa: PLW0603 — the one place that knows which session is current
+    _current = session
+    _open.append(session)
+    from .lifecycle import watch_this_process
+
+    watch_this_process(stop_open_sessions)
+
+
+def _forget(session: Session) -> None:
+    global _current  # noqa: PLW0603
+    with contextlib.suppress(ValueError):
+        _open.remove(session)
+    if _current is session:
+        _current = _open[-1] if _open else None
+
+
+def stop_open_sessions() -> None:
+    """Tell the worlds of all open sessions to end, without waiting."""
+    for session in list(_open):
+        session.stop_soon()

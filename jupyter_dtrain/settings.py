@@ -1,0 +1,60 @@
+"""Durations and sizes that a user may want to change, each with its default.
+
+A setting is read from the environment variable ``JUPYTER_DTRAIN_<NAME>`` when a session or a world starts; a world
+keeps the values that it was started with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from .failures import BadRequest
+
+PREFIX = "JUPYTER_DTRAIN_"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All settings. Durations are seconds, sizes bytes."""
+
+    lease: float = 1800.0
+    """How long a world outlives its driver (a notebook kernel that crashed or restarts)."""
+    start_timeout: float = 30.0
+    """A start that takes longer has failed. Counted from the last sign of progress."""
+    interrupt_timeout: float = 8.0
+    """After an interrupt, ranks that take longer to become idle are named and left behind."""
+    stop_timeout: float = 5.0
+    """A stop gives ranks this long to end by themselves before they are killed."""
+    request_timeout: float = 10.0
+    """How long the steward or an idle rank may take to answer."""
+    transfer_timeout: float = 600.0
+    """How long ``push`` and ``pull`` may take."""
+    spool_cap: int = 1 << 30
+    """Text that one rank may print in one run before the rest is counted but not kept."""
+    spool_days: float = 7.0
+    """Spools of worlds that ended longer ago than this are removed when a world starts. Unit: days."""
+    shown_bytes: int = 2_000_000
+    """What a cell shows of its ranks' text before it shows only the last lines."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """The defaults, overridden by the environment. Raises :class:`BadRequest` for a value that is no number."""
+        environ = os.environ if environ is None else environ
+        known = {field.name: field for field in msgspec.structs.fields(cls)}
+        values: dict[str, float] = {}
+        for key, text in environ.items():
+            if not key.startswith(PREFIX):
+                continue
+            name = key[len(PREFIX) :].lower()
+            if name not in known:
+                raise BadRequest(f"{key} is no setting. There are: {', '.join(PREFIX + n.upper() for n in known)}.")
+            try:
+                value = int(text) if known[name].type is int else float(text)
+            except ValueError:
+                raise BadRequest(f"{key} must be a number, not {text!r}.") from None
+            if not value > 0:
+                raise BadRequest(f"{key} must be above 0, not {text!r}.")
+            values[name] = value
+        return msgspec.convert(values, cls)

@@ -1,0 +1,35 @@
+"""The steward's process: ``python -m jupyter_dtrain.steward CONNECTION_FILE < request.json``.
+
+It prints its process id and leaves its parent behind, so that it is the child of no kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Start the world, then serve its clients until it has ended."""
+    data = sys.stdin.buffer.read()
+    if os.fork():
+        os._exit(0)
+    os.write(1, f"{os.getpid()}\n".encode())
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    import msgspec
+
+    from ..launch.request import WorldRequest
+    from .supervisor import Supervisor
+
+    supervisor = Supervisor(msgspec.json.decode(data, type=WorldRequest))
+    # The processes start while the rest of the steward is still being imported.
+    supervisor.start()
+    from .kernel import serve
+
+    serve(sys.argv[1], supervisor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The steward as a Jupyter kernel that executes nothing.
+
+Requests come on its control channel and are answered from a thread of their own, at once; what happens to the world
+is broadcast on IOPub to every client. Messages are signed with the key in the connection file, whose folder only this
+user can enter.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+from tornado.ioloop import IOLoop
+
+from ..channels import STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+from .supervisor import Supervisor
+
+
+class StewardKernel(Kernel):  # type: ignore[misc]  # ipykernel's types are partial
+    """Passes requests to the supervisor, and what it announces to the clients."""
+
+    implementation = "jupyter-dtrain-steward"
+    implementation_version = "1"
+    language_info = {"name": "none", "mimetype": "text/plain", "file_extension": ".txt"}  # noqa: RUF012 — the base's shape
+    banner = ""
+    supervisor: Supervisor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control_handlers[STEWARD_REQUEST] = self._answer
+
+    def _answer(self, stream: Any, ident: Any, parent: Any) -> None:
+        answer = self.supervisor.answer(parent["content"])
+        self.session.send(stream, STEWARD_REPLY, answer, parent, ident=ident)
+
+    def announce(self, event: dict[str, Any]) -> None:
+        """Tell every client. Any thread."""
+        self.session.send(self.iopub_socket, STEWARD_EVENT, event)
+
+    async def do_execute(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        """Execute nothing."""
+        return {"status": "ok", "execution_count": 0, "payload": [], "user_expressions": {}}
+
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:
+        """A Jupyter client's shutdown request ends the world."""
+        self.supervisor.end("a client asked for it")
+        return {"status": "ok", "restart": restart}
+
+
+class StewardApp(IPKernelApp):  # type: ignore[misc]  # ipykernel's types are partial
+    """The kernel's application, without IPython around it."""
+
+    def init_gui_pylab(self) -> None:
+        """No plots here."""
+
+    def init_extensions(self) -> None:
+        """No extensions: a user's IPython configuration must not run in the steward."""
+
+    def init_code(self) -> None:
+        """No user code."""
+
+    def load_config_file(self, *_args: Any, **_kwargs: Any) -> None:
+        """No user configuration either."""
+
+    def init_signal(self) -> None:
+        """SIGTERM ends the world in order; SIGINT is for notebooks."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def serve(connection_file: str, supervisor: Supervisor) -> None:
+    """Be the kernel until the world has ended."""
+    StewardKernel.supervisor = supervisor
+    app = StewardApp.instance(kernel_class=StewardKernel, outstream_class=None)
+    app.initialize(["-f", connection_file])
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.end("the steward was asked to end"))
+    supervisor.attach(app.kernel.announce)
+
+    def leave() -> None:
+        supervisor.ended.wait()
+        # ``io_loop`` exists once ``start`` has set the kernel up; a callback before that would be lost.
+        running.wait()
+        app.kernel.io_loop.add_callback(app.kernel.io_loop.stop)
+
+    running = threading.Event()
+    threading.Thread(target=leave, name="dtrain-steward-end", daemon=True).start()
+    app.kernel.io_loop = IOLoop.current()
+    app.kernel.io_loop.add_callback(running.set)
+    app.start()

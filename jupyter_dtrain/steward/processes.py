@@ -1,0 +1,73 @@
+"""Processes that may not outlive the steward.
+
+Every child asks the kernel for SIGTERM at its parent's death, and orphans of children come back to the steward, which
+is their subreaper: when a world ends, whatever is left beneath the steward is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans beneath this process become its children."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """For ``preexec_fn``: SIGTERM when the thread that started this process ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> None:
+    """SIGTERM, then after ``patience`` seconds SIGKILL. Returns when the process has ended."""
+    if process is None:
+        return
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return
+        process.kill()
+    process.wait()
+
+
+def kill_descendants(patience: float = 3.0) -> list[int]:
+    """Kill everything beneath this process; the pids that were still there after ``patience`` seconds."""
+    me = psutil.Process()
+    deadline = time.monotonic() + patience
+    while True:
+        alive = [child for child in me.children(recursive=True) if _runs(child)]
+        if not alive or time.monotonic() > deadline:
+            return [child.pid for child in alive]
+        for child in alive:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The last ``lines`` of a log; empty when there is none."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.rstrip().splitlines()[-lines:])

@@ -1,0 +1,88 @@
+"""The address at which ranks meet, held by the steward from the world's first second.
+
+The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
+see :class:`~jupyter_dtrain.frameworks.Framework`) starts in a process of its own when somebody first connects. What
+connected meanwhile waits in the socket's queue.
+
+Under failure: a store that died is started again at the next connection, at most :data:`MAX_STARTS` times; its keys
+are gone, so the supervisor must begin a new generation.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ..failures import StartFailed
+from ..frameworks import load_frameworks
+
+MAX_STARTS = 5
+BACKLOG = 2048
+
+
+class Rendezvous:
+    """The listening socket, and the store's process once there is one."""
+
+    def __init__(self, host: str, port: int, log: Path, preexec: Callable[[], None]) -> None:
+        """``port`` 0 takes a free one. Raises :class:`StartFailed` when the port is taken."""
+        self.host = host
+        self._log = log
+        self._preexec = preexec
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Not SO_REUSEADDR: a port that somebody else listens on must be refused.
+        try:
+            self._socket.bind((host, port))
+            self._socket.listen(BACKLOG)
+        except OSError as error:
+            self._socket.close()
+            raise StartFailed(
+                f"Port {port} on {host} is taken ({error.strerror}): name another MASTER_PORT with --env, or leave it out."
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="dtrain-rendezvous", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        module = next((f.rendezvous for f in load_frameworks() if f.rendezvous is not None), None)
+        if module is None:
+            return
+        for _ in range(MAX_STARTS):
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._socket, selectors.EVENT_READ)
+                selector.register(self._wake_read, selectors.EVENT_READ)
+                selector.select()
+            if self._closing:
+                return
+            fd = self._socket.fileno()
+            with open(self._log, "ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", module, f"--fd={fd}", f"--host={self.host}", f"--port={self.port}"],
+                    pass_fds=[fd],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self._log.parent,
+                    preexec_fn=self._preexec,
+                )
+            code = self._process.wait()
+            if self._closing:
+                return
+            logging.getLogger(__name__).error("The rendezvous store ended with %s", code)
+
+    def close(self) -> None:
+        """End the store and free the port."""
+        self._closing = True
+        self._wake_write.send(b"x")
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        self._thread.join(timeout=5)
+        self._socket.close()

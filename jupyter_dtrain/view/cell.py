@@ -1,0 +1,227 @@
+"""A run as it appears below its cell while it goes on: text, rich outputs, the live line, and in the end results.
+
+Lines that ranks print alike come once, labelled with the ranks; they go out within 30 ms. The first
+``shown_bytes`` of text are shown and never dropped, only delayed to the pace that the server can take; beyond them
+one display tells how much there is, where it is, and its last lines. A painter that fails makes the view quiet.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from jupyter_dtrain.events import Batch, ClearOutput, Display, Dropped, Output, Started
+
+from . import errors
+from .labels import human, label
+from .lines import LineMerger, Merged
+from .live import UNFINISHED, LiveLine
+from .notice import Notice, Tally
+from .outbox import Outbox
+from .pace import FRONT_END, Pace
+from .rich import RICH, RichOutputs, paint_results
+from .splitter import LineSplitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jupyter_dtrain.run import Run
+
+    from .painter import Painter, StreamName
+
+SHOWN_BYTES: Final = 2_000_000
+"""Bytes of text, labels included, that a cell shows by default."""
+
+_STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
+
+
+class CellView:
+    """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
+
+    ``ranks`` are those that run the cell, in a world of ``size`` ranks. ``paint_errors``: nobody waits for the run,
+    so no exception will carry its errors, and they are painted when it ends. ``sleep`` (seconds) is what
+    :meth:`close` waits with.
+    """
+
+    def __init__(
+        self,
+        painter: Painter,
+        ranks: Iterable[int],
+        size: int,
+        *,
+        pace: Pace = FRONT_END,
+        shown_bytes: int = SHOWN_BYTES,
+        paint_errors: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        ranks = sorted(ranks)
+        name = f"dtrain-{uuid.uuid4().hex[:12]}"
+        self._size = size
+        self._limit = shown_bytes
+        self._paint_errors = paint_errors
+        self._outbox = Outbox(painter, pace, sleep=sleep)
+        self._merger = LineMerger(ranks)
+        self._live = LiveLine(self._outbox, size, name, live=painter.live)
+        self._rich = RichOutputs(self._outbox, self._merger, size, name)
+        self._notice = Notice(self._outbox, size, name, live=painter.live)
+        self._splitters = {(rank, stream): LineSplitter() for rank in ranks for stream in _STREAMS}
+        self._open: set[tuple[int, StreamName]] = set()  # the splitters that hold an unfinished line
+        self._tallies = {rank: Tally() for rank in ranks}
+        self._hosts: dict[int, str] = {}
+        self._logs: dict[int, str] = {}
+        self._shown = 0
+        self._full = False  # the limit was reached: no more text is shown
+        self._counted: set[int] = set()  # ranks whose text is only counted, since some of it was left out
+        self._news = False  # the notice has not told of everything
+
+    def feed(self, batch: Batch, now: float) -> None:
+        """Take the next events of one rank and show what can be shown."""
+        rank = batch.rank
+        if batch.totals is not None and len(batch.events) <= batch.last - batch.first:
+            self._only_count(rank, now)
+        for event in batch.events:
+            body = event.body
+            if isinstance(body, Output):
+                self._output(rank, body, now)
+            elif isinstance(body, (Display, ClearOutput)):
+                self._rich.push(rank, body, now)
+            elif isinstance(body, Started):
+                self._hosts[rank], self._logs[rank] = body.host, body.spool
+            elif isinstance(body, Dropped):
+                words = f"{human(body.bytes)} of output were not kept: {body.reason}"
+                self._merger.push(rank, "stderr", words, now)
+        if batch.totals is not None:
+            self._tallies[rank].adopt(batch.totals)
+            self._news = True
+        self._show(now)
+
+    def idle(self, rank: int, now: float) -> None:
+        """``rank`` says no more: its unfinished lines are complete, and no line waits for it."""
+        for stream in _STREAMS:
+            self._end_line(rank, stream, now)
+        self._merger.idle(rank)
+        self._show(now)
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; returns when the next call is wanted, or ``None``."""
+        wanted = [self._show(now), self._merger.deadline(), self._live.tick(now)]
+        if not self._full:
+            for key in self._open:
+                since = self._splitters[key].since + UNFINISHED
+                if since > now:
+                    wanted.append(since)
+        if self._news and self._telling:
+            wanted.append(self._notice.next)
+        return min((time for time in wanted if time is not None), default=None)
+
+    def close(self, run: Run, now: float) -> None:
+        """Show everything that is held, then the results. May wait about 3 s for the server's pace."""
+        for rank, stream in sorted(self._open):
+            self._end_line(rank, stream, now)
+        self._paint(self._merger.flush(), now)
+        self._live.close(now)
+        self._rich.close()
+        if self._telling:
+            for rank, totals in run.totals.items():
+                if rank in self._counted:
+                    self._tallies[rank].adopt(totals)
+            self._logs.update((rank, path) for rank, path in run.spool.items() if rank not in self._logs)
+            self._notice.show(self._words(over=True), now)
+            self._notice.close()
+        paint_results(run.results, self._outbox, self._size)
+        if self._paint_errors and (blocks := errors.blocks(run)):
+            self._outbox.text("stderr", "\n".join(blocks) + "\n")
+        self._outbox.drain(now)
+
+    @property
+    def _telling(self) -> bool:
+        return self._full or bool(self._counted)
+
+    def _output(self, rank: int, output: Output, now: float) -> None:
+        tally = self._tallies[rank]
+        tally.count(output.text)
+        self._news = True
+        if rank in self._counted:
+            tally.add(output.text.splitlines())
+            return
+        key = (rank, output.stream)
+        splitter = self._splitters[key]
+        lines, redrawn = splitter.feed(output.text, now)
+        if splitter.partial:
+            self._open.add(key)
+        else:
+            self._open.discard(key)
+        if not lines:
+            return
+        tally.add(lines)
+        if self._full:
+            return
+        # The first line may be the end of one that is being watched, or that a lower rank's stands for.
+        watched = self._live.finish(rank, output.stream, lines[0], now) or (redrawn and self._live.hides(rank, now))
+        for line in lines[1:] if watched else lines:
+            self._merger.push(rank, output.stream, line, now)
+
+    def _end_line(self, rank: int, stream: StreamName, now: float) -> None:
+        """Take the unfinished line of a rank as finished."""
+        splitter = self._splitters[rank, stream]
+        self._open.discard((rank, stream))
+        redrawn = splitter.redrawn
+        line = splitter.take()
+        if not line:
+            return
+        self._tallies[rank].add([line])
+        if self._full or self._live.finish(rank, stream, line, now) or (redrawn and self._live.hides(rank, now)):
+            return
+        self._merger.push(rank, stream, line, now)
+
+    def _only_count(self, rank: int, now: float) -> None:
+        """Text of ``rank`` was left out: what follows cannot be joined to what came before."""
+        if rank in self._counted:
+            return
+        for stream in _STREAMS:
+            self._end_line(rank, stream, now)
+        self._counted.add(rank)
+
+    def _show(self, now: float) -> float | None:
+        self._paint(self._merger.ready(now), now)
+        if not self._full:
+            self._watch(now)
+        self._live.tick(now)
+        if self._telling and self._news and self._notice.due(now):
+            self._news = False
+            self._notice.show(self._words(over=False), now)
+        return self._outbox.send(now)
+
+    def _paint(self, ready: list[Merged], now: float) -> None:
+        for merged in ready:
+            if merged.stream == RICH:
+                self._rich.paint(merged)
+                continue
+            if self._full:
+                continue
+            text = f"{label(merged.ranks, self._size)}{'same' if merged.same else merged.text}\n"
+            size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+            if self._shown + size > self._limit:
+                self._full = True
+                self._live.close(now)
+                continue
+            self._shown += size
+            self._outbox.text("stderr" if merged.stream == "stderr" else "stdout", text)
+
+    def _watch(self, now: float) -> None:
+        """Show the unfinished line that is worth it, if there is one."""
+        for rank, stream in sorted(self._open):
+            splitter = self._splitters[rank, stream]
+            if not splitter.redrawn and now < splitter.since + UNFINISHED:
+                continue
+            # What the rank printed before must be above it.
+            if not self._merger.waiting(rank):
+                self._live.show(rank, stream, splitter.partial, now)
+
+    def _words(self, *, over: bool) -> str:
+        partials = {rank: self._splitters[rank, stream].partial for rank, stream in self._open}
+        logs = self._logs
+        if len(set(self._hosts.values())) > 1:
+            logs = {rank: f"{self._hosts[rank]}:{path}" if rank in self._hosts else path for rank, path in logs.items()}
+        return self._notice.words(self._tallies, partials, logs, shown=self._shown, over=over)

@@ -1,0 +1,251 @@
+"""What went wrong in a run, in words: one message for each distinct cause, with the ranks that share it.
+
+The root comes before its echoes: exceptions that say something of their own first, then lost ranks, then ranks that
+were interrupted, then the errors that ranks get because another one went away, then ranks that are still busy.
+Pure functions of a run that has ended; they do not fail on a run that is incomplete.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from jupyter_dtrain.world import count_ranks, format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jupyter_dtrain.events import Error, Frame
+    from jupyter_dtrain.run import Run
+
+ECHOES: Final = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "MPI_ERR_PROC_FAILED",
+    "MPI_ERR_REVOKED",
+)
+"""What communication libraries say on a rank whose peer has gone: never the cause."""
+
+IN_FULL: Final = 4
+"""How many distinct errors are shown with their tracebacks; the others get a line each."""
+
+IN_BRIEF: Final = 16
+"""How many distinct errors get such a line."""
+
+_NAMED: Final = 3  # causes in a summary
+_CONTEXT: Final = 2  # source lines around a frame's line
+_WIDTH: Final = 200  # characters of a message in a line that holds others too
+
+_RED: Final = "\x1b[31m"
+_GREEN: Final = "\x1b[32m"
+_DIM: Final = "\x1b[2m"
+_BOLD: Final = "\x1b[1m"
+_OFF: Final = "\x1b[0m"
+
+_LIBRARY = re.compile(r".*?/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
+
+
+@dataclass
+class _Cause:
+    """An exception that some ranks share."""
+
+    error: Error
+    ranks: list[int]
+
+    @property
+    def echo(self) -> bool:
+        return any(words in self.error.evalue for words in ECHOES)
+
+    @property
+    def interrupt(self) -> bool:
+        return self.error.ename == "KeyboardInterrupt"
+
+    @property
+    def message(self) -> str:
+        return f"{self.error.ename}: {self.error.evalue}" if self.error.evalue else self.error.ename
+
+    @property
+    def brief(self) -> str:
+        return _brief(self.message)
+
+
+@dataclass
+class _Causes:
+    """The exceptions of a run by their place in the story."""
+
+    roots: list[_Cause]
+    interrupts: list[_Cause]
+    echoes: list[_Cause]
+
+
+def summary(run: Run) -> str:
+    """The run's errors in one line of plain text, the root first; empty for a run that ended well."""
+    if run.not_sent:
+        return run.not_sent
+    causes = _causes(run)
+    parts = [f"{cause.brief}{_where(cause.ranks, run)}" for cause in causes.roots[:_NAMED]]
+    if len(causes.roots) > _NAMED:
+        parts.append(f"{len(causes.roots) - _NAMED} more errors")
+    lost = sorted(run.lost)
+    parts += [_lost(run, rank) for rank in lost[:_NAMED]]
+    if len(lost) > _NAMED:
+        parts.append(f"{count_ranks(lost[_NAMED:])} lost, too")
+    if causes.echoes:
+        ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
+        parts.append(f"{count_ranks(ranks)} stopped because of that")
+    if _was_interrupted(run):
+        parts.insert(0, _interrupted(run))
+    elif causes.interrupts and not parts:
+        ranks = sorted(rank for cause in causes.interrupts for rank in cause.ranks)
+        parts.append(f"KeyboardInterrupt{_where(ranks, run)}")
+    if run.busy:
+        parts.append(f"still busy: {count_ranks(run.busy)} (%distributed restart ends {_them(run.busy)})")
+    if not parts and run.outcome not in ("ok", "running"):
+        parts.append("Ranks were lost" if run.outcome == "lost" else "The cell failed")
+    return "; ".join(parts)
+
+
+def blocks(run: Run) -> list[str]:
+    """The run's errors as lines with ANSI colours, for IPython's ``_render_traceback_``; empty if there are none.
+
+    An item may hold several lines. Distinct errors beyond :data:`IN_FULL` are shown without traceback.
+    """
+    if run.not_sent:
+        return [f"{_RED}{run.not_sent}{_OFF}"]
+    causes = _causes(run)
+    text: list[list[str]] = [_block(cause, run) for cause in causes.roots[:IN_FULL]]
+    rest = causes.roots[IN_FULL:]
+    if rest:
+        brief = [f"{_name(cause.ranks, run)}{_RED}{cause.brief}{_OFF}" for cause in rest[:IN_BRIEF]]
+        if len(rest) > IN_BRIEF:
+            brief.append(f"… and {len(rest) - IN_BRIEF} more")
+        text.append(brief)
+    text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in sorted(run.lost)]
+    text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
+    if not causes.interrupts and _was_interrupted(run):
+        text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
+    if causes.echoes:
+        words = "; ".join(f"{cause.brief}{_where(cause.ranks, run)}" for cause in causes.echoes[:IN_FULL])
+        more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
+        text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
+    if run.busy:
+        words = f"%distributed restart ends {_them(run.busy)}; variables on all ranks are lost by that."
+        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}"])
+    lines: list[str] = []
+    for block in text:
+        if lines:
+            lines.append("")
+        lines += block
+    return lines
+
+
+def _causes(run: Run) -> _Causes:
+    groups: dict[object, _Cause] = {}
+    for rank in sorted(run.errors):
+        error = run.errors[rank]
+        # Not by file: a cell's code may stand under a different name on each rank.
+        frames = tuple((frame.line, frame.function, frame.source) for frame in error.frames if frame.cell)
+        groups.setdefault((error.ename, error.evalue, frames), _Cause(error, [])).ranks.append(rank)
+    causes = list(groups.values())
+    interrupts = [cause for cause in causes if cause.interrupt]
+    echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
+    roots = [cause for cause in causes if not cause.interrupt and not cause.echo]
+    if not roots and not run.lost:
+        # Nothing else tells what happened, so these do.
+        roots, echoes = echoes, []
+    return _Causes(roots, interrupts, echoes)
+
+
+def _block(cause: _Cause, run: Run) -> list[str]:
+    error = cause.error
+    on = f" on {count_ranks(cause.ranks)}" if run.size > 1 else ""
+    lines = [f"{_RED}{_BOLD}{error.ename}{_OFF}{on}"]
+    own = [frame for frame in error.frames if frame.cell]
+    if error.syntax:
+        lines.append(error.syntax.rstrip("\n"))
+    else:
+        known = _of_cell(own, run.source)
+        for frame in own:
+            lines += _frame(frame, run.source if frame.file in known else "")
+    library = [frame for frame in error.frames if not frame.cell]
+    if library:
+        lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
+    lines.append(f"{_RED}{error.ename}{_OFF}: {error.evalue}" if error.evalue else f"{_RED}{error.ename}{_OFF}")
+    lines += error.notes
+    if error.cause:
+        lines.append(f"{_DIM}Caused by {error.cause}{_OFF}")
+    return lines
+
+
+def _of_cell(frames: list[Frame], source: str) -> set[str]:
+    """The files among those of ``frames`` whose lines are the lines of ``source``."""
+    text = source.splitlines()
+    seen: dict[str, bool] = {}
+    for frame in frames:
+        if frame.source:
+            same = 0 < frame.line <= len(text) and text[frame.line - 1].strip() == frame.source.strip()
+            seen[frame.file] = seen.get(frame.file, True) and same
+    return {file for file, same in seen.items() if same}
+
+
+def _frame(frame: Frame, source: str) -> list[str]:
+    function = "" if frame.function in ("", "<module>") else f", in {_GREEN}{frame.function}{_OFF}"
+    lines = [f"  line {frame.line}{function}"]
+    if not source:
+        return [*lines, f"{_GREEN}{f'----> {frame.line}':>10}{_OFF} {frame.source}"] if frame.source else lines
+    text = source.splitlines()
+    first = max(1, frame.line - _CONTEXT)
+    for number, line in enumerate(text[first - 1 : frame.line + _CONTEXT], first):
+        if number == frame.line:
+            lines.append(f"{_GREEN}{f'----> {number}':>10}{_OFF} {line}")
+        else:
+            lines.append(f"{_DIM}{number:>10}{_OFF} {line}")
+    return lines
+
+
+def _fold(frames: Sequence[Frame]) -> str:
+    last = frames[-1]
+    end = f"{_short(last.file)}:{last.line} in {last.function}"
+    if len(frames) == 1:
+        return f"1 library frame ({end})"
+    return f"{len(frames)} library frames ({_short(frames[0].file)} … {end})"
+
+
+def _short(file: str) -> str:
+    """``file`` from its package on."""
+    return _LIBRARY.sub("", file)
+
+
+def _brief(text: str) -> str:
+    line = text.strip().partition("\n")[0].strip()
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def _where(ranks: list[int], run: Run) -> str:
+    return f" ({count_ranks(ranks)})" if run.size > 1 else ""
+
+
+def _name(ranks: list[int], run: Run) -> str:
+    return f"[{format_ranks(ranks)}] " if run.size > 1 else ""
+
+
+def _was_interrupted(run: Run) -> bool:
+    # A run that nobody waits for is painted just before it is declared to be over: its outcome is not known yet.
+    return run.outcome == "interrupted" or run.interrupted or bool(run.busy)
+
+
+def _interrupted(run: Run) -> str:
+    return "Interrupted by its timeout" if run.timed_out else "Interrupted"
+
+
+def _lost(run: Run, rank: int) -> str:
+    return run.lost[rank] or f"rank {rank} was lost"
+
+
+def _them(ranks: list[int]) -> str:
+    return "it" if len(ranks) == 1 else "them"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,49 @@
+"""The labels that say which ranks an output came from, and the sizes in words.
+
+Plain functions of plain data; nothing here fails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.world import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+"""Widgets made in a rank cannot be asked from a notebook: this type would show as an error."""
+
+_NEXT_UNIT = 999.95  # what rounds to 1000.0 of a unit is shown as 1 of the next
+
+
+def label(ranks: Iterable[int], size: int) -> str:
+    """``[0-3] ``, with its space; empty in a world of one rank."""
+    return f"[{format_ranks(ranks)}] " if size > 1 else ""
+
+
+def is_line(data: Mapping[str, Any]) -> bool:
+    """Whether ``data`` is nothing but one line of plain text."""
+    text = data.get("text/plain")
+    return len(data) == 1 and isinstance(text, str) and "\n" not in text.rstrip("\n")
+
+
+def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` without its widget; its other representations stay."""
+    return {kind: value for kind, value in data.items() if kind != WIDGET}
+
+
+def metadata_of(ranks: tuple[int, ...], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """``metadata`` with the ranks in it, where a program that reads the notebook finds them."""
+    return {**metadata, "dtrain": {"rank": ranks[0]} if len(ranks) == 1 else {"ranks": list(ranks)}}
+
+
+def human(size: int) -> str:
+    """``size`` bytes in words, in powers of 1000: ``12.3 MB``."""
+    units = ["TB", "GB", "MB", "kB", "bytes"]
+    value = float(size)
+    while value >= _NEXT_UNIT and len(units) > 1:
+        value /= 1000
+        units.pop()
+    return f"{value:.1f}".removesuffix(".0") + f" {units[-1]}"

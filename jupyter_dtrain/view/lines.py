@@ -1,0 +1,213 @@
+"""Lines that several ranks print alike, shown once with the ranks that printed them.
+
+A :class:`LineMerger` takes the finished lines of all ranks of a run and gives them back in the order in which they
+are to be shown. It has no clock and does no input or output; times are ``time.monotonic()`` seconds that its caller
+passes in.
+
+What it promises, however the ranks behave (slow, silent, dead, out of step):
+
+* the lines of one rank come out in the order in which they went in, none lost and none twice;
+* no line is held longer than :data:`HOLD` for the sake of another rank;
+* a line is not held at all when no rank is left that could still join it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HOLD: Final = 0.030
+"""Seconds for which a line waits, at most, for other ranks to print the same."""
+
+LOOK: Final = 64
+"""How many waiting lines of another rank are searched for a line's equal."""
+
+REMEMBERED: Final = 512
+"""How many recently shown lines are remembered, to tell which rank runs ahead of which."""
+
+_DEPTH: Final = 8
+"""How far chains of the kind "A's line is in B's queue behind a line that is in C's queue" are followed."""
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One line to show, with the ranks that printed it, ascending."""
+
+    ranks: tuple[int, ...]
+    stream: str
+    text: str
+    same: bool
+    """The line equals the one shown just before, which these ranks had not joined in time."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    key: _Key
+    since: float
+    order: int
+    """Position among all lines of all ranks, by arrival."""
+    alone: bool
+
+
+class LineMerger:
+    """Merges the lines of ``ranks``.
+
+    Call :meth:`push` for every line, then :meth:`ready`; call :meth:`ready` again when :meth:`deadline` has come.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._queues: dict[int, deque[_Waiting]] = {rank: deque() for rank in ranks}
+        self._silent = set(self._queues)  # ranks with nothing waiting that may still print
+        self._idle: set[int] = set()
+        # For each line, how often it occurs among the first LOOK waiting lines of each rank.
+        self._near: dict[_Key, dict[int, int]] = {}
+        # For each line shown of late, how often each rank has printed it beyond the rank that printed it least.
+        # Hashes stand for the lines: a collision costs a needless wait or a needless label, and long lines no memory.
+        self._shown: OrderedDict[int, dict[int, int]] = OrderedDict()
+        self._last: tuple[_Key, set[int]] | None = None
+        self._order = 0
+
+    def push(self, rank: int, stream: str, line: str, now: float, *, alone: bool = False) -> None:
+        """Add a line (without its newline) that ``rank`` finished. With ``alone`` no other rank can join it.
+
+        Raises :class:`KeyError` for a rank that the merger was not made for.
+        """
+        queue = self._queues[rank]
+        self._order += 1
+        waiting = _Waiting((stream, line), now, self._order, alone)
+        queue.append(waiting)
+        self._silent.discard(rank)
+        if len(queue) <= LOOK:
+            self._see(rank, waiting.key)
+
+    def idle(self, rank: int) -> None:
+        """``rank`` will print no more: nobody waits for it from now on."""
+        self._idle.add(rank)
+        self._silent.discard(rank)
+
+    def waiting(self, rank: int) -> int:
+        """How many lines of ``rank`` have not come out yet."""
+        return len(self._queues[rank])
+
+    def deadline(self) -> float | None:
+        """When :meth:`ready` will give the next line if nothing is pushed until then; ``None`` if nothing waits."""
+        oldest = min((queue[0].since for queue in self._queues.values() if queue), default=None)
+        return None if oldest is None else oldest + HOLD
+
+    def flush(self) -> list[Merged]:
+        """All lines that still wait, joined where they can be."""
+        return self.ready(math.inf)
+
+    def ready(self, now: float) -> list[Merged]:
+        """The lines to show at ``now``, in order."""
+        heads = [(queue[0].order, rank) for rank, queue in self._queues.items() if queue]
+        heapq.heapify(heads)
+        shown: list[Merged] = []
+        while heads:
+            order, rank = heapq.heappop(heads)
+            queue = self._queues[rank]
+            if not queue or queue[0].order != order or self._must_wait(rank, queue[0], now):
+                # Either another rank took this line along, and the rank's new head is in the heap by now; or it
+                # waits, which nothing that happens in this call can change: silent ranks only grow in number.
+                continue
+            moved: set[int] = set()
+            self._bring_up(rank, shown, moved, frozenset())
+            for other in moved:
+                if self._queues[other]:
+                    heapq.heappush(heads, (self._queues[other][0].order, other))
+        return shown
+
+    def _must_wait(self, rank: int, head: _Waiting, now: float) -> bool:
+        if not self._silent or head.alone or now >= head.since + HOLD:
+            return False
+        counts = self._shown.get(hash(head.key))
+        if counts is None:
+            return True
+        mine = counts.get(rank, 0)
+        return any(counts.get(other, 0) <= mine for other in self._silent)
+
+    def _bring_up(self, rank: int, shown: list[Merged], moved: set[int], fixed: frozenset[int]) -> None:
+        """Show the head of ``rank``, after the lines that other ranks print before their copy of it.
+
+        Ranks in ``fixed`` are not moved: something further up waits with their heads. That ends cycles.
+        """
+        head = self._queues[rank][0]
+        key = head.key
+        holders = [] if head.alone or len(fixed) >= _DEPTH else sorted(self._near[key])
+        if len(holders) > 1:
+            fixed |= {other for other in holders if self._queues[other][0].key == key}
+            for other in holders:
+                if other in fixed:
+                    continue
+                queue = self._queues[other]
+                while self._queues[rank] and self._queues[rank][0] is head and other in self._near.get(key, ()):
+                    if queue[0].key == key:
+                        break
+                    self._bring_up(other, shown, moved, fixed)
+        if self._queues[rank] and self._queues[rank][0] is head:
+            self._show(rank, head, shown, moved)
+
+    def _show(self, rank: int, head: _Waiting, shown: list[Merged], moved: set[int]) -> None:
+        key = head.key
+        joined = [rank]
+        if not head.alone and len(self._near[key]) > 1:
+            joined = sorted(
+                other for other in self._near[key] if (first := self._queues[other][0]).key == key and not first.alone
+            )
+        for other in joined:
+            self._pop(other)
+        moved.update(joined)
+        last = self._last
+        same = last is not None and last[0] == key and last[1].isdisjoint(joined) and not head.alone
+        if same and last is not None:
+            last[1].update(joined)
+        else:
+            self._last = (key, set(joined))
+        if not head.alone:
+            self._remember(key, joined)
+        shown.append(Merged(tuple(joined), key[0], key[1], same))
+
+    def _pop(self, rank: int) -> None:
+        queue = self._queues[rank]
+        key = queue.popleft().key
+        near = self._near[key]
+        near[rank] -= 1
+        if not near[rank]:
+            del near[rank]
+            if not near:
+                del self._near[key]
+        if len(queue) >= LOOK:
+            self._see(rank, queue[LOOK - 1].key)
+        elif not queue and rank not in self._idle:
+            self._silent.add(rank)
+
+    def _see(self, rank: int, key: _Key) -> None:
+        near = self._near.setdefault(key, {})
+        near[rank] = near.get(rank, 0) + 1
+
+    def _remember(self, key: _Key, joined: list[int]) -> None:
+        token = hash(key)
+        counts = self._shown.pop(token, None)
+        if counts is None:
+            if len(joined) + len(self._idle.difference(joined)) == len(self._queues):
+                return  # every rank that can print it has: nobody is ahead
+            counts = {}
+        # Ranks that printed a line together are level from then on, even if one of them had printed it more often.
+        level = 1 + max(counts.get(rank, 0) for rank in joined)
+        for rank in joined:
+            counts[rank] = level
+        if len(counts) >= len(self._queues) - len(self._idle):
+            least = min((counts.get(rank, 0) for rank in self._queues if rank not in self._idle), default=level)
+            counts = {rank: count - least for rank, count in counts.items() if count > least}
+        if counts:
+            self._shown[token] = counts
+            if len(self._shown) > REMEMBERED:
+                self._shown.popitem(last=False)

@@ -1,0 +1,123 @@
+"""The one unfinished line of a run that is worth watching: a progress bar, or a line that waits for its end.
+
+Ranks that train together draw the same bar; the lowest rank that has one is shown, in a display that is redrawn in
+place. Cost is bounded: at most one update in :data:`REDRAW` seconds, whatever the ranks print. The last state always
+comes out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .labels import label, metadata_of
+
+if TYPE_CHECKING:
+    from .outbox import Outbox
+
+REDRAW: Final = 0.25
+"""Seconds between two updates of the live line."""
+
+UNFINISHED: Final = 0.200
+"""Seconds after which an unfinished line that is no progress bar is shown."""
+
+REST: Final = 2.0
+"""Seconds after a rank's bar during which the bars of higher ranks stay hidden: they are about to end alike."""
+
+
+@dataclass
+class _Line:
+    rank: int
+    stream: str
+    text: str
+    shown: str
+    at: float
+
+
+class LiveLine:
+    """Shows the live line of a world of ``size`` ranks; ``name`` begins its display ids.
+
+    Where ``live`` is false (output that cannot be redrawn), nothing is shown, but the ranks are still told apart.
+    """
+
+    def __init__(self, outbox: Outbox, size: int, name: str, *, live: bool) -> None:
+        self._outbox = outbox
+        self._size = size
+        self._name = name
+        self._live = live
+        self._count = 0
+        self._line: _Line | None = None
+        self._rested: tuple[int, float] | None = None  # the rank whose line ended last, and when its rest is over
+
+    def show(self, rank: int, stream: str, text: str, now: float) -> bool:
+        """Show the unfinished line of ``rank`` as it is now; false if another rank's goes before."""
+        line = self._line
+        if line is None:
+            if self.hides(rank, now):
+                return False
+            self._count += 1
+            self._line = line = _Line(rank, stream, text, text, now)
+            if self._live:
+                data, metadata = self._content(line)
+                self._outbox.display(data, metadata, self._id, moving=True)
+            return True
+        if (line.rank, line.stream) != (rank, stream):
+            if rank >= line.rank:
+                return False
+            line.rank, line.stream = rank, stream
+        line.text = text
+        self._redraw(now)
+        return True
+
+    def finish(self, rank: int, stream: str, text: str, now: float) -> bool:
+        """The line of ``rank`` got its end; true if it is on display, so that nothing else needs to show it."""
+        line = self._line
+        if line is None or (line.rank, line.stream) != (rank, stream):
+            return False
+        line.text = text
+        self._settle(now)
+        return self._live
+
+    def hides(self, rank: int, now: float) -> bool:
+        """Whether a lower rank's line stands for that of ``rank``."""
+        if self._line is not None:
+            return self._line.rank < rank
+        return self._rested is not None and self._rested[0] < rank and now < self._rested[1]
+
+    def close(self, now: float) -> None:
+        """Leave what is shown as it is."""
+        if self._line is not None:
+            self._settle(now)
+
+    def tick(self, now: float) -> float | None:
+        """Redraw if that is due; returns when it is due next."""
+        line = self._line
+        if line is not None:
+            self._redraw(now)
+            return line.at + REDRAW if line.text != line.shown and self._live else None
+        if self._rested is not None and now < self._rested[1]:
+            return self._rested[1]
+        return None
+
+    @property
+    def _id(self) -> str:
+        return f"{self._name}-live-{self._count}"
+
+    def _content(self, line: _Line) -> tuple[dict[str, str], dict[str, object]]:
+        text = label((line.rank,), self._size) + line.text
+        return {"text/plain": text}, metadata_of((line.rank,), {})
+
+    def _redraw(self, now: float, *, force: bool = False) -> None:
+        line = self._line
+        if line is None or not self._live or line.text == line.shown or (now < line.at + REDRAW and not force):
+            return
+        line.shown, line.at = line.text, now
+        self._outbox.update(*self._content(line), self._id)
+
+    def _settle(self, now: float) -> None:
+        self._redraw(now, force=True)
+        if self._line is not None:
+            self._rested = (self._line.rank, now + REST)
+        if self._live:
+            self._outbox.settle(self._id)
+        self._line = None

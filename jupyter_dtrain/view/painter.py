@@ -1,0 +1,286 @@
+"""Where output goes: the cell of a notebook, a terminal, or whatever captures either.
+
+A :class:`Painter` is chosen on the main thread while the cell runs (:func:`painter_for_cell`) and then used from the
+thread that folds the run; messages carry the cell's own parent header, so they land in that cell even when another
+one runs by then. Painters raise what their sink raises (a closed terminal, say): the outbox in front of them
+decides what that means.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
+
+from .splitter import printable
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.events import MimeBundle
+
+StreamName = Literal["stdout", "stderr"]
+
+
+class Painter(Protocol):
+    """Somewhere to show text and rich outputs."""
+
+    live: bool
+    """Whether :meth:`update` redraws a display at once, so that it is worth showing passing states."""
+    paced: bool
+    """Whether a server drops output that comes too fast (see :mod:`jupyter_dtrain.view.pace`)."""
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Show text on one of the standard streams."""
+
+    def display(
+        self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
+    ) -> None:
+        """Show a rich output. ``moving``: it is a progress line, about to be updated often until it is settled."""
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Replace the content of an earlier display."""
+
+    def settle(self, display_id: str) -> None:
+        """The display has its last content: a painter that could not redraw it may show that now."""
+
+
+class KernelPainter:
+    """Sends IOPub messages of ``kernel`` (an ipykernel) as answers to ``parent``, from whatever thread calls.
+
+    ``parent`` is the request message (or header) of the cell, as ``kernel.get_parent("shell")`` gives it while the
+    cell runs.
+    """
+
+    live = True
+    paced = True
+
+    def __init__(self, kernel: Any, parent: dict[str, Any]) -> None:
+        self._kernel = kernel
+        self._parent = parent
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Send a ``stream`` message."""
+        self._send("stream", {"name": name, "text": printable(text)}, f"stream.{name}")
+
+    def display(
+        self,
+        data: MimeBundle,
+        metadata: dict[str, Any],
+        display_id: str | None = None,
+        *,
+        moving: bool = False,  # noqa: ARG002 - a notebook redraws every display in place
+    ) -> None:
+        """Send a ``display_data`` message."""
+        self._send("display_data", _content(data, metadata, display_id), "display_data")
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Send an ``update_display_data`` message."""
+        self._send("update_display_data", _content(data, metadata, display_id), "display_data")
+
+    def settle(self, display_id: str) -> None:
+        """Nothing is left to do: every update was shown."""
+
+    def _send(self, kind: str, content: dict[str, Any], topic: str) -> None:
+        # The kernel's socket is a BackgroundSocket: it hands the message to the IOPub thread, which owns the real one.
+        kernel = self._kernel
+        kernel.session.send(kernel.iopub_socket, kind, content, parent=self._parent, ident=kernel._topic(topic))
+
+
+class PublisherPainter:
+    """Gives rich outputs to an IPython display publisher that keeps them, as ``%%capture``'s does.
+
+    Passing states are left out: an update goes to the publisher when its display is settled.
+    """
+
+    live = False
+    paced = False
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+        self._latest: dict[str, tuple[MimeBundle, dict[str, Any]]] = {}
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Write to the process's own stream: publishers take rich outputs only."""
+        (sys.stdout if name == "stdout" else sys.stderr).write(text)
+
+    def display(
+        self,
+        data: MimeBundle,
+        metadata: dict[str, Any],
+        display_id: str | None = None,
+        *,
+        moving: bool = False,  # noqa: ARG002 - passing states are left out anyway
+    ) -> None:
+        """Publish a rich output."""
+        content = _content(data, metadata, display_id)
+        self._publisher.publish(content["data"], content["metadata"], transient=content["transient"])
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Keep the new content until the display is settled."""
+        self._latest[display_id] = (data, metadata)
+
+    def settle(self, display_id: str) -> None:
+        """Publish the last content, if it is not the first."""
+        if display_id in self._latest:
+            content = _content(*self._latest.pop(display_id), display_id)
+            self._publisher.publish(content["data"], content["metadata"], transient=content["transient"], update=True)
+
+
+class TextPainter:
+    """Writes text: to a terminal (``tty``), a file, or a buffer that captures output.
+
+    A display shows as its ``text/plain``, unless ``rich`` is given, which then gets all displays. On a terminal one
+    display at a time, the one updated last, stays as a single line below all text and is redrawn there; anywhere
+    else only the first and the last state of a display are written.
+    """
+
+    paced = False
+
+    def __init__(self, stdout: TextIO, stderr: TextIO, *, tty: bool, rich: Painter | None = None) -> None:
+        self.live = tty and rich is None
+        self._out: dict[str, TextIO] = {"stdout": stdout, "stderr": stderr}
+        self._rich = rich
+        self._open: str | None = None
+        self._line = ""
+        self._latest: dict[str, str] = {}
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Write ``text``, above the line that is being redrawn if there is one."""
+        if self._open is None:
+            self._write(name, text)
+            return
+        self._write("stdout", "\r\x1b[K")
+        self._write(name, text)
+        self._write("stdout", self._line)
+
+    def display(
+        self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
+    ) -> None:
+        """Write the display's text, or give it to ``rich``."""
+        if self._rich is not None:
+            self._rich.display(data, metadata, display_id, moving=moving)
+            return
+        text = plain(data)
+        if moving and self.live and display_id is not None and "\n" not in text:
+            self._draw(display_id, text)
+        elif text:
+            self.stream("stdout", text if text.endswith("\n") else text + "\n")
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Redraw the display where that can be done; otherwise keep its text until it is settled."""
+        if self._rich is not None:
+            self._rich.update(data, metadata, display_id)
+            return
+        text = plain(data)
+        if self.live and text and "\n" not in text:
+            self._latest.pop(display_id, None)
+            self._draw(display_id, text)
+        else:
+            self._latest[display_id] = text
+
+    def settle(self, display_id: str) -> None:
+        """Leave the display's last state behind."""
+        if self._rich is not None:
+            self._rich.settle(display_id)
+            return
+        if self._open == display_id:
+            self._end()
+        text = self._latest.pop(display_id, "")
+        if text:
+            self.stream("stdout", text if text.endswith("\n") else text + "\n")
+
+    def _draw(self, display_id: str, text: str) -> None:
+        if self._open is not None and self._open != display_id:
+            self._end()
+        self._write("stdout", "\r\x1b[K" + text if self._open is not None else text)
+        self._open, self._line = display_id, text
+
+    def _end(self) -> None:
+        self._write("stdout", "\n")
+        self._open, self._line = None, ""
+
+    def _write(self, name: str, text: str) -> None:
+        out = self._out[name]
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        out.write(printable(text).encode(encoding, "replace").decode(encoding))
+        out.flush()
+
+
+def plain(data: MimeBundle) -> str:
+    """The text by which a terminal shows ``data``: its ``text/plain``, or the types that it would need."""
+    text = data.get("text/plain")
+    if isinstance(text, str):
+        return text
+    return f"<{', '.join(sorted(data))}>" if data else ""
+
+
+def painter_for_cell() -> Painter:
+    """The painter for the cell that runs now. Call it on the thread that runs the cell.
+
+    In a notebook that is a :class:`KernelPainter`; where text, displays or both are captured (``%%capture``,
+    ``contextlib.redirect_stdout``), what is captured goes there. In a terminal and in plain Python it is a
+    :class:`TextPainter` on the current standard streams.
+    """
+    stdout, stderr = sys.stdout, sys.stderr
+    stdout.flush()
+    stderr.flush()
+    kernel = _kernel()
+    shell = _shell()
+    publisher = getattr(shell, "display_pub", None)
+    rich: Painter | None = None
+    if publisher is not None and type(publisher).__name__ == "CapturingDisplayPublisher":
+        rich = PublisherPainter(publisher)
+    if kernel is None:
+        return TextPainter(stdout, stderr, tty=_is_terminal(stdout), rich=rich)
+    in_cell = KernelPainter(kernel, kernel.get_parent("shell"))
+    if type(stdout).__name__ == "OutStream" and type(stdout).__module__.startswith("ipykernel"):
+        return in_cell if rich is None else _Divided(in_cell, rich)
+    return TextPainter(stdout, stderr, tty=False, rich=rich or in_cell)
+
+
+class _Divided:
+    """Text to one painter, displays to another: for ``%%capture --no-stdout``."""
+
+    live = False
+
+    def __init__(self, text: Painter, rich: Painter) -> None:
+        self.paced = text.paced
+        self.stream = text.stream
+        self.display = rich.display
+        self.update = rich.update
+        self.settle = rich.settle
+
+
+def _shell() -> Any:
+    # Whoever runs IPython has imported it: nobody else pays for the import.
+    module = sys.modules.get("IPython.core.getipython") or sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
+
+
+def _kernel() -> Any:
+    shell = _shell()
+    kernel = getattr(shell, "kernel", None)
+    return kernel if hasattr(kernel, "iopub_socket") and hasattr(kernel, "get_parent") else None
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _content(data: MimeBundle, metadata: dict[str, Any], display_id: str | None) -> dict[str, Any]:
+    return {
+        "data": _printable_in(data),
+        "metadata": _printable_in(metadata),
+        "transient": {} if display_id is None else {"display_id": display_id},
+    }
+
+
+def _printable_in(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key) if isinstance(key, str) else key: _printable_in(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_printable_in(item) for item in value]
+    return value

@@ -1,0 +1,191 @@
+"""Rich outputs of ranks in one cell: whose they are, which display shows them, and what clearing them means.
+
+Every display of a rank gets a slot: a display id of ours, so that ids of different ranks and runs cannot collide.
+When a rank calls ``clear_output``, its slots are used again in their order, so that a plot that is drawn anew in a
+loop stays one output for each rank. Displays that several ranks send alike share one slot until one of them clears.
+Nothing here fails; ids that a rank never displayed are displayed when they are first updated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.events import ClearOutput, Display, MimeBundle, Result
+
+from .labels import is_line, label, metadata_of, without_widget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .lines import LineMerger, Merged
+    from .outbox import Outbox
+
+RICH: Final = "display"
+"""The stream by which rich outputs travel through the merger, so that they keep their place among the lines."""
+
+_EMPTY: Final[MimeBundle] = {"text/plain": ""}
+
+
+@dataclass(eq=False)
+class _Slot:
+    display_id: str
+    owners: set[int]
+    inline: bool
+    """The label stands in the content rather than on a line above."""
+
+
+@dataclass
+class _OfRank:
+    slots: list[_Slot] = field(default_factory=list)
+    next: int = 0
+    """The first of the slots that a ``clear_output`` freed."""
+    stale: bool = False
+    """The freed slots still show what was there before: the clearing waits for the next display."""
+    cleared: bool = False
+    ids: dict[str, _Slot] = field(default_factory=dict)
+
+
+class RichOutputs:
+    """The rich outputs of one run; ``name`` begins their display ids."""
+
+    def __init__(self, outbox: Outbox, merger: LineMerger, size: int, name: str) -> None:
+        self._outbox = outbox
+        self._merger = merger
+        self._size = size
+        self._name = name
+        self._count = 0
+        self._held: dict[str, list[Any]] = {}  # token -> [event, how many ranks' copies are in the merger]
+        self._ranks: dict[int, _OfRank] = {}
+        self._updated: dict[str, None] = {}
+
+    def push(self, rank: int, event: Display | ClearOutput, now: float) -> None:
+        """Take an event of ``rank``; it is painted when the merger gives it back."""
+        mine = self._ranks.setdefault(rank, _OfRank())
+        self._count += 1
+        token = f"{rank}:{self._count}"
+        alone = True
+        if isinstance(event, ClearOutput):
+            mine.cleared = True
+        else:
+            data = without_widget(event.data)
+            if not data:
+                return
+            event = Display(data, event.metadata, event.display_id, event.update)
+            # A rank that redraws must keep slots of its own: whether others are in time to share one is chance.
+            if event.display_id is None and not mine.cleared:
+                token, alone = _digest(event), False
+        held = self._held.setdefault(token, [event, 0])
+        held[1] += 1
+        self._merger.push(rank, RICH, token, now, alone=alone)
+
+    def paint(self, merged: Merged) -> None:
+        """Show what the merger gave back."""
+        held = self._held[merged.text]
+        held[1] -= len(merged.ranks)
+        if held[1] <= 0:
+            del self._held[merged.text]
+        event = held[0]
+        if isinstance(event, ClearOutput):
+            self._clear(merged.ranks[0], event)
+        elif merged.same:
+            self._outbox.text("stdout", label(merged.ranks, self._size) + "same\n")
+        else:
+            self._display(merged.ranks, event)
+
+    def close(self) -> None:
+        """Every display has its last content."""
+        for display_id in self._updated:
+            self._outbox.settle(display_id)
+        self._updated.clear()
+
+    def _display(self, ranks: tuple[int, ...], event: Display) -> None:
+        mine = self._ranks[ranks[0]]
+        if event.update and event.display_id in mine.ids:
+            self._fill(mine.ids[event.display_id], ranks, event)
+            return
+        if mine.next < len(mine.slots):
+            slot = mine.slots[mine.next]
+            mine.next += 1
+            self._fill(slot, ranks, event)
+            if mine.stale:
+                for freed in mine.slots[mine.next :]:
+                    self._blank(freed)
+        else:
+            slot = self._new_slot(ranks, event)
+            for rank in ranks:
+                other = self._ranks[rank]
+                other.slots.append(slot)
+                other.next = len(other.slots)
+        mine.stale = False
+        if event.display_id is not None:
+            mine.ids[event.display_id] = slot
+
+    def _new_slot(self, ranks: tuple[int, ...], event: Display) -> _Slot:
+        self._count += 1
+        inline = self._size > 1 and is_line(event.data)
+        slot = _Slot(f"{self._name}-{ranks[0]}-{self._count}", set(ranks), inline)
+        if self._size > 1 and not inline:
+            self._outbox.text("stdout", label(ranks, self._size).rstrip() + "\n")
+        self._outbox.display(
+            self._labelled(slot, ranks, event.data), metadata_of(ranks, event.metadata), slot.display_id
+        )
+        return slot
+
+    def _fill(self, slot: _Slot, ranks: tuple[int, ...], event: Display) -> None:
+        self._updated[slot.display_id] = None
+        data = self._labelled(slot, ranks, event.data)
+        self._outbox.update(data, metadata_of(ranks, event.metadata), slot.display_id)
+
+    def _labelled(self, slot: _Slot, ranks: tuple[int, ...], data: MimeBundle) -> MimeBundle:
+        text = data.get("text/plain")
+        if not slot.inline or not isinstance(text, str):
+            return data
+        return {**data, "text/plain": label(ranks, self._size) + ("\n" if "\n" in text.rstrip("\n") else "") + text}
+
+    def _clear(self, rank: int, event: ClearOutput) -> None:
+        mine = self._ranks[rank]
+        own = []
+        for slot in mine.slots:
+            if slot.owners == {rank}:
+                own.append(slot)
+                continue
+            # Shared, and its label names all who share it: it goes when the last of them has cleared.
+            slot.owners.discard(rank)
+            if not slot.owners:
+                self._blank(slot)
+        mine.slots, mine.next, mine.stale = own, 0, event.wait
+        mine.ids.clear()
+        if not event.wait:
+            for slot in own:
+                self._blank(slot)
+
+    def _blank(self, slot: _Slot) -> None:
+        self._updated[slot.display_id] = None
+        self._outbox.update(dict(_EMPTY), {}, slot.display_id)
+
+
+def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int) -> None:
+    """Show what the cell's last expression gave: equal results once, in the order of their lowest ranks."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(results):
+        if without_widget(results[rank].data):
+            groups.setdefault(_digest(results[rank]), []).append(rank)
+    for group in groups.values():
+        ranks = tuple(group)
+        result = results[ranks[0]]
+        data = without_widget(result.data)
+        text = data.get("text/plain")
+        mark = label(ranks, size)
+        if mark and len(data) == 1 and isinstance(text, str):
+            data = {"text/plain": mark + text if is_line(data) else f"{mark.rstrip()}\n{text}"}
+        elif mark:
+            outbox.text("stdout", mark.rstrip() + "\n")
+        outbox.display(data, metadata_of(ranks, result.metadata), None)
+
+
+def _digest(event: Display | Result) -> str:
+    content = json.dumps([without_widget(event.data), event.metadata], sort_keys=True, default=str)
+    return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()

@@ -1,0 +1,233 @@
+"""What a world is: its ranks, where they run, and the environment that each of them gets.
+
+Everything here is plain data and pure functions, so that the session, the steward and the rank itself agree
+without asking each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from .events import RankState
+from .failures import BadRequest
+
+TorchBackend = Literal["auto", "nccl", "gloo"]
+
+MAX_RANKS = 1024
+"""More ranks than this in one request is taken for a slip of the keyboard."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One process of the MPI world."""
+
+    rank: int
+    node: int
+    """Index of the host among the world's hosts, in the order of their lowest ranks."""
+    host: str
+    local_rank: int
+    """Index of the rank on its host."""
+    device: str
+    """``cuda:i`` where the host has a GPU for this local rank, else ``cpu``."""
+    pid: int
+    """Process id, on ``host``."""
+    engine: str
+    """Routing identity of the ipyparallel engine. An inner detail: it changes when a rank is replaced."""
+    state: RankState = "idle"
+    words: str = ""
+    """Why the rank is ``dead``, in words; else empty."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A host of the world with its ranks."""
+
+    index: int
+    host: str
+    ranks: list[int]
+
+
+class World(msgspec.Struct, frozen=True):
+    """A live set of ranks and its steward, as seen at one moment."""
+
+    name: str
+    id: str
+    """Unique over time, where ``name`` is only unique among live worlds."""
+    ranks: list[Rank]
+    generation: int = 0
+    """Counts how often the ranks' process groups had to be made anew."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks the world has, dead ones included: the numbers change by ``resize`` alone."""
+        return len(self.ranks)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The hosts, each with its ranks."""
+        nodes: dict[int, Node] = {}
+        for rank in self.ranks:
+            nodes.setdefault(rank.node, Node(rank.node, rank.host, [])).ranks.append(rank.rank)
+        return [nodes[index] for index in sorted(nodes)]
+
+    @property
+    def dead(self) -> list[Rank]:
+        """The ranks that have ended."""
+        return [rank for rank in self.ranks if rank.state == "dead"]
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it can name a world.
+
+    Raises :class:`BadRequest` for anything but 1 to 40 letters, digits, ``_``, ``-`` and ``.`` that begin with a
+    letter or digit: the name becomes part of a folder's name.
+    """
+    if not _NAME.match(name):
+        raise BadRequest(
+            f"{name!r} cannot name a world: use 1 to 40 letters, digits, '_', '-' or '.', beginning with a letter or digit."
+        )
+    return name
+
+
+def check_size(n: int) -> int:
+    """Return ``n`` if a world can have that many ranks. Raises :class:`BadRequest` otherwise."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise BadRequest(f"A world needs at least 1 rank, not {n!r}.")
+    if n > MAX_RANKS:
+        raise BadRequest(f"{n} ranks are more than the {MAX_RANKS} that one world may have.")
+    return n
+
+
+def parse_ranks(ranks: str | int | Iterable[int] | None, size: int) -> list[int]:
+    """The ranks that ``ranks`` means in a world of ``size``, ascending, each once.
+
+    ``None`` and ``"all"`` mean every rank; text is a list of numbers and ranges such as ``0``, ``0,2``, ``1-3`` or
+    ``0,4-7``, where a number below zero counts from the end (``-1`` is the last rank).
+
+    Raises :class:`BadRequest` for an empty set, for text of another shape and for ranks that are not in the world.
+    """
+    if ranks is None:
+        return list(range(size))
+    if isinstance(ranks, str):
+        wanted = _parse_text(ranks, size)
+    elif isinstance(ranks, int):
+        wanted = [ranks]
+    else:
+        wanted = list(ranks)
+    if not wanted:
+        raise BadRequest("No rank was named. Use for example 0, 0,2, 1-3, -1 or all.")
+    chosen = set()
+    for rank in wanted:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise BadRequest(f"{rank!r} is not a rank. Ranks are the numbers 0 to {size - 1}.")
+        if not -size <= rank < size:
+            has = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 only"
+            raise BadRequest(f"There is no rank {rank}: this world has {has}.")
+        chosen.add(rank % size)
+    return sorted(chosen)
+
+
+def _parse_text(text: str, size: int) -> list[int]:
+    if text.strip().lower() == "all":
+        return list(range(size))
+    wanted: list[int] = []
+    for part in text.split(","):
+        part = part.strip()
+        if not part:
+            continue
+        if re.fullmatch(r"-?\d+", part):
+            wanted.append(int(part))
+        elif match := re.fullmatch(r"(\d+)\s*-\s*(\d+)", part):
+            first, last = int(match[1]), int(match[2])
+            if first > last:
+                raise BadRequest(f"The range {part!r} is empty: write {last}-{first}.")
+            if last >= size:
+                raise BadRequest(f"There is no rank {last}: this world has ranks 0 to {size - 1}.")
+            wanted.extend(range(first, last + 1))
+        else:
+            raise BadRequest(f"{part!r} names no rank. Use for example 0, 0,2, 1-3, -1 or all.")
+    return wanted
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """``ranks`` in the shortest form that :func:`parse_ranks` reads: ``0-3,5``."""
+    ordered = sorted(set(ranks))
+    spans: list[list[int]] = []
+    for rank in ordered:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def count_ranks(ranks: Sequence[int]) -> str:
+    """``ranks`` as words at the beginning of a sentence: ``rank 2`` or ``ranks 0-1,3``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where one rank sits in its world. All counts are in ranks, but for ``nodes``."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int
+    nodes: int
+
+
+def placements(hosts: Sequence[str]) -> list[Placement]:
+    """The place of every rank, from the name of the host that each runs on (index: rank).
+
+    Nodes are numbered in the order of their lowest ranks, ranks of a node in ascending order: what torchrun does.
+    """
+    order = list(dict.fromkeys(hosts))
+    seen: dict[str, int] = {}
+    places = []
+    for rank, host in enumerate(hosts):
+        local = seen[host] = seen.get(host, -1) + 1
+        places.append(Placement(rank, len(hosts), local, hosts.count(host), order.index(host), len(order)))
+    return places
+
+
+def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, str]:
+    """The variables that a rank gets before any user code: those that torchrun sets, with its meanings.
+
+    Source: ``torch/distributed/elastic/agent/server/local_elastic_agent.py`` (torch 2.13), ``_start_workers``.
+    ``NODE_RANK`` is not torchrun's, but scripts read it; ``TORCHELASTIC_USE_AGENT_STORE`` is true because the store
+    at ``MASTER_ADDR:MASTER_PORT`` is the steward's, as it is the agent's under torchrun.
+    """
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "GROUP_RANK": str(place.node),
+        "NODE_RANK": str(place.node),
+        "GROUP_WORLD_SIZE": str(place.nodes),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def check_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` if every entry can be an environment variable. Raises :class:`BadRequest` otherwise."""
+    for key, value in env.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise BadRequest(f"The variable {key!r} must map text to text.")
+        if not key or "=" in key or "\0" in key + value:
+            raise BadRequest(f"{key!r} cannot name an environment variable.")
+    return dict(env)

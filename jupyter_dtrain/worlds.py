@@ -1,0 +1,187 @@
+"""The worlds of this user on this machine, and the folders that they live in.
+
+Every world has a run-time folder (0700; connection files, logs) that ends with it, and a spool folder among Jupyter's
+data that outlives it for some days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+from jupyter_client.connect import write_connection_file
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+
+from .failures import BadRequest, StartFailed
+from .launch.request import WorldRequest
+from .settings import Settings
+from .world import check_name
+
+MAX_SOCKET_PATH = 90
+"""A unix socket's path may have 107 bytes; the channels add a few."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What is known of a world without asking it."""
+
+    name: str
+    id: str
+    size: int
+    cwd: str
+    steward: int
+    """The steward's process id."""
+    created: float
+    """When that process was created, in seconds since the epoch: tells it from another with the same id."""
+    connection_file: str
+
+
+def runtime_folder() -> Path:
+    """Where the run-time folders are."""
+    return Path(jupyter_runtime_dir()) / "dtrain"
+
+
+def spool_folder() -> Path:
+    """Where the spools are."""
+    return Path(jupyter_data_dir()) / "dtrain" / "spool"
+
+
+def list_worlds() -> list[Listing]:
+    """The worlds of this user that are alive, oldest first."""
+    found = []
+    for file in runtime_folder().glob("*/world.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            listing = msgspec.json.decode(file.read_bytes(), type=Listing)
+            if is_alive(listing):
+                found.append(listing)
+    return sorted(found, key=lambda listing: listing.created)
+
+
+def is_alive(listing: Listing) -> bool:
+    """Whether the world's steward still runs."""
+    try:
+        process = psutil.Process(listing.steward)
+        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - listing.created) < 1.0
+    except psutil.Error:
+        return False
+
+
+def choose_name(wanted: str | None) -> str:
+    """``wanted`` if it is free, or the first free one of ``world``, ``world-2``, …
+
+    Raises :class:`BadRequest` for a name that is taken or cannot be one.
+    """
+    taken = {listing.name for listing in list_worlds()}
+    if wanted is not None:
+        if check_name(wanted) in taken:
+            raise BadRequest(f"A world named {wanted!r} is running already: stop it, or choose another name with --name.")
+        return wanted
+    return next(name for name in _names() if name not in taken)
+
+
+def _names() -> Iterator[str]:
+    yield "world"
+    number = 2
+    while True:
+        yield f"world-{number}"
+        number += 1
+
+
+def new_id(name: str) -> str:
+    """An id for a new world."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def make_folders(world_id: str) -> tuple[Path, Path]:
+    """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails."""
+    runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
+    try:
+        for folder in (runtime, spool):
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        for part in ("logs", "profile", "ipython"):
+            (runtime / part).mkdir(mode=0o700)
+    except OSError as error:
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_DATA_DIR and JUPYTER_RUNTIME_DIR.") from error
+    return runtime, spool
+
+
+def socket_folder(runtime: Path) -> Path:
+    """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
+    return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+
+
+def remove_folders(request: WorldRequest) -> None:
+    """Remove what :func:`make_folders` made, for a world that never was."""
+    for folder in (request.sockets, request.folder, request.spool):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune_spools(days: float) -> None:
+    """Remove the spools of worlds that have ended and were last written to more than ``days`` ago."""
+    alive = {listing.id for listing in list_worlds()}
+    limit = time.time() - days * 86400
+    with contextlib.suppress(OSError):
+        for folder in spool_folder().iterdir():
+            if folder.name not in alive and _last_change(folder) < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in [folder, *folder.iterdir()]), default=0.0)
+
+
+def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
+    """Start the steward of a new world, as nobody's child; it starts the ranks. Returns once it has its process.
+
+    The request goes over a pipe: it may hold secrets.
+    """
+    folder = Path(request.folder)
+    connection_file, _ = write_connection_file(
+        str(folder / "steward.json"),
+        ip=f"{request.sockets}/s",
+        transport="ipc",
+        shell_port=1,
+        iopub_port=2,
+        stdin_port=3,
+        hb_port=4,
+        control_port=5,
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
+    with open(folder / "logs" / "steward.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, connection_file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
+        )
+    try:
+        answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
+        steward = int(answer)
+        created = psutil.Process(steward).create_time()
+    except (subprocess.TimeoutExpired, ValueError, psutil.Error) as error:
+        process.kill()
+        log_text = (folder / "logs" / "steward.log").read_text(errors="replace")[-2000:]
+        raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
+    listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
+    file = folder / "world.json"
+    with contextlib.suppress(OSError):
+        file.touch(mode=0o600)
+        file.write_bytes(msgspec.json.encode(listing))
+    return listing
+
+
+_BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
+"""As in :mod:`.launch.local`: modules in the working directory must not be imported."""

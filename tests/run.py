@@ -1,0 +1,183 @@
+"""What ``make test`` runs: style, types, then each test directory in a process of its own, against a time budget.
+
+    python -m tests.run                  everything that is not marked slow
+    python -m tests.run --all            everything
+    python -m tests.run view unit lint   only these
+
+``lint`` stands for style and types, ``unit`` for the test files that lie in ``tests`` itself. The exit status is 0
+only if all passed within their budgets. The last line is ``N passed, N failed, N skipped``, over all tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+REPORTS = ROOT / "build" / "tests"
+
+BUDGETS = {
+    "lint": 60,
+    "unit": 60,
+    "view": 60,
+    "engine": 120,
+    "steward": 120,
+    "session": 240,
+    "magics": 240,
+    "frameworks": 180,
+    "examples": 180,
+}
+"""Seconds that each part may take on a machine with 2 cores, in the order in which they run. In all < 25 minutes."""
+
+NO_TESTS = 5
+"""Exit status of pytest when it had nothing to run."""
+
+LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]]
+
+
+@dataclass
+class Part:
+    """What came of one part."""
+
+    name: str
+    seconds: float = 0.0
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    problem: str = ""
+    """Why the part did not pass, other than by failed tests."""
+
+    @property
+    def good(self) -> bool:
+        return not self.failed and not self.problem
+
+
+def parts() -> list[str]:
+    """The names of all parts that exist. A part without a budget comes last, and is an error later."""
+    found = {path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")}
+    found |= {"unit"} if any(TESTS.glob("test_*.py")) else set()
+    known = [name for name in BUDGETS if name == "lint" or name in found]
+    return known + sorted(found - set(BUDGETS))
+
+
+def call(command: list[str], limit: float) -> int | None:
+    """Run ``python -m command`` and give its exit status, or None when it took longer than ``limit`` and was ended."""
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
+    try:
+        return process.wait(timeout=limit)
+    except KeyboardInterrupt:
+        process.wait(timeout=30)  # the terminal has interrupted it too: let it end what it started
+        raise
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # pytest takes its fixtures down, and writes its report
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return None
+
+
+def lint(part: Part) -> None:
+    """Style and types."""
+    broken = [" ".join(command) for command in LINT if call(command, 600) != 0]
+    part.problem = " and ".join(broken) + " did not pass" if broken else ""
+
+
+def tests(part: Part, *, slow: bool) -> None:
+    """One run of pytest."""
+    report = REPORTS / f"{part.name}.xml"
+    report.unlink(missing_ok=True)
+    where = sorted(map(str, TESTS.glob("test_*.py"))) if part.name == "unit" else [str(TESTS / part.name)]
+    choice = [] if slow else ["-m", "not slow"]
+    # Without slow tests a part that hangs is ended at twice its budget; with them, only the tests' own limits count.
+    limit = 7200 if slow else 2 * BUDGETS[part.name]
+    status = call(["pytest", "-q", f"--junitxml={report}", *choice, *where], limit)
+    if report.exists():
+        last = read(report, part)
+        if status is None and part.passed and last not in part.failed:
+            part.passed -= 1  # a test that was interrupted is reported as if it had passed
+            part.failed.append(last)
+    if status is None:
+        part.problem = f"hung: it was ended after {limit} s" + "".join(f", in {name}" for name in part.failed[-1:])
+    elif status == NO_TESTS and not slow:
+        part.skipped.append((part.name, "all of its tests are marked slow"))
+    elif status not in {0, 1}:
+        part.problem = f"pytest ended with status {status}"
+    if part.problem and not part.failed:
+        part.failed.append(part.name)  # whatever did not run has not passed
+
+
+def read(report: Path, part: Part) -> str:
+    """Count what pytest reported, and give the name of the last test."""
+    name = ""
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 — pytest wrote it
+        name = f"{case.get('classname')}::{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            part.failed.append(name)
+        elif skipped is not None:
+            part.skipped.append((name, skipped.get("message") or "no reason given"))
+        else:
+            part.passed += 1
+    return name
+
+
+def main() -> int:
+    """Run the wanted parts, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description="Run the tests, part by part.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts())}; without any: all")
+    parser.add_argument("--all", action="store_true", help="also the tests that are marked slow; budgets are not held")
+    wanted = parser.parse_args()
+    if unknown := set(wanted.parts) - set(parts()):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}. There are: {', '.join(parts())}")
+
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    done: list[Part] = []
+    for name in (name for name in parts() if not wanted.parts or name in wanted.parts):
+        print(f"\n== {name}", flush=True)
+        part = Part(name)
+        done.append(part)
+        if name not in BUDGETS:
+            part.problem = "has no budget: give it one in tests/run.py"
+            continue
+        started = time.monotonic()
+        lint(part) if name == "lint" else tests(part, slow=wanted.all)
+        part.seconds = time.monotonic() - started
+        if part.seconds > BUDGETS[name] and not wanted.all and not part.problem:
+            part.problem = "took longer than its budget"
+    return summary(done)
+
+
+def summary(done: list[Part]) -> int:
+    """Print what was skipped, what took how long, and the sums."""
+    skipped = [line for part in done for line in part.skipped]
+    if skipped:
+        print("\nSkipped")
+        for name, reason in skipped:
+            print(f"  {name}: {reason}")
+    print(f"\n{'part':<12}{'seconds':>9}{'budget':>9}{'passed':>8}{'failed':>8}{'skipped':>9}")
+    for part in done:
+        counts = f"{part.passed:>8}{len(part.failed):>8}{len(part.skipped):>9}" if part.name != "lint" else " " * 25
+        words = "" if part.good else f"  FAILED{': ' if part.problem else ''}{part.problem}"
+        print(f"{part.name:<12}{part.seconds:>9.1f}{BUDGETS.get(part.name, '-'):>9}{counts}{words}")
+    bad = [part.name for part in done if not part.good]
+    print(f"\nNot passed: {', '.join(bad)}" if bad else "\nAll parts passed.")
+    print(
+        f"{sum(part.passed for part in done)} passed, "
+        f"{sum(len(part.failed) for part in done)} failed, "
+        f"{sum(len(part.skipped) for part in done)} skipped",
+        flush=True,
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""What the tests of the view share: a painter that records, and runs made of events."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain.events import (
+    Batch,
+    ClearOutput,
+    Display,
+    Error,
+    Event,
+    Finished,
+    Frame,
+    Output,
+    Result,
+    Started,
+    Totals,
+)
+from jupyter_dtrain.run import Run
+from jupyter_dtrain.view import CellView, Pace
+
+
+class Recorder:
+    """A painter that keeps what it is given, and what is on display now."""
+
+    def __init__(self, *, live: bool = True, paced: bool = True) -> None:
+        self.live = live
+        self.paced = paced
+        self.calls: list[tuple[Any, ...]] = []
+        self.shown: dict[str, dict[str, Any]] = {}
+        self.metadata: list[dict[str, Any]] = []
+        self.settled: list[str] = []
+        self.fails = False
+
+    def stream(self, name, text):
+        self._check()
+        self.calls.append((name, text))
+
+    def display(self, data, metadata, display_id=None, *, moving=False):
+        self._check()
+        self.calls.append(("display", data.get("text/plain"), display_id))
+        self.metadata.append(metadata)
+        if display_id is not None:
+            self.shown[display_id] = data
+
+    def update(self, data, metadata, display_id):
+        self._check()
+        self.calls.append(("update", data.get("text/plain"), display_id))
+        assert display_id in self.shown
+        self.shown[display_id] = data
+
+    def settle(self, display_id):
+        self._check()
+        self.settled.append(display_id)
+
+    def _check(self):
+        if self.fails:
+            raise BrokenPipeError("the terminal is closed")
+
+    def text(self, *streams: str) -> str:
+        """All text of ``streams`` (default: both), in order."""
+        return "".join(call[1] for call in self.calls if call[0] in (streams or ("stdout", "stderr")))
+
+    def kinds(self) -> list[str]:
+        """What was painted, without the contents."""
+        return [call[0] for call in self.calls]
+
+
+class Scene:
+    """A view under test with a clock that moves only when the test says so."""
+
+    def __init__(self, size: int = 2, *, painter: Recorder | None = None, ranks: list[int] | None = None, **options):
+        self.ranks = list(range(size)) if ranks is None else ranks
+        self.painter = painter or Recorder()
+        self.now = 100.0
+        self.slept = 0.0
+        options.setdefault("pace", Pace(rate=1e12, burst=1e12))
+        self.view = CellView(self.painter, self.ranks, size, sleep=self._sleep, **options)
+        self.run = Run(1, "x = 1\n", self.ranks, size, lambda *_: [])
+        self._seq = {rank: itertools.count() for rank in self.ranks}
+
+    def _sleep(self, seconds: float) -> None:
+        assert seconds <= 0.05
+        self.slept += seconds
+
+    def say(self, rank: int, *bodies: Any, totals: Totals | None = None, omitted: int = 0) -> None:
+        """Feed a batch in which ``rank`` says ``bodies``; text stands for output on stdout."""
+        events = []
+        for body in bodies:
+            said = Output("stdout", body) if isinstance(body, str) else body
+            events.append(Event(1, rank, next(self._seq[rank]), 0.0, said))
+        for _ in range(omitted):
+            last = next(self._seq[rank])
+        first = events[0].seq if events else last - omitted + 1
+        batch = Batch(1, rank, first, last if omitted else events[-1].seq, events, totals)
+        self.run.apply(batch)
+        self.view.feed(batch, self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass as the fold thread does: a tick whenever one is wanted."""
+        end = self.now + seconds
+        for _ in range(10_000):
+            wanted = self.view.tick(self.now)
+            if wanted is None or wanted > end:
+                break
+            assert wanted >= self.now
+            self.now = max(wanted, self.now + 1e-6)
+        else:
+            raise AssertionError("the view wants ticks without end")
+        self.now = end
+        self.view.tick(self.now)
+
+    def close(self) -> None:
+        """End the run on all ranks, and the view with it."""
+        for rank in self.ranks:
+            if rank in self.run.unfinished:
+                self.view.idle(rank, self.now)
+        self.run.end()
+        self.view.close(self.run, self.now)
+
+
+@pytest.fixture
+def scene() -> Callable[..., Scene]:
+    """Makes a view of ``size`` ranks that paints to a recorder."""
+    return Scene
+
+
+@pytest.fixture
+def recorder() -> Callable[..., Recorder]:
+    """Makes a recording painter."""
+    return Recorder
+
+
+@pytest.fixture
+def ended_run() -> Callable[..., Run]:
+    """Makes a run that has ended: on each rank with an error or, without one, well."""
+
+    def make(
+        size: int,
+        errors: dict[int, Error] | None = None,
+        *,
+        source: str = "",
+        lost: dict[int, str] | None = None,
+        busy: tuple[int, ...] = (),
+    ) -> Run:
+        run = Run(1, source, list(range(size)), size, lambda *_: [])
+        for rank in range(size):
+            if rank in (lost or {}) or rank in busy:
+                continue
+            error = (errors or {}).get(rank)
+            outcome = "ok"
+            if error is not None:
+                outcome = "interrupted" if error.ename == "KeyboardInterrupt" else "error"
+            bodies = [Started(1, "host", f"/spool/{rank}"), *([error] if error else []), Finished(outcome, 0.1)]
+            events = [Event(1, rank, seq, 0.0, body) for seq, body in enumerate(bodies)]
+            run.apply(Batch(1, rank, 0, len(events) - 1, events))
+        for rank, words in (lost or {}).items():
+            run.mark_lost(rank, words)
+        run.end()
+        return run
+
+    return make
+
+
