@@ -147,18 +147,23 @@ class CellView:
             return
         key = (rank, output.stream)
         splitter = self._splitters[key]
-        lines, redrawn = splitter.feed(output.text, now)
+        cut = splitter.feed(output.text, now)
+        lines = cut.lines
         if splitter.partial:
             self._open.add(key)
         else:
             self._open.discard(key)
         if not lines:
+            if not splitter.partial:
+                self._live.rest(rank, output.stream, now)
             return
         tally.add(lines)
         if self._full:
             return
         # The first line may be the end of one that is being watched, or that a lower rank's stands for.
-        watched = self._live.finish(rank, output.stream, lines[0], now) or (redrawn and self._live.hides(rank, now))
+        watched = (cut.continued and self._live.finish(rank, output.stream, lines[0], now)) or (
+            cut.redrawn and self._live.hides(rank, now)
+        )
         for line in lines[1:] if watched else lines:
             self._merger.push(rank, output.stream, line, now)
 

@@ -32,6 +32,8 @@ class _Line:
     text: str
     shown: str
     at: float
+    rests: float | None = None
+    """The bar was erased: until then its rank may go on with it before another rank's is shown."""
 
 
 class LiveLine:
@@ -52,6 +54,14 @@ class LiveLine:
     def show(self, rank: int, stream: str, text: str, now: float) -> bool:
         """Show the unfinished line of ``rank`` as it is now; false if another rank's goes before."""
         line = self._line
+        if (
+            line is not None
+            and line.rests is not None
+            and now >= line.rests
+            and (line.rank, line.stream) != (rank, stream)
+        ):
+            self._settle(now)
+            line = None
         if line is None:
             if self.hides(rank, now):
                 return False
@@ -65,7 +75,7 @@ class LiveLine:
             if rank >= line.rank:
                 return False
             line.rank, line.stream = rank, stream
-        line.text = text
+        line.text, line.rests = text, None
         self._redraw(now)
         return True
 
@@ -78,10 +88,17 @@ class LiveLine:
         self._settle(now)
         return self._live
 
+    def rest(self, rank: int, stream: str, now: float) -> None:
+        """The line of ``rank`` was erased; what it last said stays until there is something new."""
+        line = self._line
+        if line is not None and (line.rank, line.stream) == (rank, stream) and line.rests is None:
+            line.rests = now + REST
+
     def hides(self, rank: int, now: float) -> bool:
         """Whether a lower rank's line stands for that of ``rank``."""
-        if self._line is not None:
-            return self._line.rank < rank
+        line = self._line
+        if line is not None:
+            return line.rank < rank and (line.rests is None or now < line.rests)
         return self._rested is not None and self._rested[0] < rank and now < self._rested[1]
 
     def close(self, now: float) -> None:
@@ -94,7 +111,9 @@ class LiveLine:
         line = self._line
         if line is not None:
             self._redraw(now)
-            return line.at + REDRAW if line.text != line.shown and self._live else None
+            if line.text != line.shown and self._live:
+                return line.at + REDRAW
+            return line.rests if line.rests is not None and line.rests > now else None
         if self._rested is not None and now < self._rested[1]:
             return self._rested[1]
         return None
@@ -116,8 +135,9 @@ class LiveLine:
 
     def _settle(self, now: float) -> None:
         self._redraw(now, force=True)
-        if self._line is not None:
-            self._rested = (self._line.rank, now + REST)
+        line = self._line
+        if line is not None:
+            self._rested = (line.rank, now + REST if line.rests is None else line.rests)
         if self._live:
             self._outbox.settle(self._id)
         self._line = None

@@ -176,6 +176,57 @@ def test_nested_bars_do_not_make_a_display_each_time(scene):
     assert len(s.painter.shown) == 2
 
 
+def test_the_line_after_nested_bars_is_a_line_of_its_own(scene):
+    """The outer bar's end is left, and what follows does not overwrite it."""
+    s = scene(1)
+    s.say(0, Output("stderr", "\router: 0%\n\rinner: 0%\x1b[A"))
+    s.say(0, Output("stderr", "\n\r        \r\x1b[A\router: 100%\n"))
+    s.say(0, Output("stderr", "done\n"))
+    s.close()
+    assert [data["text/plain"] for data in s.painter.shown.values()] == ["outer: 0%", "outer: 100%"]
+    assert s.painter.text() == "done\n"
+
+
+def test_a_line_printed_through_a_bar_is_a_line_on_all_ranks(scene):
+    """tqdm.write erases the bar, prints, and draws the bar again."""
+    s = scene(2)
+    for rank in range(2):
+        s.say(rank, f"\r50% of {rank}")
+    for rank in range(2):
+        s.say(rank, f"\r           \rmessage\n\r60% of {rank}")
+    s.wait(0.3)
+    assert s.painter.text() == "[0-1] message\n"
+    assert list(s.painter.shown.values()) == [{"text/plain": "[0] 60% of 0"}]
+
+
+def test_bars_that_erase_themselves_use_one_display(scene):
+    """tqdm(leave=False) in a loop does not add an output for each round."""
+    s = scene(2)
+    for n in range(20):
+        for rank in range(2):
+            s.say(rank, f"\r{n}: 100%\r       \r")
+            s.say(rank, f"\r{n}: 50%")
+        s.wait(0.3)
+        for rank in range(2):
+            s.say(rank, "\r       \r")
+    s.close()
+    assert [data["text/plain"] for data in s.painter.shown.values()] == ["[0] 19: 50%"]
+    assert s.painter.text() == ""
+
+
+def test_the_bar_of_a_higher_rank_shows_once_the_lower_rank_has_none(scene):
+    """A bar that only rank 1 has is not hidden for good by one that rank 0 had."""
+    for end in ("\n", "\r          \r"):
+        s = scene(2)
+        s.say(0, Output("stderr", "\r50%"))
+        s.say(0, Output("stderr", f"\r100%{end}"))
+        s.say(1, Output("stderr", "\rmine: 1%"))
+        s.wait(1.0)
+        assert len(s.painter.shown) == 1
+        s.wait(2.0)
+        assert list(s.painter.shown.values())[1] == {"text/plain": "[1] mine: 1%"}
+
+
 def test_where_nothing_can_be_redrawn_a_bar_is_its_last_line(scene, recorder):
     """A file gets the final state of the lowest rank's bar, and no passing ones."""
     s = scene(2, painter=recorder(live=False))

@@ -1,0 +1,59 @@
+"""What all tests share: a private home for worlds, the one fixture that starts them, and a look for what is left.
+
+Another launcher runs the behaviour suite again by overriding :func:`launch` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain import Session
+from tests.processes import wait_until_gone
+
+Launch = Callable[..., Session]
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home of our own: no test sees the user's worlds, IPython configuration or spools.
+
+    At the end nothing may run that knows of it.
+    """
+    folder = tmp_path_factory.mktemp("home")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+    patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+    patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
+    patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    yield folder
+    left = wait_until_gone(str(folder))
+    patch.undo()
+    assert left == []
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """Start a world: ``launch(n=2, **options) -> Session``. What a test does not stop is stopped at the end."""
+    sessions: list[Session] = []
+
+    def start(n: int = 2, **options: Any) -> Session:
+        session = Session.start(n=n, **options)
+        sessions.append(session)
+        return session
+
+    yield start
+    for session in sessions:
+        if not session.closed:
+            session.stop()
+
+
+@pytest.fixture(scope="module")
+def world(launch: Launch) -> Iterator[Session]:
+    """A world of three ranks that the tests of a module share; they leave it idle."""
+    session = launch(n=3)
+    yield session
+    if not session.closed:
+        session.stop()
