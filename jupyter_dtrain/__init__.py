@@ -31,8 +31,9 @@ if TYPE_CHECKING:
         TransferFailed,
         WorldLost,
     )
+    from .lifecycle import current
     from .run import Run
-    from .session import Session, current
+    from .session import Session
     from .settings import Settings
     from .world import Node, Rank, World
 
@@ -52,7 +53,7 @@ _HOMES = {
     "WorldLost": "failures",
     "Run": "run",
     "Session": "session",
-    "current": "session",
+    "current": "lifecycle",
     "Settings": "settings",
     "Node": "world",
     "Rank": "world",
@@ -65,8 +66,8 @@ __all__ = [
     "DistributedError",
     "DistributedInterrupt",
     "DtrainError",
-    "Node",
     "NoWorld",
+    "Node",
     "Rank",
     "RanksBusy",
     "RanksDead",

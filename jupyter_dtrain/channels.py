@@ -47,7 +47,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         self._queue_handlers["dtrain_hello_reply"] = self._resolve
 
     def activate(self, targets: Any = "all", suffix: str = "") -> None:
-        """ipyparallel would put its own magics into the notebook; they are not ours to add."""
+        """Ipyparallel would put its own magics into the notebook; they are not ours to add."""
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: dict[str, Any]) -> None:
@@ -68,7 +68,9 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         waiting = dict.fromkeys(engines)
         futures: list[tuple[str, Any]] = []
         while waiting and time.monotonic() < deadline:
-            futures += [(engine, self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())) for engine in waiting]
+            futures += [
+                (engine, self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())) for engine in waiting
+            ]
             until = min(time.monotonic() + HELLO_PERIOD, deadline)
             while waiting and time.monotonic() < until:
                 for engine, future in futures:

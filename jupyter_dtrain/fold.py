@@ -84,7 +84,7 @@ class Fold:
 
     def interrupt(self, *, give_up_now: bool = False) -> None:
         """Interrupt every run; queued ones end without having been sent."""
-        self._queue.put(lambda: self._interrupt_all(give_up_now))
+        self._queue.put(lambda: self._interrupt_all(give_up_now=give_up_now))
 
     def hear(self, content: dict[str, Any]) -> None:
         """An announcement from a rank."""
@@ -150,7 +150,7 @@ class Fold:
     def _guard(self, task: Callable[[], None]) -> None:
         try:
             task()
-        except Exception:
+        except Exception:  # noqa: BLE001 — a message that cannot be folded must not end the folding
             _log.exception("A message could not be folded")
 
     def _bind(self, world: World, channel: RanksChannel, spool: str) -> None:
@@ -247,9 +247,11 @@ class Fold:
             entry.asked[rank] = now
             entry.reading.discard(rank)
             future = self._channel.ask(self._world.ranks[rank].engine, op="state")
-            future.add_done_callback(
-                lambda done, rank=rank: self._queue.put(lambda: self._state_came(entry, rank, done.result()))
-            )
+
+            def came(done: Any, rank: int = rank) -> None:
+                self._queue.put(lambda: self._state_came(entry, rank, done.result()))
+
+            future.add_done_callback(came)
 
     def _state_came(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
         entry.run.note_heard(rank)
@@ -286,7 +288,7 @@ class Fold:
                 entry.run.mark_lost(rank, f"rank {rank} is lost: {words}")
             self._end(entry)
 
-    def _interrupt_all(self, give_up_now: bool) -> None:
+    def _interrupt_all(self, *, give_up_now: bool) -> None:
         now = time.monotonic()
         for entry in list(self._entries):
             if not entry.sent:

@@ -1,44 +1,83 @@
-"""When this process ends for good, its worlds end; when it restarts or crashes, they are left to their lease.
+"""The sessions that are open in this process, and what becomes of their worlds when it ends.
 
-A Jupyter kernel is told which by ``shutdown_request``: its ``restart`` flag is the only difference. Any other Python
-process (a terminal IPython, a script) that reaches its exit handlers ends for good. A process that is killed reaches
-nothing, and the lease decides.
+When this process ends for good, its worlds end; when it restarts or crashes, they are left to their lease. A Jupyter
+kernel is told which by ``shutdown_request``: its ``restart`` flag is the only difference. Any other Python process (a
+terminal IPython, a script) that reaches its exit handlers ends for good. A process that is killed reaches nothing,
+and the lease decides.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_watching = False
-_restarting = False
+from .failures import NoWorld
 
-
-def watch_this_process(stop: Callable[[], None]) -> None:
-    """Call ``stop`` when this process ends for good. Further calls do nothing."""
-    global _watching  # noqa: PLW0603 — one process, one end
-    if _watching:
-        return
-    _watching = True
-    atexit.register(lambda: None if _restarting else stop())
-    with contextlib.suppress(Exception):
-        from IPython.core.getipython import get_ipython
-
-        kernel = getattr(get_ipython(), "kernel", None)
-        if kernel is not None:
-            _wrap_shutdown(kernel, stop)
+if TYPE_CHECKING:
+    from .session import Session
 
 
-def _wrap_shutdown(kernel: Any, stop: Callable[[], None]) -> None:
-    original = kernel.do_shutdown
+class OpenSessions:
+    """The open sessions, the newest last."""
 
-    def do_shutdown(restart: bool) -> Any:
-        global _restarting  # noqa: PLW0603
-        _restarting = bool(restart)
-        if not restart:
-            stop()
-        return original(restart)
+    def __init__(self) -> None:
+        self._sessions: list[Session] = []
+        self._watching = False
+        self._restarting = False
 
-    kernel.do_shutdown = do_shutdown
+    def add(self, session: Session) -> None:
+        """``session`` was started here."""
+        self._sessions.append(session)
+        if not self._watching:
+            self._watching = True
+            self._watch_this_process()
+
+    def remove(self, session: Session) -> None:
+        """``session`` was stopped, or never came up."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+
+    def current(self) -> Session:
+        """The newest one that has a world. Raises :class:`NoWorld` when there is none."""
+        for session in reversed(self._sessions):
+            if not session.closed:
+                return session
+        raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
+
+    def stop_all(self) -> None:
+        """Tell all worlds to end, without waiting for it."""
+        for session in list(self._sessions):
+            session.stop_soon()
+
+    def _watch_this_process(self) -> None:
+        atexit.register(self._at_exit)
+        with contextlib.suppress(ImportError):
+            from IPython.core.getipython import get_ipython
+
+            kernel = getattr(get_ipython(), "kernel", None)
+            if kernel is not None:
+                self._wrap_shutdown(kernel)
+
+    def _at_exit(self) -> None:
+        if not self._restarting:
+            self.stop_all()
+
+    def _wrap_shutdown(self, kernel: Any) -> None:
+        original = kernel.do_shutdown
+
+        def do_shutdown(restart: bool) -> Any:  # noqa: FBT001 — ipykernel's signature
+            self._restarting = bool(restart)
+            if not restart:
+                self.stop_all()
+            return original(restart)
+
+        kernel.do_shutdown = do_shutdown
+
+
+open_sessions = OpenSessions()
+
+
+def current() -> Session:
+    """The session that was started last in this process. Raises :class:`NoWorld` when none has a world."""
+    return open_sessions.current()

@@ -53,7 +53,7 @@ class _RankPart:
         self.finished: Finished | None = None
         self.heard = time.monotonic()
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901 — one case per event
         match event.body:
             case Started() as started:
                 self.started = started
@@ -65,10 +65,9 @@ class _RankPart:
                     self.whole = False
             case Display() as display:
                 self.displays.append(display)
-            case ClearOutput(wait=False):
-                self.displays.clear()
-            case ClearOutput():
-                pass
+            case ClearOutput() as clear:
+                if not clear.wait:
+                    self.displays.clear()
             case Result() as result:
                 self.result = result
             case Error() as error:

@@ -11,9 +11,6 @@ its sessions started; one that restarts or crashes leaves them to their lease.
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +24,6 @@ from .engine.spool import read_file
 from .events import Event, from_wire
 from .failures import (
     BadRequest,
-    BadSyntax,
     DistributedError,
     DistributedInterrupt,
     NoWorld,
@@ -38,11 +34,12 @@ from .failures import (
     WorldLost,
 )
 from .fold import Entry, Fold
-from .launch import local
-from .launch.request import WorldRequest
+from .lifecycle import open_sessions
 from .run import Run
 from .settings import Settings
-from .world import TorchBackend, World, check_environment, check_size, count_ranks, parse_ranks
+from .syntax import check_syntax
+from .values import check_variable, pickle_values, unpickle_value
+from .world import TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -54,16 +51,6 @@ if TYPE_CHECKING:
 
 START_POLL = 0.03
 Ranks = str | int | Iterable[int] | None
-
-_current: Session | None = None
-_open: list[Session] = []
-
-
-def current() -> Session:
-    """The session that was started last in this process. Raises :class:`NoWorld` when none is open."""
-    if _current is None or _current.closed:
-        raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
-    return _current
 
 
 class Session:
@@ -111,30 +98,8 @@ class Session:
         logs say; either leaves nothing behind.
         """
         settings = settings or Settings.from_environment()
-        size = check_size(local.count_gpus() or 2 if n is None else n)
-        if torch_backend not in ("auto", "nccl", "gloo"):
-            raise BadRequest(f"There is no torch backend {torch_backend!r}: use auto, nccl or gloo.")
-        variables = check_environment(env or {})
-        if not variables.get("MASTER_PORT", "0").isdecimal() or int(variables.get("MASTER_PORT", "0")) > 65535:
-            raise BadRequest(f"MASTER_PORT must be a port number, not {variables['MASTER_PORT']!r}.")
-        chosen = worlds.choose_name(name)
-        mpiexec_path = local.find_mpiexec(mpiexec)
-        worlds.prune_spools(settings.spool_days)
-        world_id = worlds.new_id(chosen)
-        runtime, spool = worlds.make_folders(world_id)
-        request = WorldRequest(
-            name=chosen,
-            id=world_id,
-            size=size,
-            folder=str(runtime),
-            sockets=str(worlds.socket_folder(runtime)),
-            spool=str(spool),
-            cwd=os.getcwd(),
-            path=[os.path.abspath(path) for path in sys.path if path],
-            env=variables,
-            mpiexec=mpiexec_path,
-            torch_backend=torch_backend,
-            settings=settings,
+        request = worlds.make_request(
+            n, name=name, env=env or {}, torch_backend=torch_backend, mpiexec=mpiexec, settings=settings
         )
         try:
             listing = worlds.launch_steward(request, settings)
@@ -150,9 +115,9 @@ class Session:
         except BaseException:
             session._abandon_start()
             with contextlib.suppress(OSError):
-                spool.rmdir()
+                Path(request.spool).rmdir()
             raise
-        _remember(session)
+        open_sessions.add(session)
         return session
 
     def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
@@ -167,7 +132,9 @@ class Session:
             if state["incarnation"] == incarnation:
                 ready = len(state["world"]["ranks"])
                 if ready != said:
-                    progress(f"Starting world {self.name!r}: {ready} of {size} ranks ready ({time.monotonic() - began:.1f} s)")
+                    progress(
+                        f"Starting world {self.name!r}: {ready} of {size} ranks ready, {time.monotonic() - began:.1f} s"
+                    )
                     said = ready
                 if phase == "running":
                     break
@@ -255,9 +222,9 @@ class Session:
 
         With ``wait`` it returns when the run has ended, and raises :class:`DistributedError` unless it ended well, or
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
-        once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted. ``inputs``:
-        values that the ranks get first. ``view``: where output goes; ``"cell"`` is the current cell's output, None is
-        nowhere but the :class:`Run`.
+        once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
+        ``inputs``: values that the ranks get first. ``view``: where output goes; ``"cell"`` is the current cell's
+        output, None is nowhere but the :class:`Run`.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
@@ -267,7 +234,7 @@ class Session:
         check_syntax(code)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
-        pickled = _pickle_all(inputs or {})
+        pickled = pickle_values(inputs or {})
         self._check_alive(chosen)
         self._check_not_left_behind(chosen)
         with self._lock:
@@ -313,7 +280,11 @@ class Session:
 
     def _ask_agents(self, ranks: list[int], timeout: float, **content: Any) -> dict[int, dict[str, Any] | None]:
         world, channel = self._bound()
-        asked = {rank: channel.ask(world.ranks[rank].engine, **content) for rank in ranks if world.ranks[rank].state != "dead"}
+        asked = {
+            rank: channel.ask(world.ranks[rank].engine, **content)
+            for rank in ranks
+            if world.ranks[rank].state != "dead"
+        }
         deadline = time.monotonic() + timeout
         answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
         for rank, future in asked.items():
@@ -329,7 +300,7 @@ class Session:
         Raises :class:`TransferFailed`, :class:`RanksBusy` and :class:`RanksDead`.
         """
         chosen = self._choose(ranks)
-        pickled = _pickle_all(values)
+        pickled = pickle_values(values)
         from .engine.namespace import store_values
 
         self._apply(chosen, store_values, pickled, doing=f"push {', '.join(values)}")
@@ -345,7 +316,7 @@ class Session:
     def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
         """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
         for name in names:
-            _check_variable(name)
+            check_variable(name)
         chosen = self._choose(ranks)
         from .engine.namespace import fetch_values
 
@@ -357,12 +328,16 @@ class Session:
                 problems.append(f"{name!r} is not defined on {count_ranks(missing)}.")
             failed = {rank: answer["failed"][name] for rank, answer in answers.items() if name in answer["failed"]}
             if failed:
-                problems.append(f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {next(iter(failed.values()))}.")
+                problems.append(
+                    f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {next(iter(failed.values()))}."
+                )
         if problems:
             raise TransferFailed(" ".join(problems))
         values: dict[str, dict[int, Any]] = {}
         for name in names:
-            values[name] = {rank: _unpickle(name, rank, answer["values"][name]) for rank, answer in answers.items()}
+            values[name] = {
+                rank: unpickle_value(name, rank, answer["values"][name]) for rank, answer in answers.items()
+            }
         return values
 
     def __getitem__(self, name: str) -> dict[int, Any]:
@@ -386,7 +361,7 @@ class Session:
         self._check_alive(ranks)
         busy = {rank: run for rank, run in self._fold.busy().items() if rank in ranks}
         if busy:
-            raise RanksBusy(f"Cannot {doing}: {count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}.")
+            raise RanksBusy(f"Cannot {doing}: {_still_work(busy)}.")
         world, channel = self._bound()
         futures = {rank: channel.apply(world.ranks[rank].engine, function, *args) for rank in ranks}
         deadline = time.monotonic() + self._settings.transfer_timeout
@@ -401,7 +376,8 @@ class Session:
                 failed.setdefault(str(getattr(error, "evalue", error)), []).append(rank)
         if failed:
             raise TransferFailed(
-                f"Cannot {doing}. " + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
+                f"Cannot {doing}. "
+                + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
             )
         return answers
 
@@ -448,7 +424,9 @@ class Session:
             self._steward.ask("stop")
         self._fold.world_lost("its world was stopped")
         if not self._await_steward_end():
-            raise WorldLost(f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there.")
+            raise WorldLost(
+                f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there."
+            )
         self._close()
 
     def stop_soon(self) -> None:
@@ -483,7 +461,7 @@ class Session:
         if self._channel is not None:
             self._channel.close(linger=0)
         self._steward.close()
-        _forget(self)
+        open_sessions.remove(self)
 
     # Inner.
 
@@ -555,8 +533,7 @@ class Session:
         left = {rank: run for rank, run in self._fold.left_behind().items() if rank in ranks}
         if left:
             raise RanksBusy(
-                f"{count_ranks(sorted(left)).capitalize()} still work{'s' if len(left) == 1 else ''} on run {min(left.values())}, "
-                f"which was interrupted: wait, or end it with %distributed restart."
+                f"{_still_work(left).capitalize()}, which was interrupted: wait, or end it with %distributed restart."
             )
 
     def _read_spool(self, run: Run, rank: int) -> Iterator[Event]:
@@ -580,73 +557,6 @@ class Session:
             from_seq = batch.last + 1
 
 
-def check_syntax(code: str) -> None:
-    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere."""
-    import ast
-    import warnings
-
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        try:
-            compile(
-                TransformerManager().transform_cell(code), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
-            )
-        except SyntaxError as error:
-            raise BadSyntax(error) from None
-        except ValueError as error:
-            raise BadRequest(f"The cell cannot be run: {error}.") from None
-
-
-def _check_variable(name: str) -> None:
-    if not isinstance(name, str) or not name.isidentifier():
-        raise BadRequest(f"{name!r} is not the name of a variable.")
-
-
-def _pickle_all(values: Mapping[str, Any]) -> dict[str, bytes]:
-    if not values:
-        return {}
-    import cloudpickle
-
-    pickled = {}
-    for name, value in values.items():
-        _check_variable(name)
-        try:
-            pickled[name] = cloudpickle.dumps(value, protocol=5)
-        except Exception as error:
-            raise TransferFailed(
-                f"{name!r} cannot be sent to the ranks: {type(value).__name__} objects cannot be pickled ({error}). "
-                f"Make it there, in a %%distributed cell."
-            ) from None
-    return pickled
-
-
-def _unpickle(name: str, rank: int, data: bytes) -> Any:
-    try:
-        return pickle.loads(data)  # noqa: S301 — came signed, from a rank of this session's own world
-    except Exception as error:
-        raise TransferFailed(f"{name!r} of rank {rank} cannot be rebuilt here: {type(error).__name__}: {error}.") from None
-
-
-def _remember(session: Session) -> None:
-    global _current  # noqa: PLW0603 — the one place that knows which session is current
-    _current = session
-    _open.append(session)
-    from .lifecycle import watch_this_process
-
-    watch_this_process(stop_open_sessions)
-
-
-def _forget(session: Session) -> None:
-    global _current  # noqa: PLW0603
-    with contextlib.suppress(ValueError):
-        _open.remove(session)
-    if _current is session:
-        _current = _open[-1] if _open else None
-
-
-def stop_open_sessions() -> None:
-    """Tell the worlds of all open sessions to end, without waiting."""
-    for session in list(_open):
-        session.stop_soon()
+def _still_work(busy: Mapping[int, int]) -> str:
+    """``busy``: rank → run, as words."""
+    return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"

@@ -88,7 +88,8 @@ def check_name(name: str) -> str:
     """
     if not _NAME.match(name):
         raise BadRequest(
-            f"{name!r} cannot name a world: use 1 to 40 letters, digits, '_', '-' or '.', beginning with a letter or digit."
+            f"{name!r} cannot name a world: use 1 to 40 letters, digits, '_', '-' or '.', "
+            f"beginning with a letter or digit."
         )
     return name
 
@@ -135,8 +136,7 @@ def _parse_text(text: str, size: int) -> list[int]:
     if text.strip().lower() == "all":
         return list(range(size))
     wanted: list[int] = []
-    for part in text.split(","):
-        part = part.strip()
+    for part in map(str.strip, text.split(",")):
         if not part:
             continue
         if re.fullmatch(r"-?\d+", part):

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import psutil
@@ -23,10 +24,12 @@ from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from .failures import BadRequest, StartFailed
+from .launch import local
 from .launch.request import WorldRequest
 from .settings import Settings
-from .world import check_name
+from .world import TorchBackend, check_environment, check_name, check_size
 
+MAX_PORT = 65535
 MAX_SOCKET_PATH = 90
 """A unix socket's path may have 107 bytes; the channels add a few."""
 
@@ -70,20 +73,23 @@ def is_alive(listing: Listing) -> bool:
     """Whether the world's steward still runs."""
     try:
         process = psutil.Process(listing.steward)
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - listing.created) < 1.0
+        created: float = process.create_time()
+        return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(created - listing.created) < 1.0
     except psutil.Error:
         return False
 
 
 def choose_name(wanted: str | None) -> str:
-    """``wanted`` if it is free, or the first free one of ``world``, ``world-2``, …
+    """``wanted`` if it is free, or the first free one of ``world``, ``world-2`` and so on.
 
     Raises :class:`BadRequest` for a name that is taken or cannot be one.
     """
     taken = {listing.name for listing in list_worlds()}
     if wanted is not None:
         if check_name(wanted) in taken:
-            raise BadRequest(f"A world named {wanted!r} is running already: stop it, or choose another name with --name.")
+            raise BadRequest(
+                f"A world named {wanted!r} is running already: stop it, or choose another name with --name."
+            )
         return wanted
     return next(name for name in _names() if name not in taken)
 
@@ -111,13 +117,53 @@ def make_folders(world_id: str) -> tuple[Path, Path]:
         for part in ("logs", "profile", "ipython"):
             (runtime / part).mkdir(mode=0o700)
     except OSError as error:
-        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_DATA_DIR and JUPYTER_RUNTIME_DIR.") from error
+        raise StartFailed(
+            f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_DATA_DIR and JUPYTER_RUNTIME_DIR."
+        ) from error
     return runtime, spool
 
 
 def socket_folder(runtime: Path) -> Path:
     """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
     return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+
+
+def make_request(
+    n: int | None,
+    *,
+    name: str | None,
+    env: Mapping[str, str],
+    torch_backend: TorchBackend,
+    mpiexec: str | None,
+    settings: Settings,
+) -> WorldRequest:
+    """Check what is asked for and make the world's folders. Raises as :meth:`.Session.start`."""
+    size = check_size(local.count_gpus() or 2 if n is None else n)
+    if torch_backend not in get_args(TorchBackend):
+        raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
+    variables = check_environment(env)
+    port = variables.get("MASTER_PORT", "0")
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
+    chosen = choose_name(name)
+    found = local.find_mpiexec(mpiexec)
+    prune_spools(settings.spool_days)
+    world_id = new_id(chosen)
+    runtime, spool = make_folders(world_id)
+    return WorldRequest(
+        name=chosen,
+        id=world_id,
+        size=size,
+        folder=str(runtime),
+        sockets=str(socket_folder(runtime)),
+        spool=str(spool),
+        cwd=str(Path.cwd()),
+        path=[str(Path(path).absolute()) for path in sys.path if path],
+        env=variables,
+        mpiexec=found,
+        torch_backend=torch_backend,
+        settings=settings,
+    )
 
 
 def remove_folders(request: WorldRequest) -> None:
@@ -183,5 +229,7 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     return listing
 
 
-_BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
+)
 """As in :mod:`.launch.local`: modules in the working directory must not be imported."""

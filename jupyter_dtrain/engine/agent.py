@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -50,7 +51,7 @@ class Agent:
         recorder: Recorder,
         descriptors: DescriptorReader,
         frameworks: list[Framework],
-        home: str,
+        home: Path,
     ) -> None:
         self._kernel = kernel
         self._shell = kernel.shell
@@ -83,7 +84,7 @@ class Agent:
             import getpass
 
             getpass.getpass = _refuse("getpass()")
-        import pdb
+        import pdb  # noqa: T100 — to refuse it
 
         pdb.set_trace = _refuse("pdb.set_trace()")
         for magic in ("debug", "pdb"):
@@ -172,13 +173,13 @@ class Agent:
         exc_tuple: Any = None,
         filename: Any = None,  # noqa: ARG002 — IPython's signature
         tb_offset: Any = None,  # noqa: ARG002
-        exception_only: bool = False,
-        running_compiled_code: bool = False,
+        exception_only: bool = False,  # noqa: FBT001, FBT002
+        running_compiled_code: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         """IPython's own traceback text is not wanted for the cell's error, which is told as data."""
         kind, value, trace = sys.exc_info() if exc_tuple is None else exc_tuple
         sys.last_type, sys.last_value, sys.last_traceback = kind, value, trace
-        self._shell._last_traceback = []
+        self._shell._last_traceback = []  # noqa: SLF001 — where IPython keeps it
         if exc_tuple is not None:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
@@ -214,7 +215,7 @@ class Agent:
                 raise ValueError(f"unknown request {op!r}")
 
     def _stacks(self) -> list[dict[str, Any]]:
-        frames = sys._current_frames()
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
         main = threading.main_thread()
         stack = self._tracebacks.stack(frames.get(main.ident or 0))
         state = "running" if self._running is not None else "idle"
@@ -236,4 +237,6 @@ def _refuse_magic(name: str) -> Any:
 
 
 def _refuse_exit() -> NoReturn:
-    raise RuntimeError("exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook.")
+    raise RuntimeError(
+        "exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook."
+    )

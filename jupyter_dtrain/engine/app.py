@@ -31,7 +31,9 @@ from .reports import Ready
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """One rank."""
 
-    def __init__(self, spec: RankSpec, place: Placement, pipes: dict[str, int], report: Callable[[Ready], None]) -> None:
+    def __init__(
+        self, spec: RankSpec, place: Placement, pipes: dict[str, int], report: Callable[[Ready], None]
+    ) -> None:
         super().__init__()
         self._spec = spec
         self._place = place
@@ -63,7 +65,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         frameworks = load_frameworks()
         for framework in frameworks:
             framework.install(self._place, spec)
-        Agent(kernel, self._place.rank, recorder, descriptors, frameworks, os.getcwd()).install()
+        Agent(kernel, self._place.rank, recorder, descriptors, frameworks, Path.cwd()).install()
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
         self._report(
             Ready(
@@ -112,4 +114,3 @@ def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], 
         ]
     )
     engine.start()
-

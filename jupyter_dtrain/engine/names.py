@@ -9,7 +9,7 @@ RUN_MESSAGE: Final = "dtrain_run"
 HELLO_MESSAGE: Final = "dtrain_hello"
 """Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
 REQUEST_MESSAGE: Final = "dtrain_request"
-"""Control message to an agent or a watch. Content: ``op`` and its arguments; the reply has ``status`` and the answer."""
+"""Control message to an agent or a watch. Content: ``op`` and its arguments; the reply: ``status`` and the answer."""
 
 
 def watch_identity(engine: str) -> str:

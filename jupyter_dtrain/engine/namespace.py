@@ -14,7 +14,7 @@ def store_values(pickled: dict[str, bytes]) -> None:
     for name, data in pickled.items():
         try:
             values[name] = pickle.loads(data)  # noqa: S301 — came signed, from the session that owns this world
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 — unpickling may raise anything
             raise ValueError(f"{name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
     _namespace().update(values)
 
@@ -42,5 +42,7 @@ def has_names(names: list[str]) -> list[str]:
 def _namespace() -> dict[str, Any]:
     from IPython.core.getipython import get_ipython
 
-    namespace: dict[str, Any] = get_ipython().user_ns
+    shell = get_ipython()
+    assert shell is not None
+    namespace: dict[str, Any] = shell.user_ns
     return namespace

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from ..events import Batch, Body, Dropped, Event, Finished, Outcome, Output, Started, Totals
 from .spool import Spool, spool_path
@@ -224,7 +225,7 @@ class Recorder:
             self._append_text(opened, stream, "".join(gathered))
 
     def _append_text(self, opened: _Open, stream: str, text: str) -> None:
-        kind = "stderr" if stream == "stderr" else "stdout"
+        kind: Literal["stdout", "stderr"] = "stderr" if stream == "stderr" else "stdout"
         text = text.encode("utf-8", "replace").decode()
         opened.tail.add(text)
         for start in range(0, len(text), CHUNK):

@@ -11,6 +11,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 
 from ..events import Error, Frame
@@ -26,10 +27,10 @@ MAX_FRAMES = 200
 class Tracebacks:
     """Turns exceptions and frames into :class:`~jupyter_dtrain.events.Frame` lists."""
 
-    def __init__(self, cell_name: CellName, home: str) -> None:
+    def __init__(self, cell_name: CellName, home: Path) -> None:
         """``home``: the notebook's folder; modules in it count as the user's own code."""
         self._cell_name = cell_name
-        self._home = os.path.join(os.path.realpath(home), "")
+        self._home = f"{home.resolve()}/"
         paths = sysconfig.get_paths()
         self._libraries = tuple(os.path.realpath(paths[key]) for key in ("stdlib", "purelib", "platlib"))
 

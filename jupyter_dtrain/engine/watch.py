@@ -1,4 +1,4 @@
-"""The parent process of a rank.
+r"""The parent process of a rank.
 
 ``mpiexec`` starts one watch per rank; the watch imports the engine, forks the rank from itself, and stays. It
 
@@ -75,7 +75,7 @@ class Watch:
         poller.register(wake, zmq.POLLIN)
         poller.register(self._ready, zmq.POLLIN)
         while self._status is None:
-            events = dict(poller.poll(1000 * self._patience()))
+            events = dict(poller.poll(int(1000 * self._patience())))
             if wake in events:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
@@ -133,13 +133,16 @@ class Watch:
 
     def _connect(self, ready: Ready) -> None:
         info = json.loads(Path(self._spec.engine_file).read_text())
-        util._disable_session_extract_dates()
+        util._disable_session_extract_dates()  # noqa: SLF001 — as ipyparallel's own nanny
         self._session = Session(
-            key=info["key"].encode(), signature_scheme=info["signature_scheme"], packer=info["pack"], unpacker=info["unpack"]
+            key=info["key"].encode(),
+            signature_scheme=info["signature_scheme"],
+            packer=info["pack"],
+            unpacker=info["unpack"],
         )
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
-        self._socket.identity = watch_identity(ready.engine).encode()
-        self._socket.linger = 0
+        self._socket.setsockopt(zmq.IDENTITY, watch_identity(ready.engine).encode())
+        self._socket.setsockopt(zmq.LINGER, 0)
         protocol, address = info["interface"].split("://")
         host = util.disambiguate_ip_address(address, info["location"])
         self._socket.connect(f"{protocol}://{host}:{info['control']}")
@@ -172,7 +175,11 @@ class Watch:
         words = describe_exit(self._told.rank, self._status) if self._told else ""
         last_words = self._drain()
         run, events = self._finish_run(words, last_words)
-        rank = self._told.rank if self._told else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", -1)))
+        rank = (
+            self._told.rank
+            if self._told
+            else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
+        )
         words = words or describe_exit(rank, self._status)
         _report("died", Died(rank, self._pid, self._status, words, run, events, last_words[-LAST_WORDS:]))
         code = os.waitstatus_to_exitcode(self._status)

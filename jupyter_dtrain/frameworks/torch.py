@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from ..world import count_ranks
+
 if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
@@ -76,13 +78,16 @@ class Torch:
         if c10d is None or rendezvous is None:
             # A torch without distributed support: its own error says so when it is used.
             return
-        rendezvous._rendezvous_handlers["env"] = self._rendezvous(module, rendezvous)  # type: ignore[attr-defined]
+        handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
+        handlers["env"] = self._rendezvous(module, handlers["env"])
         init = self._init(module, c10d, c10d.init_process_group)
         module.init_process_group = c10d.init_process_group = init  # type: ignore[attr-defined]
 
     def _init(self, dist: ModuleType, c10d: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def init_process_group(backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        def init_process_group(
+            backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
             if dist.is_initialized():
                 if self._group_generation in (None, self._generation) and _same_backend(dist, backend):
                     return None
@@ -95,7 +100,7 @@ class Torch:
             if backend is None and kwargs.get("device_id") is None:
                 backend = self._choose_backend()
             # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
-            c10d._world.group_count = 0
+            c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
             self._half_made = True
             self._attempts += 1
             result = original(backend, init_method, *args, **kwargs)
@@ -115,9 +120,7 @@ class Torch:
             return "cpu:gloo,cuda:nccl"
         return "gloo"
 
-    def _rendezvous(self, dist: ModuleType, rendezvous: ModuleType) -> Callable[..., Iterator[Any]]:
-        original = rendezvous._rendezvous_handlers["env"]
-
+    def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(original)
         def env(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:
             for store, rank, size in original(url, timeout=timeout, **kwargs):
@@ -130,7 +133,11 @@ class Torch:
 
 
 def _same_backend(dist: ModuleType, backend: str | None) -> bool:
-    return backend is None or backend.lower() == dist.get_backend().lower() or backend.lower() in dist.get_backend().lower()
+    return (
+        backend is None
+        or backend.lower() == dist.get_backend().lower()
+        or backend.lower() in dist.get_backend().lower()
+    )
 
 
 def _arrive(store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -141,7 +148,7 @@ def _arrive(store: Any, rank: int, size: int, timeout: timedelta) -> None:
     while missing := [other for other in missing if not store.check([f"here/{other}"])]:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"init_process_group: rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} did not come "
-                f"within {timeout.total_seconds():g} s. Every rank of the world must call it."
+                f"init_process_group: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "
+                f"Every rank of the world must call it."
             )
         time.sleep(ARRIVAL_POLL)

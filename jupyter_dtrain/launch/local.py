@@ -74,15 +74,15 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     return Mpi(path, line, open_mpi, modern)
 
 
-_ROOT_VARIABLES = {
-    name: "1"
-    for name in (
+_ROOT_VARIABLES = dict.fromkeys(
+    (
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
         "PRTE_ALLOW_RUN_AS_ROOT",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-    )
-}
+    ),
+    "1",
+)
 """Open MPI refuses root without these; a container's root is an ordinary user to us."""
 
 
@@ -157,7 +157,7 @@ def explain_mpiexec(log: str) -> str | None:
 
 
 def count_gpus() -> int:
-    """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``; 0 without it."""
+    """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return 0

@@ -29,18 +29,19 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     if id(shell) in _loaded:
         return
     transform, hints = CellTransform(), NameHints()
-    magics = CellMagics(shell, transform)
+    magics = CellMagics(shell)
     taken = {} if replace else _owners(shell)
     for name, owner in taken.items():
         print(
-            f"%%{name} belongs to {owner} here, and was left to it. To have jupyter-dtrain's: unload that extension and "
-            f"%reload_ext jupyter_dtrain, or run\n"
+            f"%%{name} belongs to {owner} here, and was left to it; jupyter-dtrain added no magic. To have its own, "
+            f"unload that extension and %reload_ext jupyter_dtrain, or run\n"
             f"    import jupyter_dtrain.magics; jupyter_dtrain.magics.load(get_ipython(), replace=True)"
         )
     if taken:
         return
-    shell.register_magic_function(magics.distributed, "line_cell", "distributed")
-    shell.register_magic_function(magics.rank, "cell", "rank")
+    register: Any = shell.register_magic_function  # typed as if it were not bound
+    register(magics.distributed, "line_cell", "distributed")
+    register(magics.rank, "cell", "rank")
     transform.install(shell)
     hints.install(shell)
     _loaded[id(shell)] = (transform, hints)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 
 from ..failures import BadRequest, NoWorld
-from ..session import Session, current
+from ..lifecycle import current
+from ..session import Session
 from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
 from .worlds import start_world
 
-if TYPE_CHECKING:
-    from .transform import CellTransform
-
 
 @magics_class
-class CellMagics(Magics):  # type: ignore[misc]  # IPython's types are partial
+class CellMagics(Magics):
     """What the extension registers."""
 
-    def __init__(self, shell: Any, transform: CellTransform) -> None:
+    def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._transform = transform
+        self._namespace: dict[str, Any] = shell.user_ns
 
     def distributed(self, line: str, cell: str | None = None) -> None:
         """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h tells more."""
@@ -50,15 +48,15 @@ class CellMagics(Magics):  # type: ignore[misc]  # IPython's types are partial
             session.run(cell, args.ranks, wait=not args.no_wait, timeout=args.timeout, inputs=inputs)
         finally:
             if args.output and session.last_run is not before:
-                self.shell.user_ns[args.output] = session.last_run
+                self._namespace[args.output] = session.last_run
         if args.pull:
-            self.shell.user_ns.update(session.pull_many(args.pull, args.ranks))
+            self._namespace.update(session.pull_many(args.pull, args.ranks))
 
     def _inputs(self, wanted: list[str]) -> dict[str, Any]:
-        missing = [name for name in wanted if name not in self.shell.user_ns]
+        missing = [name for name in wanted if name not in self._namespace]
         if missing:
             raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
-        return {name: self.shell.user_ns[name] for name in wanted}
+        return {name: self._namespace[name] for name in wanted}
 
     def _session(self) -> Session:
         try:

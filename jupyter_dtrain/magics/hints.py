@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ..failures import NoWorld
-from ..session import current
+from ..lifecycle import current
 from ..world import count_ranks
 
 

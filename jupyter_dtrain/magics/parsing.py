@@ -18,9 +18,8 @@ class HelpShown(Exception):
 class MagicParser(argparse.ArgumentParser):
     """A parser that never exits."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Called after help was printed."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from ..session import current
+from ..lifecycle import current
 from ..world import count_ranks
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
@@ -54,6 +54,6 @@ def auto(args: Parsed) -> None:
     transform = transform_of(get_ipython())
     transform.auto = args.switch == "on"
     if transform.auto:
-        print("Every plain cell now runs on all ranks. %%local keeps a cell in the notebook; %distributed auto off ends this.")
+        print("Every plain cell now runs on all ranks; %%local keeps a cell here, %distributed auto off ends this.")
     else:
         print("Plain cells run in the notebook again; %%distributed sends one to the ranks.")

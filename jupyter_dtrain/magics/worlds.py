@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import get_args
+from typing import Any, get_args
 
-from IPython.display import display
+from IPython.core import display_functions
 
 from ..failures import BadRequest, NoWorld
-from ..session import Session, current
+from ..lifecycle import current
+from ..session import Session
 from ..view import painter_for_cell
 from ..view.tables import table
 from ..world import TorchBackend
@@ -40,8 +41,8 @@ def start(args: Parsed) -> None:
         running = None
     if running is not None:
         raise BadRequest(
-            f"World {running.name!r} is running in this notebook already: %distributed stop ends it, %distributed restart "
-            f"gives it fresh ranks."
+            f"World {running.name!r} is running in this notebook already: %distributed stop ends it, "
+            f"%distributed restart gives it fresh ranks."
         )
     start_world(args.n, name=args.name, env=dict(args.env), torch_backend=args.torch_backend, mpiexec=args.mpiexec)
 
@@ -57,9 +58,7 @@ def start_world(
     """Start a world with a progress line."""
     line = ProgressLine()
     try:
-        return Session.start(
-            n, name=name, env=env, torch_backend=torch_backend, mpiexec=mpiexec, progress=line.say
-        )
+        return Session.start(n, name=name, env=env, torch_backend=torch_backend, mpiexec=mpiexec, progress=line.say)
     finally:
         line.end()
 
@@ -124,7 +123,7 @@ def status(_args: Parsed) -> None:
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
     if last is not None:
         caption += f"; run {last.number}: {last.outcome}, {last.elapsed:.1f} s"
-    display(table(caption, headers, rows), raw=True)
+    _publish(table(caption, headers, rows))
 
 
 def listing(_args: Parsed) -> None:
@@ -138,10 +137,17 @@ def listing(_args: Parsed) -> None:
     except NoWorld:
         here = None
     rows = [
-        [world.name, world.size, _ago(time.time() - world.created), world.cwd, world.steward, "yes" if world.name == here else ""]
+        [
+            world.name,
+            world.size,
+            _ago(time.time() - world.created),
+            world.cwd,
+            world.steward,
+            "yes" if world.name == here else "",
+        ]
         for world in worlds
     ]
-    display(table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "here"], rows), raw=True)
+    _publish(table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "here"], rows))
 
 
 def _ago(seconds: float) -> str:
@@ -151,3 +157,6 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _publish(data: dict[str, str]) -> None:
+    publish: Any = display_functions.publish_display_data
+    publish(data)

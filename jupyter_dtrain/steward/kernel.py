@@ -19,7 +19,7 @@ from ..channels import STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
 from .supervisor import Supervisor
 
 
-class StewardKernel(Kernel):  # type: ignore[misc]  # ipykernel's types are partial
+class StewardKernel(Kernel):
     """Passes requests to the supervisor, and what it announces to the clients."""
 
     implementation = "jupyter-dtrain-steward"
@@ -29,28 +29,30 @@ class StewardKernel(Kernel):  # type: ignore[misc]  # ipykernel's types are part
     supervisor: Supervisor
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]  # ipykernel's types are partial
         self.control_handlers[STEWARD_REQUEST] = self._answer
 
     def _answer(self, stream: Any, ident: Any, parent: Any) -> None:
         answer = self.supervisor.answer(parent["content"])
+        assert self.session is not None
         self.session.send(stream, STEWARD_REPLY, answer, parent, ident=ident)
 
     def announce(self, event: dict[str, Any]) -> None:
         """Tell every client. Any thread."""
+        assert self.session is not None
         self.session.send(self.iopub_socket, STEWARD_EVENT, event)
 
     async def do_execute(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Execute nothing."""
         return {"status": "ok", "execution_count": 0, "payload": [], "user_expressions": {}}
 
-    async def do_shutdown(self, restart: bool) -> dict[str, Any]:
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:  # noqa: FBT001 — ipykernel's signature
         """A Jupyter client's shutdown request ends the world."""
         self.supervisor.end("a client asked for it")
         return {"status": "ok", "restart": restart}
 
 
-class StewardApp(IPKernelApp):  # type: ignore[misc]  # ipykernel's types are partial
+class StewardApp(IPKernelApp):
     """The kernel's application, without IPython around it."""
 
     def init_gui_pylab(self) -> None:
@@ -73,7 +75,7 @@ class StewardApp(IPKernelApp):  # type: ignore[misc]  # ipykernel's types are pa
 def serve(connection_file: str, supervisor: Supervisor) -> None:
     """Be the kernel until the world has ended."""
     StewardKernel.supervisor = supervisor
-    app = StewardApp.instance(kernel_class=StewardKernel, outstream_class=None)
+    app: Any = StewardApp.instance(kernel_class=StewardKernel, outstream_class=None)
     app.initialize(["-f", connection_file])
     signal.signal(signal.SIGTERM, lambda *_: supervisor.end("the steward was asked to end"))
     supervisor.attach(app.kernel.announce)

@@ -43,7 +43,8 @@ class Rendezvous:
         except OSError as error:
             self._socket.close()
             raise StartFailed(
-                f"Port {port} on {host} is taken ({error.strerror}): name another MASTER_PORT with --env, or leave it out."
+                f"Port {port} on {host} is taken ({error.strerror}): "
+                f"name another MASTER_PORT with --env, or leave it out."
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self._wake_read, self._wake_write = socket.socketpair()
@@ -71,7 +72,7 @@ class Rendezvous:
                     stdout=log,
                     stderr=log,
                     cwd=self._log.parent,
-                    preexec_fn=self._preexec,
+                    preexec_fn=self._preexec,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
                 )
             code = self._process.wait()
             if self._closing:

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..failures import DtrainError
 from ..engine.reports import REPORT_PREFIX, Died, Ready
+from ..failures import DtrainError
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
@@ -155,7 +155,7 @@ class Supervisor:
                 task = self._tick
             try:
                 task()
-            except Exception:
+            except Exception:  # noqa: BLE001 — the world outlives what went wrong with one task
                 _log.exception("The supervisor failed at %s", task)
 
     def _attach(self, announce: Callable[[dict[str, Any]], None]) -> None:
@@ -217,7 +217,7 @@ class Supervisor:
                 stdout=subprocess.PIPE if pipe else file,
                 stderr=file,
                 cwd=self._request.cwd,
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
             )
 
     def _read_reports(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
@@ -397,4 +397,3 @@ def _exists(pid: int) -> bool:
     except OSError:
         return False
     return True
-

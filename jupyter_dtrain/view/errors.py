@@ -43,7 +43,7 @@ _DIM: Final = "\x1b[2m"
 _BOLD: Final = "\x1b[1m"
 _OFF: Final = "\x1b[0m"
 
-_LIBRARY = re.compile(r".*?/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
 @dataclass

@@ -81,7 +81,7 @@ class KernelPainter:
     def _send(self, kind: str, content: dict[str, Any], topic: str) -> None:
         # The kernel's socket is a BackgroundSocket: it hands the message to the IOPub thread, which owns the real one.
         kernel = self._kernel
-        kernel.session.send(kernel.iopub_socket, kind, content, parent=self._parent, ident=kernel._topic(topic))
+        kernel.session.send(kernel.iopub_socket, kind, content, parent=self._parent, ident=topic.encode())
 
 
 class PublisherPainter:

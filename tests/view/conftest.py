@@ -10,14 +10,10 @@ import pytest
 
 from jupyter_dtrain.events import (
     Batch,
-    ClearOutput,
-    Display,
     Error,
     Event,
     Finished,
-    Frame,
     Output,
-    Result,
     Started,
     Totals,
 )
@@ -41,14 +37,14 @@ class Recorder:
         self._check()
         self.calls.append((name, text))
 
-    def display(self, data, metadata, display_id=None, *, moving=False):
+    def display(self, data, metadata, display_id=None, *, moving=False):  # noqa: ARG002 - as the protocol has it
         self._check()
         self.calls.append(("display", data.get("text/plain"), display_id))
         self.metadata.append(metadata)
         if display_id is not None:
             self.shown[display_id] = data
 
-    def update(self, data, metadata, display_id):
+    def update(self, data, metadata, display_id):  # noqa: ARG002 - as the protocol has it
         self._check()
         self.calls.append(("update", data.get("text/plain"), display_id))
         assert display_id in self.shown
@@ -165,5 +161,3 @@ def ended_run() -> Callable[..., Run]:
         return run
 
     return make
-
-

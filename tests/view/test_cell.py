@@ -183,8 +183,8 @@ def test_the_line_after_nested_bars_is_a_line_of_its_own(scene):
     s.say(0, Output("stderr", "\n\r        \r\x1b[A\router: 100%\n"))
     s.say(0, Output("stderr", "done\n"))
     s.close()
-    assert [data["text/plain"] for data in s.painter.shown.values()] == ["outer: 0%", "outer: 100%"]
-    assert s.painter.text() == "done\n"
+    assert [data["text/plain"] for data in s.painter.shown.values()] == ["outer: 100%"]
+    assert s.painter.text() == "outer: 0%\ndone\n"
 
 
 def test_a_line_printed_through_a_bar_is_a_line_on_all_ranks(scene):
@@ -334,6 +334,17 @@ def test_a_monstrous_line_is_cut_and_its_rest_is_not_kept(scene):
     assert 100_000 < len(s.painter.text().encode()) <= 200_000
 
 
+def test_a_monstrous_line_that_comes_in_one_piece_is_cut_as_well(scene):
+    """Whether a line end is in front of it or behind it."""
+    for text in ("a\n" + "x" * 1_000_000, "x" * 1_000_000 + "\n"):
+        s = scene(1, shown_bytes=5_000_000)
+        s.say(0, text)
+        assert sum(len(part) for part in s.view._splitters[0, "stdout"]._parts) < 64_000
+        s.close()
+        assert s.painter.text().count("x") == 1_000_000
+        assert max(map(len, s.painter.text().splitlines())) <= 64_000
+
+
 def test_many_lines_cost_at_most_twice_their_bytes(scene):
     """2 ranks x 400 lines x 60 characters, with the envelopes of the messages."""
     s = scene(2)
@@ -447,6 +458,15 @@ def test_clearing_without_wait_empties_the_displays_at_once(scene):
     s = scene(1)
     s.say(0, png("a"), png("b"), ClearOutput())
     assert list(s.painter.shown.values()) == [{"text/plain": ""}] * 2
+    s.say(0, png("c"))
+    assert [data.get("image/png") for data in s.painter.shown.values()] == ["c", None]
+
+
+def test_what_a_clearing_with_wait_leaves_unused_is_emptied(scene):
+    """Two pictures, then one: the second is gone once the new one is there, and not before."""
+    s = scene(1)
+    s.say(0, png("a"), png("b"), ClearOutput(wait=True))
+    assert [data.get("image/png") for data in s.painter.shown.values()] == ["a", "b"]
     s.say(0, png("c"))
     assert [data.get("image/png") for data in s.painter.shown.values()] == ["c", None]
 

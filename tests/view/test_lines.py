@@ -8,7 +8,7 @@ from collections import Counter, deque
 
 import pytest
 
-from jupyter_dtrain.view.lines import HOLD, LOOK, LineMerger, Merged
+from jupyter_dtrain.view.lines import HOLD, LOOK, REMEMBERED, LineMerger, Merged
 
 
 def push(merger: LineMerger, rank: int, *lines: str, now: float = 0.0, stream: str = "stdout") -> None:
@@ -100,7 +100,7 @@ def test_a_late_copy_of_the_last_line_is_called_the_same():
 
 
 def test_a_late_copy_is_shown_in_full_when_other_lines_came_between():
-    """"Same" must not refer to something further up."""
+    """ "Same" must not refer to something further up."""
     merger = LineMerger([0, 1])
     push(merger, 0, "a", "b")
     merger.ready(HOLD)
@@ -145,6 +145,7 @@ def test_ranks_that_are_level_again_wait_for_each_other_again():
     merger.ready(HOLD)
     push(merger, 1, "a", now=1.0)
     merger.ready(1.0)
+    assert not merger._shown, "nothing needs to be remembered of ranks that are level"
     push(merger, 0, "a", now=2.0)
     assert merger.ready(2.0) == []
     push(merger, 1, "a", now=2.01)
@@ -170,6 +171,16 @@ def test_a_common_line_far_down_in_a_queue_is_not_looked_for():
     assert brief(merger.ready(0.0))[0] == ((0,), "common")
 
 
+def test_what_is_remembered_is_bounded():
+    """A rank that prints a million lines of its own leaves no trace of most of them."""
+    merger = LineMerger([0, 1])
+    for n in range(3 * REMEMBERED):
+        push(merger, 0, f"line {n}")
+    merger.ready(HOLD)
+    assert len(merger._shown) == REMEMBERED
+    assert not merger._near
+
+
 def test_flush_gives_everything():
     """Nothing stays behind at the end, and what can be joined is."""
     merger = LineMerger([0, 1, 2])
@@ -186,9 +197,9 @@ def test_a_rank_from_elsewhere_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_order_of_arrival_loses_doubles_reorders_or_holds_a_line(seed):
+def test_no_order_of_arrival_loses_doubles_reorders_or_holds_a_line(seed):  # noqa: C901 - one story with its checks
     """Random programs on random ranks at random times: order, completeness, exactness, and the hold."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - chance, not secrets
     size = chance.randint(1, 6)
     words = [f"w{n}" for n in range(chance.choice([1, 3, 12, 200]))]
     script = [chance.choice(words) for _ in range(chance.randint(5, 150))]
@@ -197,7 +208,9 @@ def test_no_order_of_arrival_loses_doubles_reorders_or_holds_a_line(seed):
         own = [line for line in script if chance.random() < 0.9]
         for _ in range(chance.randint(0, 20)):
             own.insert(chance.randint(0, len(own)), chance.choice([*words, f"own {chance.random()}"]))
-        programs.append([(chance.choice(["stdout", "stdout", "stderr"]) if seed % 2 else "stdout", line) for line in own])
+        programs.append(
+            [(chance.choice(["stdout", "stdout", "stderr"]) if seed % 2 else "stdout", line) for line in own]
+        )
     left = [deque(program) for program in programs]
     pushed_at: list[deque[float]] = [deque() for _ in range(size)]
     came: list[list[tuple[str, str]]] = [[] for _ in range(size)]

@@ -1,0 +1,30 @@
+"""Whether a cell parses, found out in the notebook: a typing error goes to no rank."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from typing import Any
+
+from .failures import BadRequest, BadSyntax
+
+
+def check_syntax(code: str) -> None:
+    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    transform: Any = TransformerManager
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            compile(
+                transform().transform_cell(code),
+                "<cell>",
+                "exec",
+                ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                dont_inherit=True,
+            )
+        except SyntaxError as error:
+            raise BadSyntax(error) from None
+        except ValueError as error:
+            raise BadRequest(f"The cell cannot be run: {error}.") from None

@@ -1,0 +1,170 @@
+"""Errors are told once for each cause, the root first."""
+
+from __future__ import annotations
+
+import re
+
+from jupyter_dtrain.events import Error, Frame
+from jupyter_dtrain.view.errors import blocks, summary
+
+SOURCE = "import torch\n\ndef train(x):\n    y = x @ x\n    return y\n\ntrain(data)\n"
+KILLED = "rank 1 was killed (SIGKILL), often out of memory: look at the host's kernel log, or use smaller batches"
+
+
+def cell(line: int, function: str = "<module>", source: str | None = None, file: str = "cell") -> Frame:
+    return Frame(file, line, function, SOURCE.splitlines()[line - 1].strip() if source is None else source, cell=True)
+
+
+def library(file: str, line: int = 10, function: str = "forward") -> Frame:
+    return Frame(file, line, function, "raise", cell=False)
+
+
+def plain(run) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(blocks(run)))
+
+
+def value_error(**more) -> Error:
+    return Error("ValueError", "bad shape", [cell(7), cell(4, "train")], **more)
+
+
+def test_ranks_that_share_an_error_share_one_block(ended_run):
+    """The same exception at the same place is told once, though the cell's file differs by rank."""
+    frames = [[cell(7, file=f"/kernels/{pid}"), cell(4, "train", file=f"/kernels/{pid}")] for pid in (11, 12, 13)]
+    run = ended_run(4, {rank: Error("ValueError", "bad shape", frames[rank]) for rank in range(3)}, source=SOURCE)
+    text = plain(run)
+    assert text.startswith("ValueError on ranks 0-2\n")
+    assert text.count("bad shape") == 1
+    assert summary(run) == "ValueError: bad shape (ranks 0-2)"
+
+
+def test_the_same_error_at_another_line_is_another_error(ended_run):
+    """Where it happened is part of the cause."""
+    run = ended_run(2, {0: value_error(), 1: Error("ValueError", "bad shape", [cell(1)])}, source=SOURCE)
+    assert plain(run).count("ValueError: bad shape") == 2
+
+
+def test_a_block_shows_the_lines_of_the_cell_around_each_frame(ended_run):
+    """The cell's own frames come with context and an arrow."""
+    text = plain(ended_run(1, {0: value_error()}, source=SOURCE))
+    assert text == (
+        "ValueError\n"
+        "  line 7\n"
+        "         5     return y\n"
+        "         6 \n"
+        "   ----> 7 train(data)\n"
+        "  line 4, in train\n"
+        "         2 \n"
+        "         3 def train(x):\n"
+        "   ----> 4     y = x @ x\n"
+        "         5     return y\n"
+        "         6 \n"
+        "ValueError: bad shape"
+    )
+
+
+def test_frames_of_another_cell_show_only_their_own_line(ended_run):
+    """Lines of this cell must not be shown for code that stands elsewhere."""
+    error = Error("ValueError", "x", [cell(7), cell(4, "helper", "z = 1 / 0", file="earlier cell")])
+    text = plain(ended_run(1, {0: error}, source=SOURCE))
+    assert "  line 4, in helper\n   ----> 4 z = 1 / 0\nValueError: x" in text
+
+
+def test_library_frames_are_one_line(ended_run):
+    """Seven frames of torch say where it ended, not how."""
+    deep = [library(f"/env/lib/python3.11/site-packages/torch/nn/m{n}.py") for n in range(7)]
+    text = plain(ended_run(1, {0: Error("RuntimeError", "boom", [cell(7), *deep])}, source=SOURCE))
+    assert "  … 7 library frames (torch/nn/m0.py … torch/nn/m6.py:10 in forward)\n" in text
+    alone = plain(ended_run(1, {0: Error("RuntimeError", "boom", [cell(7), deep[0]])}, source=SOURCE))
+    assert "  … 1 library frame (torch/nn/m0.py:10 in forward)\n" in alone
+
+
+def test_notes_and_the_cause_are_shown(ended_run):
+    """What was added to the exception, and what it came from."""
+    text = plain(ended_run(2, {1: value_error(notes=["try smaller"], cause="KeyError: 'x'")}, source=SOURCE))
+    assert text.endswith("ValueError: bad shape\ntry smaller\nCaused by KeyError: 'x'")
+
+
+def test_a_syntax_error_shows_its_caret(ended_run):
+    """The line and the caret stand in place of frames."""
+    error = Error("SyntaxError", "invalid syntax", [], syntax="    x = = 1\n        ^\n")
+    text = plain(ended_run(2, {0: error, 1: error}))
+    assert text == "SyntaxError on ranks 0-1\n    x = = 1\n        ^\nSyntaxError: invalid syntax"
+
+
+def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
+    """What a library says because its peer has gone is told last, in one line."""
+    echo = Error("RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:2342", [cell(7)])
+    run = ended_run(4, {0: echo, 2: value_error(), 3: echo}, source=SOURCE, lost={1: KILLED})
+    text = plain(run)
+    places = [text.index(words) for words in ("ValueError on rank 2", "Rank 1 was killed", "Because of that:")]
+    assert places == sorted(places)
+    assert text.splitlines()[-1].endswith("Connection closed by peer [127.0.0.1]:2342 (ranks 0,3)")
+    assert summary(run) == f"ValueError: bad shape (rank 2); {KILLED}; ranks 0,3 stopped because of that"
+
+
+def test_echoes_are_shown_in_full_when_nothing_else_is_known(ended_run):
+    """Somebody has to tell what happened."""
+    run = ended_run(2, {1: Error("RuntimeError", "Connection reset by peer", [cell(7)])}, source=SOURCE)
+    assert plain(run).startswith("RuntimeError on rank 1\n  line 7\n")
+    assert summary(run) == "RuntimeError: Connection reset by peer (rank 1)"
+
+
+def test_an_interrupt_names_the_ranks_that_are_still_busy_and_what_ends_them(ended_run):
+    """The next step is part of the message."""
+    stop = Error("KeyboardInterrupt", "", [cell(7)])
+    run = ended_run(3, {0: stop, 1: stop}, source=SOURCE, busy=(2,))
+    run.release()
+    assert run.outcome == "interrupted"
+    assert summary(run) == "Interrupted; still busy: rank 2 (%distributed restart ends it)"
+    text = plain(run)
+    assert text.startswith("KeyboardInterrupt on ranks 0-1\n")
+    assert text.splitlines()[-1].startswith("Still busy: rank 2. %distributed restart ends it")
+
+
+def test_an_error_that_led_to_an_interrupt_is_still_told(ended_run):
+    """Interrupting the ranks that waited does not hide why they waited."""
+    run = ended_run(2, {0: value_error(), 1: Error("KeyboardInterrupt", "", [cell(7)])}, source=SOURCE)
+    run.interrupted = True
+    run.release()
+    assert summary(run) == "Interrupted; ValueError: bad shape (rank 0)"
+    assert plain(run).startswith("ValueError on rank 0\n")
+
+
+def test_many_distinct_errors_stay_readable(ended_run):
+    """Sixty-four ranks with messages of their own do not make sixty-four tracebacks."""
+    run = ended_run(64, {rank: Error("ValueError", f"rank {rank}", [cell(7)]) for rank in range(64)}, source=SOURCE)
+    lines = plain(run).splitlines()
+    assert len(lines) < 60
+    assert "[4] ValueError: rank 4" in lines
+    assert lines[-1] == "… and 44 more"
+    assert summary(run).endswith("ValueError: rank 2 (rank 2); 61 more errors")
+
+
+def test_a_long_message_is_short_in_the_summary(ended_run):
+    """The summary is one line."""
+    run = ended_run(1, {0: Error("ValueError", "x" * 1000 + "\nmore", [])})
+    assert len(summary(run)) < 220
+    assert "\n" not in summary(run)
+
+
+def test_a_world_of_one_rank_speaks_of_no_ranks(ended_run):
+    """An error looks like an ordinary one."""
+    run = ended_run(1, {0: Error("ValueError", "", [])})
+    assert summary(run) == "ValueError"
+    assert plain(run) == "ValueError\nValueError"
+
+
+def test_a_run_that_ended_well_has_nothing_to_tell(ended_run):
+    """No error, no words."""
+    run = ended_run(2)
+    run.release()
+    assert blocks(run) == []
+    assert summary(run) == ""
+
+
+def test_a_run_that_was_not_sent_says_why(ended_run):
+    """The reason stands alone."""
+    run = ended_run(2)
+    run.not_sent = "Rank 1 is still busy."
+    assert summary(run) == "Rank 1 is still busy."
+    assert plain(run) == "Rank 1 is still busy."
