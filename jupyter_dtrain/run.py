@@ -242,5 +242,5 @@ def _add_totals(totals: Totals, events: list[Event]) -> Totals:
     text = "".join(event.body.text for event in events if isinstance(event.body, Output))
     if not text:
         return totals
-    size, lines = totals.bytes + len(text.encode()), totals.lines + text.count("\n")
-    return Totals(size, lines, text.splitlines()[-20:])
+    size, lines = totals.bytes + len(text.encode("utf-8", "replace")), totals.lines + text.count("\n")
+    return Totals(size, lines, [*totals.tail, *text.splitlines()][-20:])
