@@ -9,6 +9,7 @@ Under failure at start it prints why to its error stream, which the watch passes
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import sys
@@ -82,6 +83,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
 
 def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], None]) -> None:
     """Be a rank until told to end. ``pipes``: the read ends behind descriptors 1 and 2, by stream name."""
+    # To the descriptor that the watch reads after the end: a crash in native code says where it was.
+    faulthandler.enable(file=2)
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).

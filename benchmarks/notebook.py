@@ -1,0 +1,141 @@
+"""A kernel as a front end sees it: directly, or through a real Jupyter server with its default limits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from websocket import WebSocket, create_connection
+
+Message = dict[str, Any]
+
+
+class Kernel:
+    """Executes cells and gives every IOPub message that answers them, with its time of arrival and its size."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self._client = client
+
+    def execute(self, code: str, timeout: float = 120) -> list[Message]:
+        """Run a cell to its end. Raises :class:`RuntimeError` when it failed."""
+        messages = []
+        parent = self._client.execute(code)
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._client.get_iopub_msg(timeout=deadline - time.monotonic())
+            if message["parent_header"].get("msg_id") != parent:
+                continue
+            message["arrived"] = time.time()
+            messages.append(message)
+            if message["msg_type"] == "error":
+                raise RuntimeError("\n".join(message["content"]["traceback"]))
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+        self._client.get_shell_msg(timeout=10)
+        return messages
+
+
+@contextlib.contextmanager
+def kernel() -> Iterator[Kernel]:
+    """A kernel of this interpreter."""
+    manager = KernelManager()
+    manager.kernel_spec.argv[0] = sys.executable
+    manager.start_kernel()
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    try:
+        yield Kernel(client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+class ServedKernel:
+    """A kernel behind a Jupyter server, over the same WebSocket that JupyterLab uses."""
+
+    def __init__(self, socket_: WebSocket) -> None:
+        self._socket = socket_
+        self._session = uuid.uuid4().hex
+
+    def execute(self, code: str, timeout: float = 300) -> list[Message]:
+        """Run a cell to its end; the IOPub messages that came for it, each with its ``size`` in bytes."""
+        parent = uuid.uuid4().hex
+        header = {"msg_id": parent, "msg_type": "execute_request", "session": self._session, "username": "", "version": "5.3"}
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content, "buffers": []}
+        self._socket.send(json.dumps(request))
+        self._socket.settimeout(timeout)
+        messages = []
+        while True:
+            text = self._socket.recv()
+            message = json.loads(text)
+            if message["parent_header"].get("msg_id") != parent or message.get("channel") != "iopub":
+                continue
+            message["size"] = len(text)
+            messages.append(message)
+            if message["msg_type"] == "error":
+                raise RuntimeError("\n".join(message["content"]["traceback"]))
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return messages
+
+
+@contextlib.contextmanager
+def served_kernel() -> Iterator[ServedKernel]:
+    """A Jupyter server with default limits, and a kernel in it."""
+    token = secrets.token_hex(16)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "JUPYTER_CONFIG_DIR": folder, "IPYTHONDIR": folder}
+        command = [sys.executable, "-m", "jupyter_server", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"]
+        command += ["--ServerApp.allow_root=True", "--ServerApp.open_browser=False", "--ServerApp.ip=127.0.0.1"]
+        server = subprocess.Popen(
+            [*command, f"--ServerApp.root_dir={folder}"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            kernel_id = _start_kernel(port, token)
+            socket_ = create_connection(f"ws://127.0.0.1:{port}/api/kernels/{kernel_id}/channels?token={token}", timeout=60)
+            yield ServedKernel(socket_)
+            socket_.close()
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _start_kernel(port: int, token: str) -> str:
+    deadline = time.monotonic() + 60
+    while True:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/kernels",
+            data=b"{}",
+            headers={"Authorization": f"token {token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                kernel_id: str = json.load(answer)["id"]
+                return kernel_id
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def outputs(messages: list[Message]) -> list[Message]:
+    """Those messages that a notebook keeps or draws."""
+    kinds = ("stream", "display_data", "update_display_data", "execute_result", "error")
+    return [message for message in messages if message["msg_type"] in kinds]
