@@ -74,9 +74,10 @@ class ServedKernel:
     def execute(self, code: str, timeout: float = 300) -> list[Message]:
         """Run a cell to its end; the IOPub messages that came for it, each with its ``size`` in bytes."""
         parent = uuid.uuid4().hex
-        header = {"msg_id": parent, "msg_type": "execute_request", "session": self._session, "username": "", "version": "5.3"}
+        header = {"msg_id": parent, "msg_type": "execute_request", "session": self._session, "username": ""}
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
-        request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content, "buffers": []}
+        request = {"channel": "shell", "header": {**header, "version": "5.3"}, "content": content}
+        request |= {"parent_header": {}, "metadata": {}, "buffers": []}
         self._socket.send(json.dumps(request))
         self._socket.settimeout(timeout)
         messages = []
@@ -102,14 +103,18 @@ def served_kernel() -> Iterator[ServedKernel]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "JUPYTER_CONFIG_DIR": folder, "IPYTHONDIR": folder}
-        command = [sys.executable, "-m", "jupyter_server", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"]
-        command += ["--ServerApp.allow_root=True", "--ServerApp.open_browser=False", "--ServerApp.ip=127.0.0.1"]
-        server = subprocess.Popen(
-            [*command, f"--ServerApp.root_dir={folder}"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command = [sys.executable, "-m", "jupyter_server", f"--ServerApp.port={port}"]
+        command += [
+            f"--IdentityProvider.token={token}",
+            f"--ServerApp.root_dir={folder}",
+            "--ServerApp.allow_root=True",
+        ]
+        command += ["--ServerApp.open_browser=False", "--ServerApp.ip=127.0.0.1"]
+        server = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             kernel_id = _start_kernel(port, token)
-            socket_ = create_connection(f"ws://127.0.0.1:{port}/api/kernels/{kernel_id}/channels?token={token}", timeout=60)
+            address = f"ws://127.0.0.1:{port}/api/kernels/{kernel_id}/channels?token={token}"
+            socket_ = create_connection(address, timeout=60)
             yield ServedKernel(socket_)
             socket_.close()
         finally:
@@ -126,7 +131,7 @@ def _start_kernel(port: int, token: str) -> str:
             headers={"Authorization": f"token {token}", "Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 — our own server on loopback
                 kernel_id: str = json.load(answer)["id"]
                 return kernel_id
         except OSError:

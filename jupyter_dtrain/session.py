@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .channels import RanksChannel, StewardChannel
+    from .launch.request import WorldRequest
     from .view import RunView
 
 START_POLL = 0.03
@@ -56,7 +57,10 @@ Ranks = str | int | Iterable[int] | None
 class Session:
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
-    def __init__(self, listing: worlds.Listing, steward: StewardChannel, settings: Settings) -> None:
+    def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
+        self.request = request
+        """What the world was asked to be."""
+        settings = request.settings
         self._listing = listing
         self._steward = steward
         self._settings = settings
@@ -108,7 +112,7 @@ class Session:
             raise
         from .channels import StewardChannel
 
-        session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), settings)
+        session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), request)
         try:
             session._await_ranks(0, progress or (lambda _: None))
             session._listener.start()
@@ -446,12 +450,7 @@ class Session:
             self.stop()
 
     def _await_steward_end(self) -> bool:
-        deadline = time.monotonic() + 2 * self._settings.stop_timeout + 10.0
-        while worlds.is_alive(self._listing):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
+        return worlds.await_end(self._listing, 2 * self._settings.stop_timeout + 10.0)
 
     def _close(self) -> None:
         self._closed = True

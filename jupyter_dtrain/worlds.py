@@ -23,7 +23,7 @@ import psutil
 from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from .failures import BadRequest, StartFailed
+from .failures import BadRequest, NoWorld, StartFailed, WorldLost
 from .launch import local
 from .launch.request import WorldRequest
 from .settings import Settings
@@ -77,6 +77,35 @@ def is_alive(listing: Listing) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(created - listing.created) < 1.0
     except psutil.Error:
         return False
+
+
+def stop_world(name: str, patience: float = 20.0) -> None:
+    """End the world ``name``, whoever started it; returns when its steward has ended, after at most ``patience`` s.
+
+    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it does not end.
+    """
+    listing = next((listing for listing in list_worlds() if listing.name == name), None)
+    if listing is None:
+        raise NoWorld(f"No world of yours is named {name!r}: %distributed list shows them.")
+    from .channels import StewardChannel
+
+    channel = StewardChannel(listing.connection_file, patience)
+    try:
+        channel.ask("stop")
+    finally:
+        channel.close()
+    if not await_end(listing, patience):
+        raise WorldLost(f"World {name!r} was told to stop, but its steward (pid {listing.steward}) is still there.")
+
+
+def await_end(listing: Listing, patience: float) -> bool:
+    """Whether the world's steward has ended, waiting at most ``patience`` seconds for it."""
+    deadline = time.monotonic() + patience
+    while is_alive(listing):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def choose_name(wanted: str | None) -> str:

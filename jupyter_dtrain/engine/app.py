@@ -10,6 +10,7 @@ Under failure at start it prints why to its error stream, which the watch passes
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import socket
 import sys
@@ -67,6 +68,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         for framework in frameworks:
             framework.install(self._place, spec)
         Agent(kernel, self._place.rank, recorder, descriptors, frameworks, Path.cwd()).install()
+        # What the engine has to say from here on ("received signal 15") is not the cell's output.
+        self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
         self._report(
             Ready(

@@ -99,7 +99,7 @@ def rank_parser() -> MagicParser:
     """The parser of ``%%rank``."""
     parser = MagicParser(
         prog="%%rank",
-        description="Run the cell on some ranks: the short form of %%distributed -r RANKS.".replace("%", "%%"),
+        description="Run the cell on some ranks: the short form of %%distributed -r RANKS.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
     parser.add_argument("ranks", metavar="RANKS", help="which ranks")

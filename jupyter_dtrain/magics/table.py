@@ -26,7 +26,7 @@ def _none(parser: MagicParser) -> None:
 
 VERBS: tuple[Verb, ...] = (
     Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
-    Verb("stop", "end the world; nothing of it is left", _none, worlds.stop),
+    Verb("stop", "end the world; nothing of it is left", worlds.stop_arguments, worlds.stop),
     Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
     Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
     Verb("interrupt", "interrupt the running cells on every rank; variables stay", _none, running.interrupt),

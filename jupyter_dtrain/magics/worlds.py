@@ -13,7 +13,7 @@ from ..session import Session
 from ..view import painter_for_cell
 from ..view.tables import table
 from ..world import TorchBackend
-from ..worlds import list_worlds
+from ..worlds import list_worlds, stop_world
 from .parsing import MagicParser, Parsed, assignment
 
 
@@ -40,11 +40,31 @@ def start(args: Parsed) -> None:
     except NoWorld:
         running = None
     if running is not None:
+        _keep(running, args)
+        return
+    _mention_others(
+        start_world(args.n, name=args.name, env=dict(args.env), torch_backend=args.torch_backend, mpiexec=args.mpiexec)
+    )
+
+
+def _keep(session: Session, args: Parsed) -> None:
+    """A start cell that is run again keeps the world, if that is what the cell asks for. Raises :class:`BadRequest`."""
+    request = session.request
+    wanted = {
+        "size": args.n or request.size,
+        "name": args.name or request.name,
+        "env": dict(args.env),
+        "torch_backend": args.torch_backend,
+    }
+    if any(getattr(request, field) != value for field, value in wanted.items()):
         raise BadRequest(
-            f"World {running.name!r} is running in this notebook already: %distributed stop ends it, "
-            f"%distributed restart gives it fresh ranks."
+            f"World {session.name!r} is running in this notebook, and it is not the one asked for: "
+            f"%distributed stop ends it, %distributed restart gives it fresh ranks."
         )
-    start_world(args.n, name=args.name, env=dict(args.env), torch_backend=args.torch_backend, mpiexec=args.mpiexec)
+    ranks = f"{request.size} rank{'s' if request.size > 1 else ''}"
+    print(
+        f"World {session.name!r} with {ranks} is running already and was kept; %distributed restart gives it fresh ranks."
+    )
 
 
 def start_world(
@@ -86,11 +106,38 @@ class ProgressLine:
             self._painter.settle(self._id)
 
 
-def stop(_args: Parsed) -> None:
-    """``%distributed stop``."""
-    session = current()
-    session.stop()
-    print(f"World {session.name!r} has ended.")
+def stop_arguments(parser: MagicParser) -> None:
+    """Arguments of ``stop``."""
+    parser.add_argument(
+        "name", nargs="?", help="another world of yours, as %%distributed list names it (default: this one)"
+    )
+
+
+def stop(args: Parsed) -> None:
+    """``%distributed stop [NAME]``."""
+    session: Session | None = None
+    try:
+        session = current()
+    except NoWorld:
+        if args.name is None:
+            raise
+    name = args.name or session.name  # type: ignore[union-attr]  # without a name there is a session
+    if session is not None and name == session.name:
+        session.stop()
+    else:
+        stop_world(name)
+    print(f"World {name!r} has ended.")
+
+
+def _mention_others(started: Session) -> None:
+    """A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease is over."""
+    for world in list_worlds():
+        if world.name != started.name:
+            ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
+            age = _ago(time.time() - world.created)
+            print(
+                f"Another world of yours runs: {world.name!r}, {ranks}, {age} old. %distributed stop {world.name} ends it."
+            )
 
 
 def restart(_args: Parsed) -> None:
