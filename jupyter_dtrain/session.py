@@ -14,6 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -292,7 +293,7 @@ class Session:
         deadline = time.monotonic() + timeout
         answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
         for rank, future in asked.items():
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(FutureTimeout):
                 answers[rank] = future.result(max(0.0, deadline - time.monotonic()))
         return answers
 
@@ -547,7 +548,7 @@ class Session:
             future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
             try:
                 answer = future.result(self._settings.request_timeout)
-            except TimeoutError:
+            except FutureTimeout:
                 raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
             if answer.get("batch") is None:
                 return

@@ -62,9 +62,7 @@ def _keep(session: Session, args: Parsed) -> None:
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."
         )
     ranks = f"{request.size} rank{'s' if request.size > 1 else ''}"
-    print(
-        f"World {session.name!r} with {ranks} is running already and was kept; %distributed restart gives it fresh ranks."
-    )
+    print(f"World {session.name!r} with {ranks} is running already; %distributed restart gives it fresh ranks.")
 
 
 def start_world(
@@ -136,7 +134,8 @@ def _mention_others(started: Session) -> None:
             ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
             age = _ago(time.time() - world.created)
             print(
-                f"Another world of yours runs: {world.name!r}, {ranks}, {age} old. %distributed stop {world.name} ends it."
+                f"Another world of yours runs: {world.name!r}, {ranks}, {age} old. "
+                f"%distributed stop {world.name} ends it."
             )
 
 
