@@ -39,7 +39,7 @@ from .lifecycle import open_sessions
 from .run import Run
 from .settings import Settings
 from .syntax import check_syntax
-from .values import check_variable, pickle_values, unpickle_value
+from .values import check_variable, collect_pulled, pickle_values
 from .world import TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class Session:
         self._closed = False
         self._lost = ""
         self._lock = threading.RLock()
-        self._rebinding = threading.Event()
         self._fold = Fold(settings.interrupt_timeout, self._advance)
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
         self.last_run: Run | None = None
@@ -326,24 +325,7 @@ class Session:
         from .engine.namespace import fetch_values
 
         answers = self._apply(chosen, fetch_values, names, doing=f"pull {', '.join(names)}")
-        problems = []
-        for name in names:
-            missing = [rank for rank, answer in answers.items() if name in answer["missing"]]
-            if missing:
-                problems.append(f"{name!r} is not defined on {count_ranks(missing)}.")
-            failed = {rank: answer["failed"][name] for rank, answer in answers.items() if name in answer["failed"]}
-            if failed:
-                problems.append(
-                    f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {next(iter(failed.values()))}."
-                )
-        if problems:
-            raise TransferFailed(" ".join(problems))
-        values: dict[str, dict[int, Any]] = {}
-        for name in names:
-            values[name] = {
-                rank: unpickle_value(name, rank, answer["values"][name]) for rank, answer in answers.items()
-            }
-        return values
+        return collect_pulled(names, answers)
 
     def __getitem__(self, name: str) -> dict[int, Any]:
         """``session["x"]``: the value of ``x`` on every rank."""
@@ -407,7 +389,6 @@ class Session:
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
         self._check_open()
-        self._rebinding.set()
         try:
             answer = self._steward.ask("restart")
             if answer["status"] != "ok":
@@ -418,8 +399,6 @@ class Session:
             self._lose("its restart failed")
             self._abandon_start()
             raise
-        finally:
-            self._rebinding.clear()
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .failures import BadRequest, TransferFailed
+from .world import count_ranks
 
 
 def check_variable(name: str) -> None:
@@ -37,8 +38,29 @@ def pickle_values(values: Mapping[str, Any]) -> dict[str, bytes]:
     return pickled
 
 
-def unpickle_value(name: str, rank: int, data: bytes) -> Any:
-    """The value of ``name`` that ``rank`` sent. Raises :class:`TransferFailed` when it cannot be rebuilt here."""
+def collect_pulled(names: list[str], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[int, Any]]:
+    """``{name: {rank: value}}`` from what ``fetch_values`` gave on each rank.
+
+    Raises :class:`TransferFailed` naming every rank where a name is missing or cannot be pickled.
+    """
+    problems = []
+    for name in names:
+        missing = [rank for rank, answer in answers.items() if name in answer["missing"]]
+        if missing:
+            problems.append(f"{name!r} is not defined on {count_ranks(missing)}.")
+        failed = {rank: answer["failed"][name] for rank, answer in answers.items() if name in answer["failed"]}
+        if failed:
+            reason = next(iter(failed.values()))
+            problems.append(f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {reason}.")
+    if problems:
+        raise TransferFailed(" ".join(problems))
+    return {
+        name: {rank: _unpickle(name, rank, answer["values"][name]) for rank, answer in answers.items()}
+        for name in names
+    }
+
+
+def _unpickle(name: str, rank: int, data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301 — came signed, from a rank of this session's own world
     except Exception as error:  # noqa: BLE001 — pickling may raise anything
