@@ -82,9 +82,15 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             self._forget(future)
         return list(waiting)
 
-    def run(self, engine: str, content: dict[str, Any]) -> None:
-        """Send a cell. What becomes of it is told by events, never by the reply."""
-        self._send(self._mux_stream, RUN_MESSAGE, content=content, ident=engine.encode())
+    def run(self, engine: str, content: dict[str, Any], inputs: dict[str, bytes]) -> None:
+        """Send a cell with the values that it needs. What becomes of it is told by events, never by the reply."""
+        self._send(
+            self._mux_stream,
+            RUN_MESSAGE,
+            content={**content, "inputs": list(inputs)},
+            buffers=list(inputs.values()),
+            ident=engine.encode(),
+        )
 
     def ask(self, engine: str, **content: Any) -> Future[dict[str, Any]]:
         """Ask the agent of a rank; the future's result is the reply's content."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .engine.namespace import store_values
 from .engine.spool import read_file, spool_path
 from .events import Batch, Event, Finished, from_wire
 from .run import Run
@@ -185,9 +184,7 @@ class Fold:
             if place.state == "dead":
                 run.mark_lost(rank, place.words)
                 continue
-            if entry.inputs:
-                self._channel.apply(place.engine, store_values, entry.inputs)
-            self._channel.run(place.engine, content)
+            self._channel.run(place.engine, content, entry.inputs)
         self._end_if_done(entry)
 
     def _find(self, number: int) -> Entry | None:

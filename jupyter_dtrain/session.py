@@ -22,7 +22,7 @@ import msgspec
 
 from . import worlds
 from .engine.spool import read_file
-from .events import Event, from_wire
+from .events import Event, Finished, from_wire
 from .failures import (
     BadRequest,
     DistributedError,
@@ -518,11 +518,18 @@ class Session:
     def _read_spool(self, run: Run, rank: int) -> Iterator[Event]:
         """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent."""
         path = run.spool.get(rank)
-        if path is not None and Path(path).exists():
-            yield from read_file(path)
-            return
-        world, channel = self._bound()
         from_seq = 0
+        if path is not None and Path(path).exists():
+            last = None
+            for last in read_file(path):
+                yield last
+            if last is None or isinstance(last.body, Finished) or rank in run.unfinished or rank in run.lost:
+                return
+            # The disk was full: the rest is in the rank's memory, as long as that keeps it.
+            if self.closed:
+                return
+            from_seq = last.seq + 1
+        world, channel = self._bound()
         while True:
             future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
             try:

@@ -6,6 +6,7 @@ keeps the values that it was started with.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 
@@ -54,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True):
                 value = int(text) if known[name].type is int else float(text)
             except ValueError:
                 raise BadRequest(f"{key} must be a number, not {text!r}.") from None
-            if not value > 0:
-                raise BadRequest(f"{key} must be above 0, not {text!r}.")
+            if not 0 < value < math.inf:
+                raise BadRequest(f"{key} must be a number above 0, not {text!r}.")
             values[name] = value
         return msgspec.convert(values, cls)

@@ -117,8 +117,10 @@ def parse_ranks(ranks: str | int | Iterable[int] | None, size: int) -> list[int]
         wanted = _parse_text(ranks, size)
     elif isinstance(ranks, int):
         wanted = [ranks]
-    else:
+    elif isinstance(ranks, Iterable):
         wanted = list(ranks)
+    else:
+        wanted = [ranks]
     if not wanted:
         raise BadRequest("No rank was named. Use for example 0, 0,2, 1-3, -1 or all.")
     chosen = set()

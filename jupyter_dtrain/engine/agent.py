@@ -29,6 +29,7 @@ from ..frameworks import Framework
 from .capture import DescriptorReader
 from .interrupts import Interrupts
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE
+from .namespace import store_values
 from .recorder import Recorder
 from .tracebacks import Tracebacks
 
@@ -60,7 +61,7 @@ class Agent:
         self._descriptors = descriptors
         self._frameworks = frameworks
         self._tracebacks = Tracebacks(self._cell_name, home)
-        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None)
+        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
 
@@ -106,6 +107,7 @@ class Agent:
         try:
             for framework in self._frameworks:
                 framework.before_cell(int(content["generation"]))
+            store_values(dict(zip(content["inputs"], map(bytes, parent["buffers"]), strict=True)))
             outcome = await self._execute(code)
         except KeyboardInterrupt:
             # The signal fell between the end of the cell and here: the cell itself has told its outcome.
@@ -183,8 +185,8 @@ class Agent:
         if exc_tuple is not None:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
-        elif not running_compiled_code and not exception_only:
-            # Somebody's call (a callback that failed), not the end of the cell.
+        elif self._running is not None and not running_compiled_code and not exception_only:
+            # Somebody's call (a callback that failed), not the end of the cell; between cells, a failed push or pull.
             traceback.print_exception(kind, value, trace)
 
     def _request(self, stream: Any, ident: Any, parent: Any) -> None:

@@ -57,7 +57,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(self._pipes, recorder.write)
+        descriptors = DescriptorReader(self._pipes, recorder.write, recorder.shield)
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)
@@ -103,7 +103,10 @@ def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], 
     for framework in load_frameworks():
         for name, value in framework.environment(place, spec).items():
             os.environ.setdefault(name, value)
-    engine = RankEngine(spec, place, pipes, report)
+    # Figures are shown as in a notebook kernel, unless the user chose otherwise.
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    # The one application of this process: ``%matplotlib`` looks for its kernel.
+    engine: RankEngine = RankEngine.instance(spec, place, pipes, report)
     folder = Path(spec.folder)
     engine.initialize(
         [

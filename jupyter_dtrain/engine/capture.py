@@ -22,6 +22,7 @@ from typing import Any
 from jupyter_client.session import Session
 
 from ..events import ClearOutput, Display, Result
+from .interrupts import Shield
 from .recorder import Recorder
 
 
@@ -97,9 +98,10 @@ class _Bytes(io.RawIOBase):
 class DescriptorReader:
     """Reads the pipes behind descriptors 1 and 2."""
 
-    def __init__(self, pipes: dict[str, int], write: Callable[[str, str], None]) -> None:
+    def __init__(self, pipes: dict[str, int], write: Callable[[str, str], None], shield: Shield) -> None:
         """``pipes``: stream name → read end, not blocking."""
         self._write = write
+        self._shield = shield
         self._lock = threading.Lock()
         self._pipes = pipes
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in pipes}
@@ -129,7 +131,7 @@ class DescriptorReader:
 
     def _read(self, name: str) -> bool:
         """Read what is there; False once the pipe has ended."""
-        with self._lock:
+        with self._shield, self._lock:
             while True:
                 try:
                     data = os.read(self._pipes[name], 1 << 16)

@@ -2,7 +2,8 @@
 
 Python hands a signal to the main thread some bytecodes later, so one that was meant for a cell may arrive after its
 end. The handler here lives as long as the rank and raises only while user code is on: an interrupt that comes too
-late is ignored instead of breaking the engine.
+late is ignored instead of breaking the engine. One that comes while the main thread is inside :class:`Shield`, with
+something half written, is raised when that is done.
 """
 
 from __future__ import annotations
@@ -16,12 +17,38 @@ from types import FrameType
 from typing import Any
 
 
+class Shield:
+    """``with shield:`` an interrupt waits until the main thread has left; other threads pass through."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._depth = 0
+        self._waiting = False
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main:
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if threading.get_ident() == self._main:
+            self._depth -= 1
+            if self._waiting and not self._depth:
+                self._waiting = False
+                signal.raise_signal(signal.SIGINT)
+
+    def holds(self) -> bool:
+        """Whether an interrupt has to wait; it is raised later then. For the handler, which is on the main thread."""
+        self._waiting = self._depth > 0
+        return self._waiting
+
+
 class Interrupts:
     """The rank's SIGINT handler."""
 
-    def __init__(self, in_cell: Callable[[str], bool]) -> None:
+    def __init__(self, in_cell: Callable[[str], bool], shield: Shield) -> None:
         """``in_cell`` tells whether a code object's file name is a cell's."""
         self._in_cell = in_cell
+        self._shield = shield
         self._on = False
         self._awaited: asyncio.Future[Any] | None = None
         self.requested = False
@@ -61,7 +88,7 @@ class Interrupts:
         return True
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
-        if not self._on:
+        if not self._on or self._shield.holds():
             return
         self.requested = True
         awaited = self._awaited

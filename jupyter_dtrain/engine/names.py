@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 RUN_MESSAGE: Final = "dtrain_run"
-"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``."""
+"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``, ``inputs`` (names of the pickles in the buffers)."""
 HELLO_MESSAGE: Final = "dtrain_hello"
 """Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
 REQUEST_MESSAGE: Final = "dtrain_request"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..events import Batch, Body, Dropped, Event, Finished, Outcome, Output, Started, Totals
+from .interrupts import Shield
 from .spool import Spool, spool_path
 
 WIRE_TEXT = 2 << 20
@@ -98,6 +99,8 @@ class Recorder:
         self._folder = Path(folder)
         self._announce = announce
         self._cap = cap
+        self.shield = Shield()
+        """Entered while something is half written."""
         self._lock = threading.RLock()
         # Taken before the lock by whoever announces: batches leave in the order of their numbers.
         self._announcing = threading.Lock()
@@ -132,7 +135,7 @@ class Recorder:
         """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log."""
         if not text:
             return
-        with self._lock:
+        with self.shield, self._lock:
             if self._current is None:
                 self._write_between(stream, text)
                 return
@@ -155,14 +158,14 @@ class Recorder:
 
     def flush(self) -> None:
         """Spool what was printed so far: it is safe from the death of this process then."""
-        with self._lock:
+        with self.shield, self._lock:
             if self._current is not None and self._pending:
                 self._spool_pending(self._current)
                 self._wake.notify()
 
     def append(self, body: Body) -> None:
         """An event other than text, in its order with the text. Outside a run it is left out."""
-        with self._lock:
+        with self.shield, self._lock:
             if self._current is None:
                 return
             self._spool_pending(self._current)

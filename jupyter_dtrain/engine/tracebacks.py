@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import site
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
@@ -32,7 +33,9 @@ class Tracebacks:
         self._cell_name = cell_name
         self._home = f"{home.resolve()}/"
         paths = sysconfig.get_paths()
-        self._libraries = tuple(os.path.realpath(paths[key]) for key in ("stdlib", "purelib", "platlib"))
+        folders = [paths[key] for key in ("stdlib", "purelib", "platlib")]
+        folders += [site.getusersitepackages(), str(Path(__file__).parents[1])]
+        self._libraries = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
     def error(self, exception: BaseException) -> Error:
         """The error event of ``exception``."""

@@ -56,7 +56,8 @@ def unload(shell: InteractiveShell) -> None:
     transform.uninstall(shell)
     hints.uninstall(shell)
     for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank")):
-        shell.magics_manager.magics[kind].pop(name, None)
+        if _owner(shell, kind, name).startswith("jupyter_dtrain"):
+            del shell.magics_manager.magics[kind][name]
 
 
 def _owners(shell: InteractiveShell) -> dict[str, str]:
@@ -64,14 +65,19 @@ def _owners(shell: InteractiveShell) -> dict[str, str]:
     owners = {}
     for name in CELL_NAMES:
         for kind in ("cell", "line"):
-            function: Any = shell.magics_manager.magics[kind].get(name)
-            module = getattr(function, "__module__", None)
-            owner = getattr(function, "__self__", None)
-            if owner is not None:
-                module = type(owner).__module__
-            if function is not None and not str(module).startswith("jupyter_dtrain"):
-                owners[name] = str(module)
+            owner = _owner(shell, kind, name)
+            if owner and not owner.startswith("jupyter_dtrain"):
+                owners[name] = owner
     return owners
+
+
+def _owner(shell: InteractiveShell, kind: str, name: str) -> str:
+    """The module whose magic stands under ``name``, empty if there is none."""
+    function: Any = shell.magics_manager.magics[kind].get(name)
+    if function is None:
+        return ""
+    owner = getattr(function, "__self__", None)
+    return str(getattr(function, "__module__", None) if owner is None else type(owner).__module__)
 
 
 __all__ = ["VERBS", "load", "unload"]

@@ -10,6 +10,7 @@ from IPython.core.magic import Magics, magics_class
 from ..failures import BadRequest, NoWorld
 from ..lifecycle import current
 from ..session import Session
+from ..syntax import check_syntax
 from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
 from .worlds import start_world
 
@@ -41,6 +42,7 @@ class CellMagics(Magics):
             raise BadRequest("The cell is empty: write below the first line what the ranks shall run.")
         if args.pull and args.no_wait:
             raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
+        check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
         inputs = self._inputs(args.inputs)
         session = self._session()
         before = session.last_run

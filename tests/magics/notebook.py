@@ -132,6 +132,7 @@ class Notebook:
     """A kernel in a folder, with cells that can be run."""
 
     def __init__(self, folder: Path, **env: str) -> None:
+        self.folder = folder
         self.manager = KernelManager(kernel_spec_manager=ThisPython())
         self.manager.start_kernel(cwd=str(folder), env={**os.environ, **env})
         self.client: BlockingKernelClient = self.manager.client()
@@ -185,6 +186,13 @@ class Notebook:
         answer = cell.reply["user_expressions"]["value"]
         assert answer["status"] == "ok", answer
         return ast.literal_eval(answer["data"]["text/plain"])
+
+    def size_of(self, message: dict[str, Any]) -> int:
+        """Bytes of a message as it travels: headers, contents, signature."""
+        packed = self.client.session.serialize(
+            {key: message[key] for key in ("header", "parent_header", "metadata", "content")}
+        )
+        return sum(len(part) for part in packed)
 
     def interrupt(self) -> None:
         """Press the stop button."""

@@ -1,0 +1,266 @@
+"""What a cell's output looks like in a notebook: lines, displays, results."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import pytest
+
+RANK = "import os\nrank = int(os.environ['RANK'])\n"
+
+
+def test_equal_lines_come_once_with_the_ranks_that_said_them(ranks):
+    """Different lines come each with its own."""
+    cell = ranks.ok(
+        f"%%distributed\n{RANK}print('all alike')\nprint(f'I am {{rank}}')\nprint('two' if rank else 'one')"
+    )
+
+    assert sorted(cell.lines) == sorted(
+        ["[0-2] all alike", "[0] I am 0", "[1] I am 1", "[2] I am 2", "[0] one", "[1-2] two"]
+    )
+    for rank in range(3):
+        mine = [line.split("] ")[1] for line in cell.lines if str(rank) in _ranks(line)]
+        assert mine == ["all alike", f"I am {rank}", "two" if rank else "one"]
+
+
+def _ranks(line):
+    """The digits that ``[0-2]`` stands for."""
+    label = line[1 : line.index("]")]
+    return "012" if label == "0-2" else "12" if label == "1-2" else "01" if label == "0-1" else label
+
+
+def test_a_world_of_one_rank_needs_no_labels(open_notebook):
+    """Its cells look like any other cell."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain")
+    notebook.ok("%distributed start -n 1")
+    cell = notebook.ok("%%distributed\nprint('hello')\nprint('more', end='')\n6 * 7")
+
+    assert cell.lines == ["hello", "more"]
+    assert cell.display_texts == ["42"]
+
+
+def test_standard_error_keeps_its_kind(ranks):
+    """Front ends show it in another colour."""
+    cell = ranks.ok(
+        "%%distributed\nimport sys\nprint('fine')\nprint('careful', file=sys.stderr)\nos.write(2, b'raw\\n')"
+    )
+
+    assert cell.lines == ["[0-2] fine"]
+    assert sorted(cell.err.splitlines()) == ["[0-2] careful", "[0-2] raw"]
+
+
+def test_output_of_child_processes_and_native_code_comes_too(ranks):
+    """Whatever is written to a rank's standard output."""
+    cell = ranks.ok("%%distributed\nimport subprocess\nsubprocess.run(['echo', 'child'])\n!echo shell\nprint('python')")
+
+    assert [line for line in cell.lines if "child" in line] == ["[0-2] child"]
+    assert "[0-2] shell" in cell.lines
+    assert "[0-2] python" in cell.lines
+
+
+def test_lines_come_while_the_cell_runs(ranks):
+    """Not at its end."""
+    cell = ranks.send(
+        "%%distributed\nimport pathlib, time\nprint('begun', flush=True)\n"
+        "while not pathlib.Path('seen').exists(): time.sleep(0.01)\nprint('ended')"
+    )
+    cell.wait_for(lambda cell: "[0-2] begun" in cell.out)
+    during = (cell.lines, cell.reply)
+    (ranks.folder / "seen").touch()
+    cell.wait()
+
+    assert during == (["[0-2] begun"], None)
+    assert cell.lines == ["[0-2] begun", "[0-2] ended"]
+
+
+def test_the_first_line_does_not_wait_for_the_end_of_its_cell(ranks):
+    """Thirty cells that print and then take a while; how long each line took is printed."""
+    delays, before_end = [], 0
+    for _ in range(30):
+        cell = ranks.ok(
+            "%%distributed\nimport os, time\nprint(time.time() if os.environ['RANK'] == '0' else '', flush=True)\ntime.sleep(0.3)"
+        )
+        texts = [
+            (at, message["content"]["text"])
+            for at, message in zip(cell.arrived, cell.messages, strict=True)
+            if message["msg_type"] == "stream"
+        ]
+        at, text = next((at, text) for at, text in texts if "[0]" in text)
+        printed = float(next(line for line in text.splitlines() if line.startswith("[0]")).split()[1])
+        delays.append(at - printed)
+        before_end += cell.arrived[-1] - at > 0.15
+    delays.sort()
+    print(
+        f"first line: median {delays[15] * 1000:.1f} ms, p95 {delays[28] * 1000:.1f} ms, most {delays[29] * 1000:.1f} ms"
+    )
+
+    assert before_end >= 28
+
+
+def test_a_progress_bar_is_one_display_that_moves(ranks):
+    """Rank 0's stands for all; in the end the full bar is left."""
+    pytest.importorskip("tqdm")
+    cell = ranks.ok(
+        "%%distributed\nimport time\nfrom tqdm import tqdm\nfor step in tqdm(range(12)): time.sleep(0.1)\nprint('done')"
+    )
+
+    assert len(cell.displays) == 1
+    assert cell.displays[0]["metadata"]["dtrain"] == {"rank": 0}
+    assert cell.display_texts[0].startswith("[0] 100%|")
+    assert "12/12" in cell.display_texts[0]
+    assert 2 <= len(cell.of("update_display_data")) <= 12
+    assert cell.err == ""
+    assert cell.lines == ["[0-2] done"]
+
+
+def test_displays_carry_their_ranks(ranks):
+    """In their metadata, and in words above them; equal ones are one."""
+    cell = ranks.ok(
+        f"%%distributed\n{RANK}from IPython.display import HTML, display\n"
+        "display(HTML('<b>same</b>'))\ndisplay(HTML(f'<i>{rank}</i>'))"
+    )
+    shown = [(display["data"]["text/html"], display["metadata"]["dtrain"]) for display in cell.displays]
+
+    assert shown[0] == ("<b>same</b>", {"ranks": [0, 1, 2]})
+    assert sorted(shown[1:], key=str) == [(f"<i>{rank}</i>", {"rank": rank}) for rank in range(3)]
+    assert sorted(cell.lines) == ["[0-2]", "[0]", "[1]", "[2]"]
+
+
+def test_a_display_that_is_updated_stays_one(ranks):
+    """The handle of ``display`` works from a rank."""
+    cell = ranks.ok(
+        "%%rank 1\nfrom IPython.display import display\nhandle = display('first', display_id=True)\n"
+        "print('between')\nhandle.update('second')"
+    )
+
+    assert cell.display_texts == ["[1] 'second'"]
+    assert cell.lines == ["[1] between"]
+
+
+def test_clearing_output_leaves_what_came_after(ranks):
+    """A loop that draws anew has one output."""
+    cell = ranks.ok(
+        "%%rank 0\nfrom IPython.display import clear_output, display\n"
+        "for step in range(3):\n    clear_output(wait=True)\n    display(f'step {step}')"
+    )
+
+    assert [text for text in cell.display_texts if text] == ["[0] 'step 2'"]
+
+
+def test_equal_results_are_grouped(ranks):
+    """In the order of their lowest ranks."""
+    cell = ranks.ok(f"%%distributed\n{RANK}rank == 1")
+
+    assert cell.display_texts == ["[0,2] False", "[1] True"]
+    assert [display["metadata"]["dtrain"] for display in cell.displays] == [{"ranks": [0, 2]}, {"rank": 1}]
+
+
+def test_a_rich_result_keeps_all_its_representations(ranks):
+    """A table such as pandas makes: HTML for the notebook, text for the terminal."""
+    cell = ranks.ok(
+        "%%distributed\nclass Table:\n    def _repr_html_(self): return '<table></table>'\n"
+        "    def __repr__(self): return 'a  b\\n1  2'\nTable()"
+    )
+
+    assert len(cell.displays) == 1
+    assert cell.displays[0]["data"]["text/html"] == "<table></table>"
+    assert "a  b\n1  2" in cell.displays[0]["data"]["text/plain"]
+    assert cell.displays[0]["metadata"]["dtrain"] == {"ranks": [0, 1, 2]}
+
+
+def test_a_last_expression_with_a_semicolon_or_none_shows_nothing(ranks):
+    """As in any notebook."""
+    assert ranks.ok("%%distributed\n1 + 1;").said.strip() == ""
+    assert ranks.ok("%%distributed\nNone").said.strip() == ""
+
+
+def test_a_figure_comes_as_a_picture(ranks):
+    """matplotlib needs no set-up in a rank."""
+    pytest.importorskip("matplotlib")
+    cell = ranks.ok(
+        f"%%distributed -r 1\n{RANK}import matplotlib.pyplot as plt\nplt.figure(figsize=(2, 1), dpi=50)\nplt.plot([rank, 2]);",
+        patience=120,
+    )
+    picture = base64.b64decode(cell.displays[0]["data"]["image/png"])
+
+    assert len(cell.displays) == 1
+    assert picture.startswith(b"\x89PNG")
+    assert all(side > 20 for side in struct.unpack(">II", picture[16:24]))
+    assert cell.displays[0]["metadata"]["dtrain"] == {"rank": 1}
+    assert cell.lines == ["[1]"]
+
+
+def test_capture_around_a_cell_keeps_everything(ranks):
+    """Text, displays and results are in what was captured, and nothing below the cell."""
+    cell = ranks.ok(
+        "%%capture caught\n%%distributed\nimport sys\nfrom IPython.display import HTML, display\n"
+        "print('text')\nprint('trouble', file=sys.stderr)\ndisplay(HTML('<b>rich</b>'))\n6 * 7"
+    )
+    texts = ranks.value("[output.data.get('text/html', output.data['text/plain']) for output in caught.outputs]")
+
+    assert cell.said.strip() == ""
+    assert "[0-2] text\n" in ranks.value("caught.stdout")
+    assert ranks.value("caught.stderr") == "[0-2] trouble\n"
+    assert texts == ["<b>rich</b>", "[0-2] 42"]
+
+
+def test_capture_keeps_the_last_state_of_a_progress_bar_only(ranks):
+    """What cannot move is written once."""
+    ranks.ok(
+        "%%capture caught\n%%distributed\nimport time\nfor i in range(5):\n    print(f'\\rstep {i}', end='')\n    time.sleep(0.1)\nprint()"
+    )
+    text = ranks.value("caught.stdout + ''.join(output.data['text/plain'] for output in caught.outputs)")
+
+    assert "step 4" in text
+    assert "step 1" not in text
+
+
+def test_a_captured_cell_that_fails_fails(ranks):
+    """Its error is not swallowed with its text."""
+    cell = ranks.run("%%capture caught\n%%distributed\nprint('before')\n1 / 0")
+
+    assert cell.ename == "DistributedError"
+
+
+def test_text_that_is_redirected_goes_there(ranks):
+    """``contextlib.redirect_stdout`` around a run."""
+    ranks.ok(
+        "import contextlib, io, jupyter_dtrain\nbuffer = io.StringIO()\n"
+        "with contextlib.redirect_stdout(buffer):\n    jupyter_dtrain.current().run(\"print('kept')\")"
+    )
+
+    assert ranks.value("buffer.getvalue()") == "[0-2] kept\n"
+
+
+def test_the_bytes_that_are_sent_are_not_many_more_than_those_printed(ranks):
+    """400 lines of 60 characters from each of two ranks, all messages with their headers counted."""
+    payload = 2 * 400 * 60
+    cell = ranks.ok(
+        f"%%distributed -r 0,1\n{RANK}for number in range(400):\n    print(f'{{rank}} {{number:04}} '.ljust(59, 'x'))"
+    )
+    sent = sum(ranks.size_of(message) for message in cell.messages)
+    print(f"{payload} bytes printed, {sent} sent in {len(cell.messages)} messages: {sent / payload:.2f}")
+
+    assert len(cell.lines) == 800
+    assert sent <= 2 * payload
+
+
+def test_odd_characters_survive(ranks):
+    """Wide letters, colours, and what is no text at all."""
+    cell = ranks.ok(
+        "%%rank 0\nimport sys\nprint('größer 漢字 \\x1b[31mred\\x1b[0m')\nsys.stdout.flush()\nos.write(1, b'\\xff\\xfe\\n')\nprint('\\ud800')"
+    )
+    raw = "".join(content["text"] for content in cell.of("stream"))
+
+    assert "größer 漢字" in cell.out
+    assert "\x1b[31mred\x1b[0m" in raw
+    assert len(cell.lines) == 3
+
+
+def test_fifty_cells_in_a_row_come_out_in_order(ranks):
+    """Each below its own cell."""
+    cells = [ranks.ok(f"%%distributed\nprint('cell {number}')") for number in range(50)]
+
+    assert [cell.out for cell in cells] == [f"[0-2] cell {number}\n" for number in range(50)]

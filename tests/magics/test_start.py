@@ -1,0 +1,154 @@
+"""``%distributed start`` and ``stop``: what begins and ends a world, and what does not."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+NOTHING = "No world is running here"
+
+
+@pytest.fixture
+def empty(notebook):
+    """The notebook without a world, before and after."""
+    yield notebook
+    if NOTHING not in notebook.ok("%distributed").out:
+        notebook.ok("%distributed stop")
+
+
+def test_a_start_tells_how_far_it_is_in_one_line(empty):
+    """The line changes in place: a saved notebook has its last state only."""
+    cell = empty.ok("%distributed start -n 2")
+    first = cell.of("display_data")[0]["data"]["text/plain"]
+
+    assert len(cell.displays) == 1
+    assert "Starting world 'world': 0 of 2 ranks ready" in first
+    assert re.fullmatch(r"World 'world' is up: 2 ranks in [0-9.]+ s", cell.display_texts[0])
+    assert cell.out == cell.err == ""
+
+
+def test_a_second_start_is_refused_and_the_world_goes_on(empty):
+    """One notebook has one world at a time, unless it says otherwise."""
+    empty.ok("%distributed start -n 1")
+    empty.ok("%%distributed\nx = 1")
+    cell = empty.run("%distributed start -n 2")
+
+    assert cell.ename == "BadRequest"
+    assert "%distributed stop ends it" in cell.traceback
+    assert empty.ok("%%distributed\nx").display_texts == ["1"]
+
+
+def test_stop_ends_the_world_and_a_second_stop_says_that_there_is_none(empty):
+    """Nothing of the world is left when stop returns."""
+    empty.ok("%distributed start -n 1")
+    pid = empty.value("__import__('jupyter_dtrain').current().world.ranks[0].pid")
+    first, second = empty.ok("%distributed stop"), empty.run("%distributed stop")
+
+    assert first.out == "World 'world' has ended.\n"
+    assert second.ename == "NoWorld"
+    assert "%distributed start" in second.traceback
+    assert not Path(f"/proc/{pid}").exists()
+    assert NOTHING in empty.ok("%distributed status").out
+    assert "No world of yours" in empty.ok("%distributed list").out
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart", "interrupt", "stacks"])
+def test_verbs_that_need_a_world_say_that_there_is_none(empty, verb):
+    """And how to get one."""
+    cell = empty.run(f"%distributed {verb}")
+
+    assert cell.ename == "NoWorld"
+    assert "%distributed start" in cell.traceback
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("-n 0", "at least 1 rank"),
+        ("-n -3", "at least 1 rank"),
+        ("-n 9999", "more than the 1024"),
+        ("-n x", "'x'"),
+        ("-n", "expected one argument"),
+        ("--ranks 3", "unrecognized arguments: --ranks"),
+        ("--nam x", "unrecognized arguments: --nam"),
+        ("--name 'a/b'", "cannot name a world"),
+        ("--name ''", "cannot name a world"),
+        ("--name ../up", "cannot name a world"),
+        ("--env hunter2", "NAME=value"),
+        ("--env =hunter2", "NAME=value"),
+        ("--env MASTER_PORT=hunter2", "port number"),
+        ("--torch-backend x", "auto"),
+        ("--mpiexec missing-mpiexec", "missing-mpiexec"),
+        ("--name 'open", "No closing quotation"),
+    ],
+)
+def test_a_start_that_cannot_be_says_why_and_changes_nothing(empty, home, arguments, words):
+    """The cell fails with one message; no process and no folder comes of it."""
+    folder = home / "runtime" / "dtrain"
+    before = sorted(folder.iterdir()) if folder.exists() else []
+    cell = empty.run(f"%distributed start {arguments}")
+    assert cell.reply is not None
+
+    assert cell.reply["status"] == "error"
+    assert words in cell.said
+    assert "File " not in cell.said  # no frames of ours
+    assert "hunter2" not in cell.said or "MASTER_PORT" in arguments
+    assert NOTHING in empty.ok("%distributed").out
+    assert (sorted(folder.iterdir()) if folder.exists() else []) == before
+
+
+def test_names_and_variables_reach_the_world(empty):
+    """Values may hold spaces and equals signs; several may follow one ``--env``."""
+    empty.ok("%distributed start -n 1 --name my.world-1 --env A=1 'B=two words' --env C=x=y --torch-backend gloo")
+    cell = empty.ok("%%distributed\nimport os\n[os.environ[name] for name in 'ABC']")
+    status, listing = empty.ok("%distributed"), empty.ok("%distributed list")
+
+    assert cell.display_texts == ["['1', 'two words', 'x=y']"]
+    assert "World 'my.world-1': 1 rank;" in status.display_texts[0]
+    assert "my.world-1" in listing.display_texts[0]
+    assert "<table>" in listing.displays[0]["data"]["text/html"]
+
+
+def test_a_cell_without_a_world_starts_a_default_one_and_says_so(empty):
+    """The cell then runs on its ranks."""
+    cell = empty.ok("%%distributed\nimport os\nprint(os.environ['RANK'])")
+
+    assert "No world is running: starting one" in cell.lines[0]
+    assert "World 'world' is up" in cell.display_texts[0]
+    assert "[0] 0" in cell.lines
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("%%distributed\nx = (1 +", "never closed"),
+        ("%%distributed\n", "The cell is empty"),
+        ("%%distributed -i nowhere\n1", "no such variable"),
+        ("%%distributed --pull x --no-wait\n1", "--pull needs the end"),
+        ("%%distributed --timeout 0\n1", "not above 0"),
+        ("%%rank\n1", "RANKS"),
+    ],
+)
+def test_a_cell_that_cannot_run_starts_no_world(empty, cell, words):
+    """It is refused before anything is made for it."""
+    said = empty.run(cell).said
+
+    assert words in said
+    assert "starting one" not in said
+    assert NOTHING in empty.ok("%distributed").out
+
+
+def test_worlds_of_other_notebooks_are_told_of(empty, launch):
+    """Status names what runs elsewhere, and the list says which is here."""
+    elsewhere = launch(n=1, name="elsewhere")
+    status = empty.ok("%distributed").out
+    rows = empty.ok("%distributed list").display_texts[0].splitlines()
+    elsewhere.stop()
+
+    assert "1 world of yours run" in status
+    assert [row.split()[0] for row in rows[2:]] == ["elsewhere"]
+    assert not rows[2].endswith("yes")
+    assert os.getcwd() in rows[2]  # noqa: PTH109 — what the row must name

@@ -1,0 +1,167 @@
+"""What ``%distributed`` tells of a world, and how it steers one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jupyter_dtrain.magics import VERBS
+
+PIDS = "[rank.pid for rank in __import__('jupyter_dtrain').current().world.ranks]"
+WAIT = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_has_help(notebook, verb):
+    """``-h`` prints and does nothing, whether a world runs or not."""
+    cell = notebook.ok(f"%distributed {verb} -h")
+
+    assert cell.out.startswith(f"usage: %distributed {verb}")
+    assert "%%%" not in cell.out
+
+
+@pytest.mark.parametrize(
+    ("line", "usage"),
+    [
+        ("%distributed -h", "usage: %distributed [-h] VERB"),
+        ("%%distributed -h", "usage: %%distributed [-h] [-r RANKS]"),
+        ("%%distributed -h\n", "usage: %%distributed [-h] [-r RANKS]"),
+        ("%%distributed -h\nprint(1)", "usage: %%distributed [-h] [-r RANKS]"),
+        ("%%rank -h", "usage: %%rank [-h]"),
+        ("%%rank -h\nprint(1)", "usage: %%rank [-h]"),
+    ],
+)
+def test_help_is_given_with_a_body_and_without(notebook, line, usage):
+    """IPython itself refuses a cell magic without a body; ours answers."""
+    cell = notebook.ok(line)
+
+    assert cell.out.startswith(usage)
+    assert "%%%" not in cell.out
+    assert all(f"  {verb.name} " in cell.out or f"  {verb.name}\n" in cell.out for verb in VERBS if "VERB" in usage)
+
+
+def test_an_unknown_verb_names_those_that_exist(notebook):
+    """A usage error, not a traceback."""
+    said = notebook.run("%distributed strat").said
+
+    assert "'strat'" in said
+    assert all(verb.name in said for verb in VERBS)
+
+
+def test_no_verb_means_status(ranks):
+    """A table of the ranks, as text and as HTML."""
+    bare, status = ranks.ok("%distributed"), ranks.ok("%distributed status")
+    pids = ranks.value(PIDS)
+    rows = status.display_texts[0].splitlines()
+
+    assert [row.split()[0] for row in rows[2:]] == ["0", "1", "2"]
+    assert [int(row.split()[4]) for row in rows[2:]] == pids
+    assert all(row.endswith("idle") for row in rows[2:])
+    assert status.displays[0]["data"]["text/html"].count("<tr>") == 4
+    assert bare.display_texts[0].splitlines()[1:] == rows[1:]
+
+
+def test_status_and_stacks_tell_what_runs(ranks):
+    """Ranks at the same place are told once, by the lines of the cell."""
+    idle = ranks.ok("%distributed stacks").out
+    code = f"%%distributed --no-wait\nimport os\ndef wait():\n    {WAIT.replace(chr(10), chr(10) + '    ')}\n"
+    code += "print('in', flush=True)\nif os.environ['RANK'] == '0':\n    wait()\nelse:\n    wait()"
+    running = ranks.ok(code)
+    running.wait_for(lambda cell: "[0-2] in" in cell.out)
+    status = ranks.ok("%distributed").display_texts[0]
+    stacks = ranks.ok("%distributed stacks").out
+    one = ranks.ok("%distributed stacks -r -1").out
+    ranks.ok("open('go', 'w').close()")
+    ranks.ok("%%distributed\n1")
+    ranks.ok("import os; os.unlink('go')")
+
+    assert idle == "ranks 0-2: idle\n"
+    assert status.splitlines()[0].count("running") == 1
+    assert [row.split()[-1] for row in status.splitlines()[2:]] == ["running"] * 3
+    assert re.findall(r"^(ranks? [0-9-]+): running$", stacks, re.MULTILINE) == ["rank 0", "ranks 1-2"]
+    assert "line 7: wait()" in stacks
+    assert "line 9: wait()" in stacks
+    assert "line 4 in wait: while not" in stacks
+    assert "engine/" not in stacks
+    assert one.startswith("rank 2: running")
+
+
+def test_the_interrupt_verb_ends_a_cell_that_nobody_waits_for(ranks):
+    """Its end is told in its own output, and variables stay."""
+    running = ranks.ok("%%distributed --no-wait\nstage = 'kept'\nprint('in', flush=True)\nimport time; time.sleep(600)")
+    running.wait_for(lambda cell: "[0-2] in" in cell.out)
+    verb = ranks.ok("%distributed interrupt")
+    running.wait_for(lambda cell: "KeyboardInterrupt" in cell.err)
+
+    assert verb.said.strip() == ""
+    assert ranks.ok("%%distributed\nstage").display_texts == ["[0-2] 'kept'"]
+
+
+def test_a_restart_gives_fresh_ranks_to_the_same_world(ranks):
+    """Other processes, no variables, the same names."""
+    ranks.ok("%%distributed\nx = 1")
+    before = ranks.value(PIDS)
+    cell = ranks.ok("%distributed restart")
+    after = ranks.value(PIDS)
+
+    assert re.fullmatch(r"World 'world' is up: 3 ranks in [0-9.]+ s", cell.display_texts[-1])
+    assert len(cell.displays) == 1
+    assert not set(before) & set(after)
+    assert ranks.ok("%%distributed\n'x' in globals()").display_texts == ["[0-2] False"]
+
+
+@pytest.fixture
+def auto(ranks):
+    """Every plain cell goes to the ranks, for one test."""
+    told = ranks.ok("%distributed auto on").out
+    assert "%%local" in told
+    yield ranks
+    ranks.ok("%distributed auto off")
+
+
+def test_auto_mode_sends_plain_cells_to_the_ranks(auto):
+    """Also those that begin with blank lines, comments, ``!`` or a magic of IPython's."""
+    size = auto.ok("import os\nint(os.environ.get('WORLD_SIZE', 0))")
+    blank = auto.ok("\n\n# a comment\nprint('here')")
+    shell = auto.ok("!echo $WORLD_SIZE")
+    line = auto.ok("%time y = 1")
+
+    assert size.display_texts == ["[0-2] 3"]
+    assert blank.lines == ["[0-2] here"]
+    assert shell.lines == ["[0-2] 3"]
+    assert any("Wall time" in text for text in line.lines)
+    assert auto.ok("%%local\n'y' in globals()").display_texts == ["False"]
+
+
+def test_auto_mode_leaves_cells_that_steer_the_notebook_alone(auto):
+    """The magics by which one gets out of it, and cells of other cell magics."""
+    local = auto.ok("%%local\nimport os; 'WORLD_SIZE' in os.environ")
+    status = auto.ok("%distributed")
+    load = auto.ok("%load_ext jupyter_dtrain")
+    explicit = auto.ok("%%rank 1\n1 + 1")
+    other = auto.ok("%%writefile here.txt\nno Python at all")
+
+    assert local.display_texts == ["False"]
+    assert status.display_texts[0].startswith("World 'world'")
+    assert "already loaded" in load.out
+    assert explicit.display_texts == ["[1] 2"]
+    assert other.out == "Writing here.txt\n"
+
+
+def test_an_empty_cell_does_nothing_in_auto_mode(auto):
+    """Front ends send them."""
+    assert auto.ok("").said.strip() == ""
+    assert auto.ok("\n  \n").said.strip() == ""
+
+
+def test_local_keeps_a_cell_here_and_off_ends_auto_mode(ranks):
+    """``%%local`` may also stand where auto mode is off."""
+    ranks.ok("%distributed auto on")
+    ranks.ok("%distributed auto off")
+    plain = ranks.ok("import os\n'WORLD_SIZE' in os.environ")
+
+    assert plain.display_texts == ["False"]
+    assert ranks.ok("%%local\nkept = 3\nkept").display_texts == ["3"]
+    assert ranks.value("kept") == 3
+    assert "on, off" in ranks.run("%distributed auto").said or "{on,off}" in ranks.run("%distributed auto").said

@@ -1,0 +1,68 @@
+"""What the tests of sessions share."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain import DistributedError, Run, Session
+
+PATIENCE = 20.0
+"""Seconds that a condition may take to come true on a busy machine."""
+
+
+def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Wait until ``condition()`` is true and give its value; fail after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
+    return value
+
+
+def run(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
+    """Run ``code`` without a view."""
+    return session.run(code, ranks, view=None, **options)
+
+
+def fail(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
+    """Run ``code``, which must fail; the run."""
+    with pytest.raises(DistributedError) as caught:
+        session.run(code, ranks, view=None, **options)
+    return caught.value.run
+
+
+def begin(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
+    """Start ``code`` without waiting for its end; returns once it has begun on every rank."""
+    started = session.run(f"print('begun', flush=True)\n{code}", ranks, wait=False, view=None, **options)
+    until(lambda: all(totals.bytes for totals in started.totals.values()))
+    return started
+
+
+def shown(run: Run) -> dict[int, str]:
+    """The results as text, by rank."""
+    return {rank: result.data["text/plain"] for rank, result in run.results.items()}
+
+
+def values(run: Run) -> dict[int, Any]:
+    """The results as plain Python values, by rank."""
+    return {rank: ast.literal_eval(text) for rank, text in shown(run).items()}
+
+
+def texts(run: Run) -> dict[int, str]:
+    """All text by rank."""
+    return {rank: run.text(rank) for rank in run.ranks}
+
+
+def same(value: Any, ranks: int = 3) -> dict[int, Any]:
+    """``value`` on each of so many ranks."""
+    return dict.fromkeys(range(ranks), value)
+
+
+def pids(session: Session) -> dict[int, int]:
+    """The process of each rank."""
+    return {rank.rank: rank.pid for rank in session.world.ranks}

@@ -1,0 +1,49 @@
+"""What needs a keyboard, or would end a rank, ends at once with the cure."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.session.helpers import fail, pids, run, same
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("input()", "input()"),
+        ("input('name? ')", "input()"),
+        ("import getpass; getpass.getpass()", "getpass()"),
+        ("from getpass import getpass; getpass('secret: ')", "getpass()"),
+        ("breakpoint()", "breakpoint()"),
+        ("import pdb; pdb.set_trace()", "pdb.set_trace()"),
+        ("%debug", "%debug"),
+        ("%%debug\n1 + 1", "%debug"),
+        ("%pdb on", "%pdb"),
+    ],
+)
+def test_what_asks_a_person_names_the_cure(world, code, what):
+    """On every rank, without waiting for anybody."""
+    cell = fail(world, code)
+
+    assert {f"{what} needs a keyboard"} == {error.evalue[: len(what) + 17] for error in cell.errors.values()}
+    assert {True} == {"%%distributed -i NAMES" in error.evalue for error in cell.errors.values()}
+    assert [0, 1, 2] == sorted(cell.errors)
+
+
+@pytest.mark.parametrize("code", ["exit()", "quit()", "exit", "quit"])
+def test_leaving_is_refused(world, code):
+    """A rank that left would be a hole in the world."""
+    before = pids(world)
+    cell = fail(world, code)
+
+    assert {True} == {"%distributed stop" in error.evalue for error in cell.errors.values()}
+    assert before == pids(world)
+
+
+def test_sys_exit_is_an_error_and_the_rank_lives(world):
+    """As in a notebook."""
+    cell = fail(world, "import sys; alive = 1; sys.exit(3)")
+
+    assert same(("SystemExit", "3")) == {rank: (e.ename, e.evalue) for rank, e in cell.errors.items()}
+    assert same(1) == world["alive"]
+    assert run(world, "1").outcome == "ok"

@@ -1,0 +1,143 @@
+"""A part of a world is killed: what goes on, what ends, and who is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain import Run, Session, WorldLost
+from tests.processes import wait_until_gone
+from tests.steward.until import child_named, runs, state_of, steward_of, until, watch_of
+
+
+def sleep_everywhere(session: Session) -> Run:
+    """A cell that does not end by itself, once every rank is in it."""
+    run = session.run("import time; time.sleep(60)", wait=False, view=None)
+    assert until(lambda: sorted(run.spool) == run.ranks)
+    return run
+
+
+def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
+    """SIGKILL: no process is left, the running cell ends as lost at once, and further calls say what is the case."""
+    session = launch(n=2)
+    run = sleep_everywhere(session)
+    steward_of(session).kill()
+    ended = run.wait(session.settings.request_timeout / 2)
+
+    assert ended
+    assert run.outcomes == {0: "lost", 1: "lost"}
+    assert wait_until_gone(mark) == []
+    with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
+        session.run("1", view=None)
+    with pytest.raises(WorldLost):
+        session.pull("x")
+    with pytest.raises(WorldLost):
+        session.restart()
+
+
+def test_a_session_can_be_stopped_after_its_steward_was_killed(launch, mark) -> None:
+    """stop then only tidies up, and waits for no answer: the request to the steward would take its whole time."""
+    session = launch(n=1)
+    steward = steward_of(session)
+    steward.kill()
+    gone = until(lambda: not runs(steward))
+    asked: list[str] = []
+    ask = session._steward.ask
+    session._steward.ask = lambda op, **arguments: (asked.append(op), ask(op, **arguments))[1]
+    session.stop()
+
+    assert gone
+    assert "stop" not in asked
+    assert session.closed
+    assert wait_until_gone(mark) == []
+
+
+def test_a_steward_that_is_asked_to_end_ends_the_world_in_order(launch, mark) -> None:
+    """SIGTERM: neither process nor folder is left, and the session knows why."""
+    session = launch(n=2)
+    run = sleep_everywhere(session)
+    steward_of(session).terminate()
+    ended = run.wait(8)
+
+    assert ended
+    assert run.outcomes == {0: "lost", 1: "lost"}
+    assert wait_until_gone(mark) == []
+    assert not Path(session.request.folder).exists()
+    with pytest.raises(WorldLost, match="the steward was asked to end"):
+        session.run("1", view=None)
+
+
+def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
+    """mpiexec is killed: cells go on and run, nobody can be replaced, deaths are still seen, stop leaves nothing."""
+    session = launch(n=3)
+    run = session.run("import time; time.sleep(1); 'slept'", wait=False, view=None)
+    child_named(session, "prterun").kill()
+    noticed = until(lambda: not state_of(session)["healable"])
+    run.wait(20)
+    again = session.run("6 * 7", view=None)
+    last = sleep_everywhere(session)
+    os.kill(session.world.ranks[1].pid, signal.SIGKILL)
+    told = until(lambda: last.outcomes.get(1) == "lost")
+    watch_of(session, 2).kill()
+    told_too = until(lambda: last.outcomes.get(2) == "lost")
+
+    assert noticed
+    assert (run.outcome, again.outcome) == ("ok", "ok")
+    assert told
+    assert told_too
+    assert [rank.state for rank in session.world.ranks] == ["running", "dead", "dead"]
+    session.stop()
+    assert wait_until_gone(mark) == []
+
+
+def test_a_world_whose_controller_is_killed_ends_with_a_reason(launch, mark) -> None:
+    """Without the controller no rank can be reached: the world ends, and says so."""
+    session = launch(n=2)
+    run = sleep_everywhere(session)
+    child_named(session, "ipyparallel.controller").kill()
+    ended = run.wait(8)
+
+    assert ended
+    assert run.outcomes == {0: "lost", 1: "lost"}
+    with pytest.raises(WorldLost, match="controller ended with -9"):
+        session.run("1", view=None)
+    assert wait_until_gone(mark) == []
+
+
+def test_a_rank_whose_watch_is_killed_is_told_as_dead(launch, mark) -> None:
+    """The rank dies with its watch, and nobody is left to report it but the steward. The others live on."""
+    session = launch(n=2)
+    run = sleep_everywhere(session)
+    rank = session.world.ranks[1]
+    watch_of(session, 1).kill()
+    died = until(lambda: not runs(rank.pid))
+    told = until(lambda: run.outcomes.get(1) == "lost")
+    session.interrupt()
+    run.wait(20)
+
+    assert died
+    assert told
+    assert run.outcomes == {0: "interrupted", 1: "lost"}
+    assert session.world.ranks[1].state == "dead"
+    assert "rank 1" in session.world.ranks[1].words
+    assert session.run("1", ranks=0, view=None).outcome == "ok"
+    session.stop()
+    assert wait_until_gone(mark) == []
+
+
+def test_ranks_that_die_together_with_much_to_say_are_all_told(launch, mark) -> None:
+    """Each report is tens of kilobytes, and mpiexec carries them over one pipe: none is torn."""
+    session = launch(n=4)
+    code = "import os, signal; os.write(1, b'last words\\n' * 5000); os.kill(os.getpid(), signal.SIGKILL)"
+    run = session.run(code, wait=False, view=None)
+    ended = run.wait(20)
+    said = [rank.words for rank in session.world.ranks]
+    session.stop()
+
+    assert ended
+    assert run.outcomes == dict.fromkeys(range(4), "lost")
+    assert all(words.startswith(f"rank {rank} was killed (SIGKILL)") for rank, words in enumerate(said))
+    assert wait_until_gone(mark) == []

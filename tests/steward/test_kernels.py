@@ -1,0 +1,84 @@
+"""A notebook's kernel that started a world, and ends in one of the ways in which kernels end."""
+
+from __future__ import annotations
+
+from jupyter_dtrain import channels, worlds
+from tests.processes import processes_of, wait_until_gone
+from tests.steward.until import runs, until
+
+START = """
+from jupyter_dtrain import Session
+session = Session.start(n=2)
+session.run("x = 1", view=None)
+print(session.name)
+"""
+
+
+def find(name: str) -> worlds.Listing:
+    """The world of that name, which must be there."""
+    return next(listing for listing in worlds.list_worlds() if listing.name == name)
+
+
+def test_a_kernel_that_is_shut_down_for_good_takes_its_world_along(open_notebook, mark) -> None:
+    """shutdown_request with restart=False."""
+    notebook = open_notebook()
+    notebook.run(START)
+    notebook.manager.shutdown_kernel(now=False)
+
+    assert wait_until_gone(mark) == []
+
+
+def test_a_kernel_that_is_restarted_leaves_its_world_to_the_lease(open_notebook, mark) -> None:
+    """restart_kernel: the world lives on, and ends once the lease is over; the new kernel has nothing to do with it."""
+    notebook = open_notebook(JUPYTER_DTRAIN_LEASE="4")
+    world = find(notebook.run(START).strip())
+    notebook.manager.restart_kernel(now=False)
+    notebook.client.wait_for_ready(timeout=60)
+    after = runs(world.steward)
+    notebook.run("import jupyter_dtrain")
+
+    assert after
+    assert until(lambda: not runs(world.steward))
+    assert processes_of(world.id) == []
+    notebook.manager.shutdown_kernel(now=False)
+    assert wait_until_gone(mark) == []
+
+
+def test_a_world_whose_kernel_was_killed_ends_with_its_lease(open_notebook, mark) -> None:
+    """SIGKILL to the kernel, and a lease of three seconds."""
+    notebook = open_notebook(JUPYTER_DTRAIN_LEASE="3")
+    world = find(notebook.run(START).strip())
+    notebook.kill()
+
+    assert runs(world.steward)
+    assert wait_until_gone(mark) == []
+
+
+def test_a_world_whose_kernel_was_killed_can_be_stopped_by_another_client(open_notebook, mark) -> None:
+    """SIGKILL to the kernel, and the usual lease: the world is listed, answers, and ends when it is asked to."""
+    notebook = open_notebook()
+    world = find(notebook.run(START).strip())
+    kernel = notebook.manager.provisioner.pid
+    notebook.kill()
+    died = until(lambda: not runs(kernel))
+    steward = channels.StewardChannel(find(world.name).connection_file, timeout=10)
+    try:
+        state = steward.ask("state")
+        steward.ask("stop")
+    finally:
+        steward.close()
+
+    assert died
+    assert (state["phase"], state["size"]) == ("running", 2)
+    assert state["lease_left"] > 60
+    assert wait_until_gone(mark) == []
+    assert world.name not in [listing.name for listing in worlds.list_worlds()]
+
+
+def test_a_kernel_that_exits_by_itself_takes_its_world_along(open_notebook, mark) -> None:
+    """exit() in a cell, as a notebook user leaves a console."""
+    notebook = open_notebook()
+    notebook.run(START)
+    notebook.client.execute("exit()")
+
+    assert wait_until_gone(mark) == []

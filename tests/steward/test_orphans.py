@@ -1,0 +1,95 @@
+"""What a rank has started does not outlive it, however it was started."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from jupyter_dtrain import Session
+from tests.processes import wait_until_gone
+from tests.steward.until import PATIENCE, child_named, runs, steward_of, until
+
+START_CHILDREN = """
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "300"])
+detached = subprocess.Popen(["sleep", "300"], start_new_session=True)
+daemon = subprocess.run(
+    ["bash", "-c", "setsid nohup sleep 300 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+)
+stubborn = subprocess.Popen(["bash", "-c", "trap '' TERM INT HUP; while true; do sleep 1; done"])
+children = [child.pid, detached.pid, int(daemon.stdout), stubborn.pid]
+"""
+
+IGNORE_SIGNALS = """
+import signal, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+"""
+
+
+def start_children(session: Session) -> dict[int, list[int]]:
+    """Have every rank start processes; their ids."""
+    session.run(START_CHILDREN, view=None)
+    return session.pull("children")
+
+
+def test_stop_leaves_nothing_that_ranks_have_started(launch, mark) -> None:
+    """Children, detached ones, daemons, and such that ignore signals."""
+    session = launch(n=2)
+    children = start_children(session)
+    alive = [runs(pid) for pids in children.values() for pid in pids]
+    session.stop()
+
+    assert all(alive)
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_a_dead_rank_leaves_nothing_that_it_has_started(launch, mark) -> None:
+    """Its watch ends its children; those of the other rank go on."""
+    session = launch(n=2)
+    children = start_children(session)
+    os.kill(session.world.ranks[1].pid, signal.SIGKILL)
+    ended = until(lambda: not any(map(runs, children[1])))
+    others = [runs(pid) for pid in children[0]]
+    session.stop()
+
+    assert ended
+    assert all(others)
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_a_killed_steward_leaves_nothing_even_of_a_rank_that_will_not_end(launch, mark) -> None:
+    """The ranks ignore every signal that can be ignored, are in a loop, and have started processes."""
+    session = launch(n=2)
+    start_children(session)
+    run = session.run(f"{IGNORE_SIGNALS}\nwhile True: pass", wait=False, view=None)
+    began = until(lambda: sorted(run.spool) == run.ranks)
+    steward_of(session).kill()
+
+    assert began
+    assert wait_until_gone(mark, PATIENCE) == []
+
+
+@pytest.mark.parametrize("who", ["rank", "mpiexec"])
+def test_a_stopped_process_does_not_hold_up_the_end(launch, mark, who) -> None:
+    """SIGSTOP: such a process sees no SIGTERM."""
+    session = launch(n=2)
+    stopped = session.world.ranks[1].pid if who == "rank" else child_named(session, "prterun").pid
+    os.kill(stopped, signal.SIGSTOP)
+    session.stop()
+
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> None:
+    """Neither by ignoring SIGTERM nor by never leaving native code."""
+    session = launch(n=2)
+    run = session.run(f"{IGNORE_SIGNALS}\nwhile True: pass", wait=False, view=None)
+    began = until(lambda: sorted(run.spool) == run.ranks)
+    session.stop()
+
+    assert began
+    assert run.outcomes == {0: "lost", 1: "lost"}
+    assert wait_until_gone(mark, patience=0) == []

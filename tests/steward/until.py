@@ -1,0 +1,65 @@
+"""Waiting for what must come, and looking at what a world consists of."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import psutil
+
+from jupyter_dtrain import Session
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up on what must come; what it waits for comes much sooner."""
+
+
+def until(condition: Callable[[], object], patience: float = PATIENCE) -> bool:
+    """Whether ``condition`` came true within ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def steward_of(session: Session) -> psutil.Process:
+    """The steward of the session's world."""
+    return psutil.Process(session._listing.steward)
+
+
+def family(session: Session) -> list[psutil.Process]:
+    """All processes of the session's world, the steward first."""
+    steward = steward_of(session)
+    return [steward, *steward.children(recursive=True)]
+
+
+def child_named(session: Session, part: str) -> psutil.Process:
+    """The child of the steward whose command line holds ``part``."""
+    return next(child for child in steward_of(session).children() if any(part in word for word in child.cmdline()))
+
+
+def watch_of(session: Session, rank: int) -> psutil.Process:
+    """The watch of a rank: its parent process."""
+    watch = psutil.Process(session.world.ranks[rank].pid).parent()
+    assert watch is not None
+    return watch
+
+
+def runs(process: psutil.Process | int) -> bool:
+    """Whether the process is there, and not only waits to be collected by its parent."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there."""
+    return [process for process in processes if runs(process)]
+
+
+def state_of(session: Session) -> dict:
+    """What the steward answers."""
+    return session._steward.ask("state")
