@@ -20,9 +20,10 @@ import ipyparallel
 from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from .engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, watch_identity
+from .engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
 from .events import EVENTS_MESSAGE
 from .failures import WorldLost
+from .values import pack
 
 HELLO_PERIOD = 0.1
 """Seconds after which a greeting that was not answered is sent again."""
@@ -45,6 +46,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         super().__init__(str(connection_file), timeout=10)
         self._queue_handlers["dtrain_run_reply"] = self._resolve
         self._queue_handlers["dtrain_hello_reply"] = self._resolve
+        self._queue_handlers["dtrain_values_reply"] = self._resolve
 
     def activate(self, targets: Any = "all", suffix: str = "") -> None:
         """Ipyparallel would put its own magics into the notebook; they are not ours to add."""
@@ -84,11 +86,12 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 
     def run(self, engine: str, content: dict[str, Any], inputs: dict[str, bytes]) -> None:
         """Send a cell with the values that it needs. What becomes of it is told by events, never by the reply."""
+        packed, buffers = pack(inputs)
         self._send(
             self._mux_stream,
             RUN_MESSAGE,
-            content={**content, "inputs": list(inputs)},
-            buffers=list(inputs.values()),
+            content={**content, **packed},
+            buffers=buffers,
             ident=engine.encode(),
         )
 
@@ -112,9 +115,15 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         answer.add_done_callback(lambda _: self._forget(sent))
         return answer
 
-    def apply(self, engine: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call ``function`` on the main thread of an idle rank; an ipyparallel future."""
-        return self.send_apply_request(self._mux_stream, function, args, ident=engine.encode())
+    def values(self, engine: str, op: str, content: dict[str, Any], buffers: Iterable[bytes] = ()) -> Any:
+        """Ask the main thread of an idle rank about its namespace; the future's result is the whole reply."""
+        return self._send(
+            self._mux_stream,
+            VALUES_MESSAGE,
+            content={"op": op, **content},
+            buffers=list(buffers),
+            ident=engine.encode(),
+        )
 
     def _forget(self, future: Any) -> None:
         self._futures.pop(future.msg_id, None)

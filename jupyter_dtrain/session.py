@@ -39,7 +39,7 @@ from .lifecycle import open_sessions
 from .run import Run
 from .settings import Settings
 from .syntax import check_syntax
-from .values import check_variable, collect_pulled, pickle_values
+from .values import check_variable, collect_pulled, pack, pickle_values
 from .world import TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
@@ -304,10 +304,8 @@ class Session:
         Raises :class:`TransferFailed`, :class:`RanksBusy` and :class:`RanksDead`.
         """
         chosen = self._choose(ranks)
-        pickled = pickle_values(values)
-        from .engine.namespace import store_values
-
-        self._apply(chosen, store_values, pickled, doing=f"push {', '.join(values)}")
+        content, buffers = pack(pickle_values(values))
+        self._exchange(chosen, "store", content, buffers, doing=f"push {', '.join(values)}")
 
     def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
         """The value of ``name`` on ``ranks`` (default: all), by rank.
@@ -322,9 +320,7 @@ class Session:
         for name in names:
             check_variable(name)
         chosen = self._choose(ranks)
-        from .engine.namespace import fetch_values
-
-        answers = self._apply(chosen, fetch_values, names, doing=f"pull {', '.join(names)}")
+        answers = self._exchange(chosen, "fetch", {"names": names}, [], doing=f"pull {', '.join(names)}")
         return collect_pulled(names, answers)
 
     def __getitem__(self, name: str) -> dict[int, Any]:
@@ -333,34 +329,34 @@ class Session:
 
     def defined_on(self, name: str, timeout: float = 1.0) -> list[int]:
         """The ranks on which ``name`` is defined, among those that are idle; empty when they do not answer in time."""
-        from .engine.namespace import has_names
-
         with contextlib.suppress(Exception):
             world, channel = self._bound()
             busy = self._fold.busy()
             idle = [rank for rank in world.ranks if rank.state != "dead" and rank.rank not in busy]
-            asked = {rank.rank: channel.apply(rank.engine, has_names, [name]) for rank in idle}
+            asked = {rank.rank: channel.values(rank.engine, "has", {"names": [name]}) for rank in idle}
             deadline = time.monotonic() + timeout
-            return [rank for rank, future in asked.items() if future.result(max(0.0, deadline - time.monotonic()))]
+            answers = {rank: future.result(max(0.0, deadline - time.monotonic())) for rank, future in asked.items()}
+            return [rank for rank, answer in answers.items() if answer["content"]["names"]]
         return []
 
-    def _apply(self, ranks: list[int], function: Callable[..., Any], *args: Any, doing: str) -> dict[int, Any]:
+    def _exchange(
+        self, ranks: list[int], op: str, content: dict[str, Any], buffers: list[bytes], *, doing: str
+    ) -> dict[int, dict[str, Any]]:
+        """Ask the main threads of idle ranks; the whole reply of each. Raises :class:`TransferFailed` if one fails."""
         self._check_alive(ranks)
         busy = {rank: run for rank, run in self._fold.busy().items() if rank in ranks}
         if busy:
             raise RanksBusy(f"Cannot {doing}: {_still_work(busy)}.")
         world, channel = self._bound()
-        futures = {rank: channel.apply(world.ranks[rank].engine, function, *args) for rank in ranks}
+        futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
         deadline = time.monotonic() + self._settings.transfer_timeout
         answers: dict[int, Any] = {}
         failed: dict[str, list[int]] = {}
         for rank, future in futures.items():
             try:
                 answers[rank] = self._await_answer(rank, future, deadline)
-            except KeyboardInterrupt:
-                raise
-            except Exception as error:  # noqa: BLE001 — whatever the rank raised
-                failed.setdefault(str(getattr(error, "evalue", error)), []).append(rank)
+            except (RanksDead, TransferFailed) as error:
+                failed.setdefault(str(error), []).append(rank)
         if failed:
             raise TransferFailed(
                 f"Cannot {doing}. "
@@ -368,7 +364,7 @@ class Session:
             )
         return answers
 
-    def _await_answer(self, rank: int, future: Any, deadline: float) -> Any:
+    def _await_answer(self, rank: int, future: Any, deadline: float) -> dict[str, Any]:
         """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
         while not future.done():
             self._check_open()
@@ -379,7 +375,10 @@ class Session:
             if time.monotonic() > deadline:
                 raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
             future.wait(0.2)
-        return future.result()
+        answer: dict[str, Any] = future.result()
+        if answer["content"]["status"] != "ok":
+            raise TransferFailed(answer["content"]["words"])
+        return answer
 
     # Ending.
 

@@ -1,12 +1,16 @@
 """Values on their way between the notebook and the ranks, as pickles.
 
 Each value is pickled by itself, so that the one that cannot be is named, and nothing is sent unless all can be.
+
+Jupyter's messages are signed but for their buffers, in which the pickles travel; so their digests stand in the signed
+part, and nothing is unpickled that does not match.
 """
 
 from __future__ import annotations
 
+import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .failures import BadRequest, TransferFailed
@@ -38,11 +42,29 @@ def pickle_values(values: Mapping[str, Any]) -> dict[str, bytes]:
     return pickled
 
 
-def collect_pulled(names: list[str], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[int, Any]]:
-    """``{name: {rank: value}}`` from what ``fetch_values`` gave on each rank.
+def pack(pickled: Mapping[str, bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    """Named pickles as the content and the buffers of a message."""
+    buffers = list(pickled.values())
+    return {"names": list(pickled), "digests": [hashlib.sha256(data).hexdigest() for data in buffers]}, buffers
+
+
+def unpack(content: Mapping[str, Any], buffers: Iterable[Any]) -> dict[str, bytes]:
+    """The named pickles of a message. Raises :class:`TransferFailed` for a buffer that the signature does not cover."""
+    pickled = {}
+    for name, digest, buffer in zip(content["names"], content["digests"], buffers, strict=True):
+        data = bytes(buffer)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise TransferFailed(f"{name!r} is not what was signed, and was not read.")
+        pickled[name] = data
+    return pickled
+
+
+def collect_pulled(names: list[str], replies: Mapping[int, dict[str, Any]]) -> dict[str, dict[int, Any]]:
+    """``{name: {rank: value}}`` from the replies of the ranks to ``fetch``.
 
     Raises :class:`TransferFailed` naming every rank where a name is missing or cannot be pickled.
     """
+    answers = {rank: reply["content"] for rank, reply in replies.items()}
     problems = []
     for name in names:
         missing = [rank for rank, answer in answers.items() if name in answer["missing"]]
@@ -54,10 +76,8 @@ def collect_pulled(names: list[str], answers: Mapping[int, dict[str, Any]]) -> d
             problems.append(f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {reason}.")
     if problems:
         raise TransferFailed(" ".join(problems))
-    return {
-        name: {rank: _unpickle(name, rank, answer["values"][name]) for rank, answer in answers.items()}
-        for name in names
-    }
+    pickled = {rank: unpack(reply["content"], reply["buffers"]) for rank, reply in replies.items()}
+    return {name: {rank: _unpickle(name, rank, pickled[rank][name]) for rank in pickled} for name in names}
 
 
 def _unpickle(name: str, rank: int, data: bytes) -> Any:

@@ -26,10 +26,11 @@ from IPython.core.error import UsageError
 
 from ..events import Outcome, to_wire
 from ..frameworks import Framework
+from ..values import pack, unpack
 from .capture import DescriptorReader
 from .interrupts import Interrupts
-from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE
-from .namespace import store_values
+from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
+from .namespace import fetch_values, has_names, store_values
 from .recorder import Recorder
 from .tracebacks import Tracebacks
 
@@ -70,6 +71,10 @@ class Agent:
         kernel, shell = self._kernel, self._shell
         kernel.shell_handlers[RUN_MESSAGE] = self._run
         kernel.shell_handlers[HELLO_MESSAGE] = self._hello
+        kernel.shell_handlers[VALUES_MESSAGE] = self._values
+        # They would run past the recorder, and ipyparallel's unpickles what no signature covers.
+        for kind in ("execute_request", "apply_request"):
+            kernel.shell_handlers.pop(kind, None)
         kernel.control_handlers[REQUEST_MESSAGE] = self._request
         # The kernel would install Python's own SIGINT handler around every message.
         kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
@@ -98,6 +103,24 @@ class Agent:
     async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
         self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
 
+    async def _values(self, stream: Any, ident: Any, parent: Any) -> None:
+        content = parent["content"]
+        buffers: list[bytes] = []
+        answer: dict[str, Any] = {"status": "ok"}
+        try:
+            match content["op"]:
+                case "store":
+                    store_values(unpack(content, parent["buffers"]))
+                case "fetch":
+                    values, problems = fetch_values(content["names"])
+                    packed, buffers = pack(values)
+                    answer |= {**packed, **problems}
+                case "has":
+                    answer["names"] = has_names(content["names"])
+        except Exception as error:  # noqa: BLE001 — the asker gets it
+            answer = {"status": "error", "words": str(error)}
+        self._kernel.session.send(stream, "dtrain_values_reply", answer, parent, ident=ident, buffers=buffers)
+
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         content = parent["content"]
         run, code = int(content["run"]), str(content["code"])
@@ -107,7 +130,7 @@ class Agent:
         try:
             for framework in self._frameworks:
                 framework.before_cell(int(content["generation"]))
-            store_values(dict(zip(content["inputs"], map(bytes, parent["buffers"]), strict=True)))
+            store_values(unpack(content, parent["buffers"]))
             outcome = await self._execute(code)
         except KeyboardInterrupt:
             # The signal fell between the end of the cell and here: the cell itself has told its outcome.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 RUN_MESSAGE: Final = "dtrain_run"
-"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``, ``inputs`` (names of the pickles in the buffers)."""
+"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``, and the values that it needs as ``names`` and
+``digests`` of the pickles in the buffers."""
+VALUES_MESSAGE: Final = "dtrain_values"
+"""Shell message: ``op`` is ``store``, ``fetch`` or ``has``; ``names`` and, with pickles, ``digests`` as above."""
 HELLO_MESSAGE: Final = "dtrain_hello"
 """Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
 REQUEST_MESSAGE: Final = "dtrain_request"

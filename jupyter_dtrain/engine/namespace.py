@@ -19,8 +19,8 @@ def store_values(pickled: dict[str, bytes]) -> None:
     _namespace().update(values)
 
 
-def fetch_values(names: list[str]) -> dict[str, Any]:
-    """``values``: name → pickle; ``missing``: names that are not defined; ``failed``: name → why it cannot be sent."""
+def fetch_values(names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Name → pickle; and ``missing``: names that are not defined, ``failed``: name → why it cannot be sent."""
     namespace = _namespace()
     values: dict[str, bytes] = {}
     failed: dict[str, str] = {}
@@ -30,7 +30,7 @@ def fetch_values(names: list[str]) -> dict[str, Any]:
                 values[name] = cloudpickle.dumps(namespace[name], protocol=5)
             except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
                 failed[name] = f"{type(error).__name__}: {error}"
-    return {"values": values, "missing": [name for name in names if name not in namespace], "failed": failed}
+    return values, {"missing": [name for name in names if name not in namespace], "failed": failed}
 
 
 def has_names(names: list[str]) -> list[str]:

@@ -1,0 +1,185 @@
+"""A request that cannot be carried out gets a clear error and changes nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from jupyter_dtrain import BadRequest, BadSyntax, NoWorld
+from tests.session.helpers import begin, run, same, values
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (3, "There is no rank 3: this world has ranks 0 to 2"),
+        (-4, "There is no rank -4"),
+        ("3", "There is no rank 3"),
+        ("1-7", "There is no rank 7"),
+        ([0, 5], "There is no rank 5"),
+        ("2-1", "The range '2-1' is empty: write 1-2"),
+        ("", "No rank was named"),
+        ([], "No rank was named"),
+        ("first", "'first' names no rank"),
+        ("1.5", "'1.5' names no rank"),
+        (True, "True is not a rank"),
+        (1.0, r"1\.0 is not a rank"),
+        ([None], "None is not a rank"),
+    ],
+)
+def test_ranks_that_are_not_there_are_refused(world, ranks, words):
+    """Before anything is sent or numbered."""
+    before = world.last_run
+    with pytest.raises(BadRequest, match=words):
+        run(world, "touched = 1", ranks=ranks)
+
+    assert before is world.last_run
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("all", [0, 1, 2]),
+        (0, [0]),
+        (-1, [2]),
+        ("-1", [2]),
+        ("0,2", [0, 2]),
+        ("1-2", [1, 2]),
+        ([2, 0, 2], [0, 2]),
+        (range(2), [0, 1]),
+    ],
+)
+def test_a_cell_runs_on_the_ranks_that_are_named(world, ranks, expected):
+    """In every form, each rank once."""
+    cell = run(world, "import os; int(os.environ['RANK'])", ranks=ranks)
+
+    assert {rank: rank for rank in expected} == values(cell)
+    assert cell.ranks == expected
+
+
+@pytest.mark.parametrize("code", ["x = = 1", "def f(:\n  pass", "for", "%%time\n(", "'open", "a\0b"])
+def test_a_cell_that_does_not_parse_goes_to_no_rank(world, code):
+    """No number is used, and the ranks' histories do not know it."""
+    run(world, "'before'")
+    before = world.last_run
+
+    with pytest.raises(BadRequest):
+        run(world, code)
+
+    assert before is world.last_run
+    cell = run(world, "In[-2]")
+    assert cell.number == before.number + 1
+    assert same("'before'") == values(cell)
+
+
+def test_a_syntax_error_names_line_and_place(world):
+    """As Python does, and says that nothing was sent."""
+    with pytest.raises(BadSyntax, match="line 2: .*not sent to any rank") as caught:
+        run(world, "x = 1\ny = = 2")
+
+    assert (2, 5) == (caught.value.lineno, caught.value.offset)
+    assert "\n    y = = 2\n        ^" in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan])
+def test_a_timeout_that_cannot_be_is_refused(world, timeout):
+    """Zero, less, or no number."""
+    before = world.last_run
+
+    with pytest.raises(BadRequest, match="timeout must be above 0"):
+        run(world, "1", timeout=timeout)
+
+    assert before is world.last_run
+
+
+@pytest.mark.parametrize(("n", "words"), [(0, "at least 1 rank"), (-1, "at least 1 rank"), (True, "at least 1 rank")])
+def test_a_world_needs_a_rank(launch, n, words):
+    """And True is no number of ranks."""
+    with pytest.raises(BadRequest, match=words):
+        launch(n=n)
+
+
+def test_a_world_of_thousands_is_taken_for_a_slip(launch):
+    """9999 is refused before anything starts."""
+    with pytest.raises(BadRequest, match="9999 ranks are more than the 1024"):
+        launch(n=9999)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "../up", "a/b", "-n", ".hidden", "wörld", "x" * 41, "a\n", "a;rm"])
+def test_a_name_that_no_folder_should_have_is_refused(launch, name):
+    """The world's name becomes part of a folder's name."""
+    with pytest.raises(BadRequest, match="cannot name a world"):
+        launch(n=1, name=name)
+
+
+def test_a_name_that_is_taken_is_refused(launch, world):
+    """With the way on."""
+    with pytest.raises(BadRequest, match="running already: stop it, or choose another"):
+        launch(n=1, name=world.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"env": {"A=B": "1"}}, "cannot name an environment variable"),
+        ({"env": {"": "1"}}, "cannot name an environment variable"),
+        ({"env": {"A": "nul\0"}}, "cannot name an environment variable"),
+        ({"env": {"A": 1}}, "must map text to text"),
+        ({"env": {"MASTER_PORT": "no"}}, "MASTER_PORT must be a port"),
+        ({"env": {"MASTER_PORT": "70000"}}, "MASTER_PORT must be a port"),
+        ({"torch_backend": "mpi"}, "There is no torch backend 'mpi': use auto, nccl, gloo"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(launch, options, words):
+    """Before a folder is made or a process started."""
+    with pytest.raises(BadRequest, match=words):
+        launch(n=1, **options)
+
+
+def test_a_session_that_was_stopped_says_so(launch):
+    """Every call, a second stop included; what it ran stays readable."""
+    session = launch(n=1)
+    cell = run(session, "print('kept')")
+    unfinished = begin(session, "import time; time.sleep(60)")
+    session.stop()
+
+    for call in (
+        session.stop,
+        session.interrupt,
+        session.restart,
+        session.stacks,
+        lambda: run(session, "1"),
+        lambda: session.push({"a": 1}),
+        lambda: session["a"],
+        lambda: session.world,
+    ):
+        with pytest.raises(NoWorld, match="was stopped"):
+            call()
+    assert session.closed
+    assert "stopped" in repr(session)
+    assert cell.text(0) == "kept\n"
+    assert unfinished.outcome == "lost"
+    assert "its world was stopped" in unfinished.lost[0]
+
+
+def test_a_with_block_stops_its_world(launch):
+    """Also when the block fails."""
+    with pytest.raises(ZeroDivisionError), launch(n=1) as session:
+        run(session, "1")
+        raise ZeroDivisionError
+
+    assert session.closed
+
+
+def test_a_busy_world_shows_which_ranks_work(world, tmp_path):
+    """World.ranks has the states that people read."""
+    go = tmp_path / "go"
+    cell = begin(world, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)", ranks=1)
+    states = [rank.state for rank in world.world.ranks]
+    go.touch()
+
+    assert cell.wait(20)
+    assert ["idle", "running", "idle"] == states
+    assert ["idle", "idle", "idle"] == [rank.state for rank in world.world.ranks]
