@@ -65,6 +65,7 @@ class Fold:
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: list[Entry] = []
         self._left: dict[int, Entry] = {}
+        self._posted: list[Entry] = []
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._generation = 0
@@ -79,6 +80,7 @@ class Fold:
 
     def submit(self, entry: Entry) -> None:
         """Send the run as soon as its ranks are free."""
+        self._posted.append(entry)  # its ranks count as busy from now on
         self._queue.put(lambda: self._submit(entry))
 
     def interrupt(self, *, give_up_now: bool = False) -> None:
@@ -99,7 +101,7 @@ class Fold:
 
     def busy(self) -> dict[int, int]:
         """Ranks that work, and on which run; queued runs count as well."""
-        entries = [*self._left.values(), *list(self._entries)]
+        entries = [*list(self._left.values()), *list(self._posted), *list(self._entries)]
         return {rank: entry.run.number for entry in entries for rank in entry.run.unfinished}
 
     def left_behind(self) -> dict[int, int]:
@@ -159,6 +161,7 @@ class Fold:
 
     def _submit(self, entry: Entry) -> None:
         self._entries.append(entry)
+        self._posted.remove(entry)
         self._send_ready()
 
     def _send_ready(self) -> None:

@@ -11,6 +11,7 @@ its sessions started; one that restarts or crashes leaves them to their lease.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -110,14 +111,20 @@ class Session:
         except BaseException:
             worlds.remove_folders(request)
             raise
-        from .channels import StewardChannel
-
-        session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), request)
+        session = None
         try:
+            from .channels import StewardChannel
+
+            session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), request)
             session._await_ranks(0, progress or (lambda _: None))
             session._listener.start()
         except BaseException:
-            session._abandon_start()
+            if session is not None:
+                session._abandon_start()
+            else:
+                with contextlib.suppress(OSError):
+                    worlds.end_steward(os.getpgid(listing.steward))
+                worlds.remove_folders(request)
             with contextlib.suppress(OSError):
                 Path(request.spool).rmdir()
             raise
@@ -403,9 +410,10 @@ class Session:
         """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""
         if self._closed:
             raise NoWorld(f"World {self.name!r} was stopped already.")
-        with contextlib.suppress(WorldLost):
-            self._steward.ask("stop")
         self._fold.world_lost("its world was stopped")
+        if worlds.is_alive(self._listing):
+            with contextlib.suppress(WorldLost):
+                self._steward.ask("stop")
         if not self._await_steward_end():
             raise WorldLost(
                 f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there."
@@ -452,14 +460,14 @@ class Session:
                 if event is not None:
                     self._heard(event)
                     continue
+            if not worlds.is_alive(self._listing) and not self._closed:
+                self._lose("its steward has ended")
+                return
             now = time.monotonic()
             if now >= renew_at:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
                 with contextlib.suppress(WorldLost):
                     self._steward.ask("renew", last_run=self._next_run - 1)
-            if not worlds.is_alive(self._listing) and not self._closed:
-                self._lose("its steward has ended")
-                return
 
     def _heard(self, event: dict[str, Any]) -> None:
         match event["kind"]:
@@ -479,6 +487,8 @@ class Session:
         self._fold.world_lost(words)
 
     def _advance(self) -> int:
+        if self._lost:
+            raise WorldLost("There are no generations any more.")
         return int(self._steward.ask("advance")["generation"])
 
     def _bound(self) -> tuple[World, RanksChannel]:

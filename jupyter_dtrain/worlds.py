@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,8 @@ def make_folders(world_id: str) -> tuple[Path, Path]:
         for part in ("logs", "profile", "ipython"):
             (runtime / part).mkdir(mode=0o700)
     except OSError as error:
+        for folder in (runtime, spool):
+            shutil.rmtree(folder, ignore_errors=True)
         raise StartFailed(
             f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_DATA_DIR and JUPYTER_RUNTIME_DIR."
         ) from error
@@ -174,6 +177,10 @@ def make_request(
     port = variables.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > MAX_PORT:
         raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
+    try:
+        cwd = str(Path.cwd())
+    except OSError as error:
+        raise BadRequest("The working directory, which the ranks would share, is gone: change to another one.") from error
     chosen = choose_name(name)
     found = local.find_mpiexec(mpiexec)
     prune_spools(settings.spool_days)
@@ -186,7 +193,7 @@ def make_request(
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
         spool=str(spool),
-        cwd=str(Path.cwd()),
+        cwd=cwd,
         path=[str(Path(path).absolute()) for path in sys.path if path],
         env=variables,
         mpiexec=found,
@@ -205,8 +212,8 @@ def prune_spools(days: float) -> None:
     """Remove the spools of worlds that have ended and were last written to more than ``days`` ago."""
     alive = {listing.id for listing in list_worlds()}
     limit = time.time() - days * 86400
-    with contextlib.suppress(OSError):
-        for folder in spool_folder().iterdir():
+    for folder in spool_folder().glob("*/"):
+        with contextlib.suppress(OSError):
             if folder.name not in alive and _last_change(folder) < limit:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -246,8 +253,11 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
         steward = int(answer)
         created = psutil.Process(steward).create_time()
-    except (subprocess.TimeoutExpired, ValueError, psutil.Error) as error:
-        process.kill()
+    except BaseException as error:
+        end_steward(process.pid)
+        process.wait()
+        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+            raise
         log_text = (folder / "logs" / "steward.log").read_text(errors="replace")[-2000:]
         raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
     listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
@@ -256,6 +266,26 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         file.touch(mode=0o600)
         file.write_bytes(msgspec.json.encode(listing))
     return listing
+
+
+def end_steward(group: int, patience: float = 15.0) -> None:
+    """End a steward that nobody can talk to yet, by the process group that it began in, and wait for it."""
+    deadline = time.monotonic() + patience
+    with contextlib.suppress(OSError):
+        # Not SIGKILL: mpiexec is in that group, and takes its ranks along only when it is asked to end.
+        os.killpg(group, signal.SIGTERM)
+        while any(_in_group(process, group) for process in psutil.process_iter()):
+            if time.monotonic() > deadline:
+                os.killpg(group, signal.SIGKILL)
+                return
+            time.sleep(0.02)
+
+
+def _in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False
 
 
 _BOOTSTRAP = (

@@ -57,7 +57,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(self._pipes, recorder.write, recorder.shield)
+        descriptors = DescriptorReader(self._pipes, recorder)
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)

@@ -16,13 +16,12 @@ import io
 import os
 import selectors
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from jupyter_client.session import Session
 
 from ..events import ClearOutput, Display, Result
-from .interrupts import Shield
 from .recorder import Recorder
 
 
@@ -98,10 +97,9 @@ class _Bytes(io.RawIOBase):
 class DescriptorReader:
     """Reads the pipes behind descriptors 1 and 2."""
 
-    def __init__(self, pipes: dict[str, int], write: Callable[[str, str], None], shield: Shield) -> None:
+    def __init__(self, pipes: dict[str, int], recorder: Recorder) -> None:
         """``pipes``: stream name → read end, not blocking."""
-        self._write = write
-        self._shield = shield
+        self._recorder = recorder
         self._lock = threading.Lock()
         self._pipes = pipes
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in pipes}
@@ -131,7 +129,7 @@ class DescriptorReader:
 
     def _read(self, name: str) -> bool:
         """Read what is there; False once the pipe has ended."""
-        with self._shield, self._lock:
+        with self._recorder.shield, self._lock:
             while True:
                 try:
                     data = os.read(self._pipes[name], 1 << 16)
@@ -139,7 +137,9 @@ class DescriptorReader:
                     return True
                 if not data:
                     return False
-                self._write(name, self._decoders[name].decode(data))
+                self._recorder.write(name, self._decoders[name].decode(data))
+                # It may be the last words of native code: in the pipe they were safe from this process's death.
+                self._recorder.flush()
 
 
 class EventSession(Session):

@@ -53,6 +53,7 @@ class Interrupts:
         self._awaited: asyncio.Future[Any] | None = None
         self.requested = False
         """Whether the cell that runs (or ran last) was interrupted."""
+        self._arrived = False
 
     def install(self) -> None:
         """Take over SIGINT. Main thread only."""
@@ -61,7 +62,7 @@ class Interrupts:
     @contextlib.contextmanager
     def enabled(self) -> Iterator[None]:
         """User code runs inside: SIGINT raises KeyboardInterrupt."""
-        self.requested = False
+        self.requested = self._arrived = False
         self._on = True
         try:
             yield
@@ -78,19 +79,25 @@ class Interrupts:
             self._awaited = None
 
     def send(self) -> bool:
-        """Interrupt the cell that runs, from any thread; False when none does."""
+        """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
+
+        Call it again until it has: a cell that runs no user code yet is not interrupted, and a signal that falls just
+        before a blocking call begins is noticed when the next one breaks that call.
+        """
         if not self._on:
             return False
+        if self._arrived:
+            return True
         self.requested = True
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
-        return True
+        return False
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
         if not self._on or self._shield.holds():
             return
-        self.requested = True
+        self.requested = self._arrived = True
         awaited = self._awaited
         if awaited is not None and not self._runs_cell(frame):
             awaited.get_loop().call_soon_threadsafe(awaited.cancel)

@@ -270,7 +270,7 @@ class Recorder:
         while True:
             with self._lock:
                 opened = self._current
-                if not self._pending and (opened is None or not opened.batch):
+                if not self._closing and not self._pending and (opened is None or not opened.batch):
                     late = opened is not None and opened.announced < opened.seq
                     self._wake.wait(TOTALS_PERIOD if late else None)
                 if self._closing:

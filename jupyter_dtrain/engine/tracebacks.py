@@ -23,6 +23,7 @@ CellName = Callable[[str], str | None]
 MAX_TEXT = 20_000
 """Characters of an exception's message that are kept."""
 MAX_FRAMES = 200
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 class Tracebacks:
@@ -60,7 +61,7 @@ class Tracebacks:
         for frame, line in steps:
             code = frame.f_code
             name = self._cell_name(code.co_filename)
-            if name is None and not frames:
+            if name is None and (not frames or code.co_filename.startswith(_PACKAGE)):
                 continue
             own = name is not None or self._is_own(code.co_filename)
             source = linecache.getline(code.co_filename, line or 0).strip()

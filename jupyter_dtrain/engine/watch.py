@@ -58,7 +58,8 @@ class Watch:
         self._pipes = pipes
         self._ready = ready
         self._told: Ready | None = None
-        self._lease_end = time.monotonic() + spec.settings.lease
+        # Nobody renews before the world is up.
+        self._lease_end = time.monotonic() + max(spec.settings.lease, 2 * spec.settings.start_timeout)
         self._socket: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._status: int | None = None

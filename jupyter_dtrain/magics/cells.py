@@ -35,7 +35,7 @@ class CellMagics(Magics):
     def rank(self, line: str, cell: str) -> None:
         """``%%rank RANKS`` runs a cell on some ranks."""
         with contextlib.suppress(HelpShown):
-            self._run_cell(rank_parser().parse_line(_protect_negative(line)), cell)
+            self._run_cell(rank_parser().parse_line(line), cell)
 
     def _run_cell(self, args: Parsed, cell: str) -> None:
         if not cell.strip().strip("#"):
@@ -119,9 +119,3 @@ def _cell_arguments(parser: MagicParser) -> None:
     )
     parser.add_argument("--no-wait", action="store_true", help="go on at once; further cells queue in order")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
-
-
-def _protect_negative(line: str) -> str:
-    """``%%rank -1``: argparse would take the rank for an option."""
-    stripped = line.lstrip()
-    return f"-- {stripped}" if stripped[:1] == "-" and stripped[1:2].isdigit() else line

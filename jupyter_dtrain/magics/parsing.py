@@ -37,18 +37,12 @@ class MagicParser(argparse.ArgumentParser):
             words = shlex.split(line)
         except ValueError as error:
             raise UsageError(f"{self.prog}: {error} in {line.strip()!r}") from None
-        return self.parse_args(_join_negative(words))
+        return self.parse_args(_shield_negative(words))
 
 
-def _join_negative(words: list[str]) -> list[str]:
-    """``-r -1`` as ``-r=-1``: argparse would take the rank for an option."""
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in ("-r", "--ranks") and word[:1] == "-" and word[1:2].isdigit():
-            joined[-1] = f"--ranks={word}"
-        else:
-            joined.append(word)
-    return joined
+def _shield_negative(words: list[str]) -> list[str]:
+    """Ranks such as ``-1`` or ``-3,-1`` with a space before them: argparse would take them for options."""
+    return [f" {word}" if word[:1] == "-" and word[1:2].isdigit() else word for word in words]
 
 
 def names(text: str) -> list[str]:

@@ -57,6 +57,14 @@ def kill_descendants(patience: float = 3.0) -> list[int]:
         time.sleep(0.02)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process has this id and is more than an exit status that nobody has collected."""
+    try:
+        return _runs(psutil.Process(pid))
+    except psutil.Error:
+        return False
+
+
 def _runs(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)

@@ -36,7 +36,9 @@ class Rendezvous:
         self._preexec = preexec
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # Not SO_REUSEADDR: a port that somebody else listens on must be refused.
+        # The port of a world that restarts has connections of old ranks on it that wait for their time to pass. A port
+        # that somebody else listens on is refused all the same (Linux).
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
             self._socket.listen(BACKLOG)

@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..engine.reports import REPORT_PREFIX, Died, Ready
+from ..events import Event
 from ..failures import DtrainError
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
-from .processes import become_subreaper, die_with_parent, end_process, kill_descendants, tail
+from .processes import become_subreaper, die_with_parent, end_process, is_running, kill_descendants, tail
 from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
 TICK = 0.25
+REPORT_PATIENCE = 4.0
+"""Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,8 @@ class Supervisor:
         self._incarnation = 0
         self._reason = ""
         self._ranks: dict[int, Rank] = {}
+        self._gone: dict[int, float] = {}
+        """Since when a rank's process, by id, is known to be gone without a report."""
         self._generation = 0
         self._last_run = 0
         self._healable = True
@@ -113,6 +118,7 @@ class Supervisor:
                     if self._phase != "running":
                         return {"status": "error", "words": f"the world is {self._phase}"}
                     # Seen by the next snapshot, before the thread has begun.
+                    self._patience_end = time.monotonic() + self._request.settings.start_timeout
                     self._phase = "starting"
                     self._incarnation += 1
                 self._queue.put(self._restart)
@@ -251,6 +257,7 @@ class Supervisor:
             complete = len(self._ranks) == self._request.size
             if complete and self._phase == "starting":
                 self._phase = "running"
+                self._lease_end = time.monotonic() + self._request.settings.lease
         self._patience_end = time.monotonic() + self._request.settings.start_timeout
 
     def _rank_died(self, died: Died) -> None:
@@ -260,11 +267,16 @@ class Supervisor:
             return
         if self._phase != "running":
             return
+        self._mark_dead(died.rank, died.words, died.run, died.events)
+
+    def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event]) -> None:
         with self._lock:
-            rank = self._ranks[died.rank]
-            self._ranks[died.rank] = msgspec.structs.replace(rank, state="dead", words=died.words)
+            rank = self._ranks[number]
+            if rank.state == "dead":
+                return
+            self._ranks[number] = msgspec.structs.replace(rank, state="dead", words=words)
             self._generation += 1
-        self._tell("died", rank=died.rank, words=died.words, run=died.run, events=msgspec.to_builtins(died.events))
+        self._tell("died", rank=number, words=words, run=run, events=msgspec.to_builtins(events))
 
     def _mpiexec_ended(self, incarnation: int) -> None:
         if incarnation != self._incarnation:
@@ -298,21 +310,24 @@ class Supervisor:
         elif self._phase == "failed" and now > self._patience_end:
             self._end("nobody asked why the start failed")
         with self._lock:
-            over = now > self._lease_end
+            # A start has a deadline of its own, and nobody renews before it is over.
+            over = self._phase != "starting" and now > self._lease_end
         if over:
             self._end("the lease is over")
 
     def _check_running(self) -> None:
         if self._controller is not None and self._controller.poll() is not None:
             self._end(f"ipyparallel's controller ended with {self._controller.returncode}")
-        elif not self._healable:
-            # Without mpiexec no watch can report.
-            for rank in list(self._ranks.values()):
-                if rank.state != "dead" and not _exists(rank.pid):
-                    words = f"rank {rank.rank} ended (mpiexec is gone, so nobody knows how)"
-                    with self._lock:
-                        self._ranks[rank.rank] = msgspec.structs.replace(rank, state="dead", words=words)
-                    self._tell("died", rank=rank.rank, words=words, run=None, events=[])
+            return
+        now = time.monotonic()
+        for rank in list(self._ranks.values()):
+            if rank.state == "dead" or is_running(rank.pid):
+                continue
+            # Without mpiexec no watch can report; a watch that was killed took its rank along and reports nothing.
+            if not self._healable:
+                self._mark_dead(rank.rank, f"rank {rank.rank} ended (mpiexec is gone, so nobody knows how)", None, [])
+            elif now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
+                self._mark_dead(rank.rank, f"rank {rank.rank} ended, and its watch told nothing of how", None, [])
 
     def _explain_silence(self) -> str:
         seconds = self._request.settings.start_timeout
@@ -389,11 +404,3 @@ class Supervisor:
         left = kill_descendants()
         if left:
             _log.error("These processes could not be killed: %s", left)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True

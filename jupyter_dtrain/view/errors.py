@@ -123,7 +123,7 @@ def blocks(run: Run) -> list[str]:
         text.append(brief)
     text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in sorted(run.lost)]
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
-    if not causes.interrupts and _was_interrupted(run):
+    if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
         text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
     if causes.echoes:
         words = "; ".join(f"{cause.brief}{_where(cause.ranks, run)}" for cause in causes.echoes[:IN_FULL])

@@ -20,7 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds after which a test gives up on what must come."""
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

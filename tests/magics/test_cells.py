@@ -33,6 +33,7 @@ def ranks_of(cell):
         ("%%rank all", [0, 1, 2]),
         ("%%rank -o run -1", [2]),
         ("%%rank -1 -o run", [2]),
+        ("%%rank -3,-1 --timeout 60", [0, 2]),
     ],
 )
 def test_the_ranks_that_are_named_run_the_cell(ranks, line, expected):
@@ -59,7 +60,7 @@ def test_the_ranks_that_are_named_run_the_cell(ranks, line, expected):
         ("%%distributed -o 1x", "'1x' is not the name of a variable"),
         ("%%distributed --pull a-b", "'a-b' is not the name of a variable"),
         ("%%distributed --timeout soon", "'soon' is not a number of seconds"),
-        ("%%distributed --timeout -1", "expected one argument"),
+        ("%%distributed --timeout -1", "not above 0"),
         ("%%distributed --timeout nan", "not above 0"),
     ],
 )

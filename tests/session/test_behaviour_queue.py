@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain import DistributedError
+from jupyter_dtrain import DistributedError, RanksBusy
 from tests.session.helpers import begin, run, same, until
 
 
@@ -80,6 +80,15 @@ def test_what_is_queued_behind_a_failure_is_not_sent(world, tmp_path):
     assert ("error", "interrupted", "interrupted", "ok") == tuple(c.outcome for c in (first, second, third, free))
     assert f"run {first.number}, which it was queued behind, ended with: error" in second.not_sent
     assert {0: 0, 1: 0, 2: 3} == world["ran"]
+
+
+def test_a_queued_cell_makes_its_ranks_busy_at_once(world):
+    """From the moment that run() has returned: nothing may be sent behind it."""
+    for _ in range(50):
+        cell = later(world, "import time; time.sleep(0.01)")
+        with pytest.raises(RanksBusy, match=f"ranks 0-2 still work on run {cell.number}"):
+            world.push({"behind": 1})
+        assert cell.wait(20)
 
 
 def test_the_ranks_take_the_next_cell_after_a_failure(world):

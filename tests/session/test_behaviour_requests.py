@@ -59,7 +59,7 @@ def test_a_cell_runs_on_the_ranks_that_are_named(world, ranks, expected):
     assert cell.ranks == expected
 
 
-@pytest.mark.parametrize("code", ["x = = 1", "def f(:\n  pass", "for", "%%time\n(", "'open", "a\0b"])
+@pytest.mark.parametrize("code", ["x = = 1", "def f(:\n  pass", "for", "'open", "a\0b"])
 def test_a_cell_that_does_not_parse_goes_to_no_rank(world, code):
     """No number is used, and the ranks' histories do not know it."""
     run(world, "'before'")

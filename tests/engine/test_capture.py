@@ -1,0 +1,151 @@
+"""Everything that a cell says is caught, by whatever road it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_dtrain.engine.capture import DescriptorReader, EventSession, RankStream
+from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.events import ClearOutput, Display, Output, Result
+
+
+@pytest.fixture
+def running(make_recorder, heard):
+    """A recorder in the middle of a run."""
+    recorder = make_recorder()
+    recorder.begin(1)
+    yield recorder
+    recorder.finish("ok")
+
+
+@pytest.fixture
+def said(running, heard):
+    """What was said, as (stream, text) pairs, once the run is over."""
+
+    def all_of_it() -> list[tuple[str, str]]:
+        running.finish("ok")
+        return [(body.stream, body.text) for body in heard.bodies if isinstance(body, Output)]
+
+    return all_of_it
+
+
+@pytest.fixture
+def pipe():
+    """A pipe whose read end does not block: (read, write)."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    yield read, write
+    for fd in (read, write):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def test_print_is_recorded_under_the_streams_name(running, said):
+    """Both streams, with the number of characters as the answer."""
+    out, err = RankStream(running, "stdout", 1), RankStream(running, "stderr", 2)
+    print("a", "b", file=out)
+    print("c", file=err)
+
+    assert 3 == out.write("dé\n")
+    out.writelines(["e", "f"])
+    assert [("stdout", "a b\n"), ("stderr", "c\n"), ("stdout", "dé\nef")] == said()
+
+
+def test_a_stream_takes_text_only(running):
+    """As every text stream."""
+    with pytest.raises(TypeError, match="must be str, not bytes"):
+        RankStream(running, "stdout", 1).write(b"bytes")
+
+
+def test_a_stream_is_what_libraries_expect(running):
+    """A text stream in UTF-8 that is no terminal, with a descriptor for children."""
+    stream = RankStream(running, "stdout", 1)
+
+    assert isinstance(stream, io.TextIOBase)
+    assert ("utf-8", "stdout", 1) == (stream.encoding, stream.name, stream.fileno())
+    assert (True, False, False) == (stream.writable(), stream.readable(), stream.isatty())
+    stream.close()
+    assert not stream.closed
+    assert 1 == stream.write("x")
+
+
+def test_bytes_are_decoded_across_writes(running, said):
+    """A character may come in pieces; what is no UTF-8 is replaced."""
+    stream = RankStream(running, "stdout", 1)
+    for byte in "漢".encode():
+        stream.buffer.write(bytes([byte]))
+    stream.buffer.write(memoryview(b"\xff!"))
+    stream.buffer.flush()
+
+    assert "漢\ufffd!" == "".join(text for _, text in said())
+
+
+def test_a_flush_makes_text_safe(running, path_of):
+    """It is in the file."""
+    stream = RankStream(running, "stdout", 1)
+    print("safe", file=stream, flush=True)
+
+    assert ["safe\n"] == [e.body.text for e in read_file(path_of(1)) if isinstance(e.body, Output)]
+
+
+def test_in_a_forked_child_a_stream_writes_to_its_descriptor(running, pipe):
+    """The recorder's thread does not live there."""
+    read, write = pipe
+    stream = RankStream(running, "stdout", write)
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            stream.write("child ü\n")
+            stream.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert "child ü\n".encode() == os.read(read, 100)
+
+
+def test_descriptors_are_read_while_the_run_goes_on(running, pipe, heard):
+    """By a thread; what was read is safe in the file before the next byte is."""
+    read, write = pipe
+    DescriptorReader({"stderr": read}, running).start()
+    os.write(write, b"native\n")
+
+    heard.until(lambda heard: any(isinstance(body, Output) for body in heard.bodies))
+    os.close(write)
+    assert [("stderr", "native\n")] == [(b.stream, b.text) for b in heard.bodies if isinstance(b, Output)]
+
+
+def test_drain_hands_over_what_was_written_so_far(running, pipe, said):
+    """At once, without the thread: the end of a cell waits for it. A child's text, in pieces of characters."""
+    read, write = pipe
+    reader = DescriptorReader({"stdout": read}, running)
+    subprocess.run([sys.executable, "-c", "print('x' * 50_000)"], stdout=write, check=True)
+    os.write(write, "ü".encode()[:1])
+    reader.drain()
+    os.write(write, "ü".encode()[1:])
+    reader.drain()
+
+    assert "x" * 50_000 + "\nü" == "".join(text for _, text in said())
+
+
+def test_messages_of_the_display_hooks_become_events(running, heard):
+    """display, update, result and clear; others are left out."""
+    session = EventSession(running, key=b"")
+    session.send(None, session.msg("display_data", {"data": {"a": 1}, "metadata": {}, "transient": {"display_id": "i"}}))
+    session.send(None, "update_display_data", {"data": {"a": 2}, "metadata": {"m": 1}, "transient": {"display_id": "i"}})
+    session.send(None, "execute_result", {"data": {"text/plain": "3"}, "metadata": {}, "execution_count": 4})
+    session.send(None, "clear_output", {"wait": True})
+    session.send(None, "status", {"execution_state": "busy"})
+    running.finish("ok")
+
+    assert [
+        Display({"a": 1}, {}, "i"),
+        Display({"a": 2}, {"m": 1}, "i", update=True),
+        Result({"text/plain": "3"}, {}, 4),
+        ClearOutput(wait=True),
+    ] == heard.bodies[1:-1]

@@ -1,0 +1,120 @@
+"""SIGINT ends the cell that runs, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+from jupyter_dtrain.engine.interrupts import Interrupts, Shield
+
+
+@pytest.fixture
+def shield():
+    return Shield()
+
+
+@pytest.fixture
+def interrupts(shield):
+    """The rank's handler in this process; as before at the end of the test. This file counts as a cell."""
+    before = signal.getsignal(signal.SIGINT)
+    made = Interrupts(lambda file: file == __file__, shield)
+    made.install()
+    yield made
+    signal.signal(signal.SIGINT, before)
+
+
+def wait_for_ever() -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_between_cells_an_interrupt_is_ignored(interrupts):
+    """The signal and the request."""
+    signal.raise_signal(signal.SIGINT)
+
+    assert not interrupts.send()
+    assert not interrupts.requested
+
+
+def test_within_a_cell_it_raises(interrupts):
+    """And is remembered until the next cell."""
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        assert interrupts.send()
+        wait_for_ever()
+
+    assert interrupts.requested
+    with interrupts.enabled():
+        assert not interrupts.requested
+
+
+def test_another_thread_reaches_the_main_one(interrupts):
+    """The control thread's way."""
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        threading.Timer(0.05, interrupts.send).start()
+        wait_for_ever()
+
+
+def test_a_shield_holds_it_back_until_the_work_is_done(interrupts, shield):
+    """Nested ones, too; then it comes at once."""
+    steps = []
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        with shield:
+            with shield:
+                interrupts.send()
+                steps.append("inner")
+            steps.append("outer")
+        steps.append("never")
+
+    assert ["inner", "outer"] == steps
+
+
+def test_a_shield_without_an_interrupt_does_nothing(interrupts, shield):
+    """Also after one was held back once."""
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled(), shield:
+        interrupts.send()
+    with interrupts.enabled(), shield:
+        pass
+
+
+def test_a_shield_of_another_thread_does_not_hold_it_back(interrupts, shield):
+    """Only the main thread is interrupted."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def elsewhere() -> None:
+        with shield:
+            inside.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    inside.wait(20)
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        interrupts.send()
+        wait_for_ever()
+    leave.set()
+    thread.join()
+
+
+def test_what_is_awaited_is_cancelled(interrupts):
+    """While no code of the cell is on the stack, the loop's own frames are not torn."""
+
+    async def main() -> str:
+        task = asyncio.ensure_future(asyncio.sleep(20))
+        asyncio.get_running_loop().call_later(0.05, threading.Thread(target=interrupts.send).start)
+        with interrupts.enabled(), interrupts.cancelling(task):
+            try:
+                await task
+            except asyncio.CancelledError:
+                return "cancelled"
+        return "went on"
+
+    # The loop's frames are beneath this file's own: ask as if no file were a cell's.
+    interrupts._in_cell = lambda _: False
+
+    assert "cancelled" == asyncio.run(main())
+    assert interrupts.requested

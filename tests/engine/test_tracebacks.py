@@ -1,0 +1,142 @@
+"""Exceptions and stacks become frames that begin with the cell."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain.engine.tracebacks import MAX_FRAMES, MAX_TEXT, Tracebacks
+
+
+@pytest.fixture
+def tracebacks(tmp_path):
+    """Files named <1>, <2>, … are cells; the notebook lies in ``tmp_path``."""
+    return Tracebacks(lambda file: f"cell [{file[1:-1]}]" if file[1:-1].isdigit() else None, tmp_path)
+
+
+def execute(source: str, file: str = "<1>", namespace: dict | None = None) -> dict:
+    """Run ``source`` as if it stood in ``file``."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = {} if namespace is None else namespace
+    exec(compile(source, file, "exec"), namespace)  # noqa: S102 — code with a file name of our choice
+    return namespace
+
+
+def raised(source: str, **options) -> BaseException:
+    """The exception that ``source`` raises."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 — whatever it is
+        execute(source, **options)
+    return caught.value
+
+
+def test_frames_before_the_cell_are_left_out(tracebacks):
+    """What runs the cell is nobody's concern."""
+    frames = tracebacks.error(raised("def f():\n    1 / 0\nf()")).frames
+
+    assert [("cell [1]", 3, "", "f()", True), ("cell [1]", 2, "f", "1 / 0", True)] == [
+        (frame.file, frame.line, frame.function, frame.source, frame.cell) for frame in frames
+    ]
+
+
+def test_an_exception_that_never_met_a_cell_has_no_frames(tracebacks):
+    """Its name and message are told all the same."""
+    error = tracebacks.error(raised("raise ValueError('x')", file="elsewhere.py"))
+
+    assert ("ValueError", "x", []) == (error.ename, error.evalue, error.frames)
+
+
+def test_modules_beside_the_notebook_are_the_users_own(tracebacks, tmp_path):
+    """Those in an environment that lies there, or in the standard library, are not."""
+    places = {
+        tmp_path / "model.py": True,
+        tmp_path / "package" / "part.py": True,
+        Path(sysconfig.get_paths()["stdlib"]) / "json" / "x.py": False,
+        Path(sysconfig.get_paths()["purelib"]) / "torch" / "x.py": False,
+        tmp_path.parent / "other.py": False,
+    }
+    for place, own in places.items():
+        inner = execute("def f(): raise ValueError", file=str(place))
+        frames = tracebacks.error(raised("f()", namespace=inner)).frames
+
+        assert [True, own] == [frame.cell for frame in frames]
+
+
+def test_libraries_of_the_user_are_no_code_of_the_notebook(tmp_path, monkeypatch):
+    """A notebook in the home folder, packages below it."""
+    import site
+
+    monkeypatch.setattr(site, "USER_SITE", str(tmp_path / ".local" / "lib" / "site-packages"))
+    tracebacks = Tracebacks(lambda file: "cell [1]" if file == "<1>" else None, tmp_path)
+    inner = execute("def f(): raise ValueError", file=str(tmp_path / ".local" / "lib" / "site-packages" / "x.py"))
+    frames = tracebacks.error(raised("f()", namespace=inner)).frames
+
+    assert [True, False] == [frame.cell for frame in frames]
+
+
+def test_a_deep_stack_keeps_its_ends(tracebacks):
+    """First and last frames, in bounded number."""
+    error = tracebacks.error(raised("def f(n):\n    if not n: raise ValueError\n    f(n - 1)\nf(400)"))
+
+    assert MAX_FRAMES == len(error.frames)
+    assert ("f(400)", "if not n: raise ValueError") == (error.frames[0].source, error.frames[-1].source)
+
+
+def test_a_long_message_is_cut(tracebacks):
+    """With a mark."""
+    error = tracebacks.error(ValueError("x" * 3 * MAX_TEXT))
+
+    assert "x" * MAX_TEXT + " …" == error.evalue
+
+
+def test_a_message_that_cannot_be_made_is_replaced(tracebacks):
+    """The exception's own name stays."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise TypeError
+
+    assert "<its text could not be made: TypeError>" == tracebacks.error(Mute()).evalue
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [("raise ValueError('b') from error", "KeyError: 'a'"), ("raise ValueError('b')", "KeyError: 'a'")]
+    + [("raise ValueError('b') from None", None), ("raise ValueError('b') from OSError('c')", "OSError: c")],
+)
+def test_the_cause_is_told(tracebacks, ending, cause):
+    """The stated one, else the context unless it was suppressed."""
+    error = tracebacks.error(raised(f"try:\n    {{}}['a']\nexcept KeyError as error:\n    {ending}"))
+
+    assert cause == error.cause
+
+
+def test_notes_are_told(tracebacks):
+    """Whatever they are."""
+    error = ValueError()
+    error.__notes__ = ["one", 2]
+
+    assert ["one", "2"] == tracebacks.error(error).notes
+
+
+def test_a_syntax_error_shows_its_line_and_caret(tracebacks):
+    """Only a syntax error has that."""
+    error = tracebacks.error(raised("compile('x = = 1', 'made.py', 'exec')"))
+
+    assert "made.py" in error.syntax
+    assert "x = = 1\n        ^" in error.syntax
+    assert tracebacks.error(ValueError()).syntax is None
+
+
+def test_a_stack_begins_at_the_cell(tracebacks):
+    """Outermost first; empty where no cell is on it."""
+    seen = []
+    execute("def g():\n    look()\ng()", namespace={"look": lambda: seen.append(tracebacks.stack(sys._getframe()))})
+    frames = seen[0]
+
+    assert ["g()", "look()"] == [frame.source for frame in frames[:2]]
+    assert [] == tracebacks.stack(sys._getframe())
+    assert [] == tracebacks.stack(None)

@@ -1,0 +1,213 @@
+"""Cells that fail: what stands below them, and what becomes of the notebook."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.magics.notebook import ThisPython, plain
+
+RANK = "import os\nrank = int(os.environ['RANK'])\n"
+
+
+def test_a_cell_that_fails_on_a_rank_fails_in_the_notebook(ranks):
+    """With the cause, the ranks that share it, and what was printed before."""
+    cell = ranks.run(f"%%distributed\n{RANK}print('before')\nif rank > 0:\n    raise ValueError('bad shape')")
+
+    assert cell.ename == "DistributedError"
+    assert cell.error["evalue"] == "ValueError: bad shape (ranks 1-2)"
+    assert cell.traceback.startswith("ValueError on ranks 1-2\n")
+    assert cell.lines == ["[0-2] before"]
+
+
+def test_a_traceback_shows_the_frames_of_the_cell_and_folds_the_others(ranks):
+    """Nothing of IPython, of ipyparallel or of ours is between them."""
+    cell = ranks.run(
+        "%%distributed\nimport json\ndef parse(text):\n    return json.loads(text)\n\nvalues = [1]\nparse('{')"
+    )
+    text = cell.traceback
+
+    assert "line 6" in text
+    assert "----> 6 parse('{')" in text
+    assert "line 3, in parse" in text
+    assert "----> 3     return json.loads(text)" in text
+    assert "… 3 library frames" in text
+    assert "JSONDecodeError: " in text
+    assert len(text.splitlines()) < 25
+    assert "jupyter_dtrain" not in text
+    assert "IPython" not in text
+    assert "ipyparallel" not in text
+
+
+def test_frames_of_earlier_cells_are_shown_by_their_own_lines(ranks):
+    """The line numbers of one cell mean nothing in another."""
+    ranks.ok("%%distributed\n# a helper\ndef helper(n):\n    return 1 / n")
+    text = ranks.run("%%distributed\nhelper(0)").traceback
+
+    assert "----> 1 helper(0)" in text
+    assert "----> 3 return 1 / n" in text
+    assert "ZeroDivisionError: division by zero" in text
+
+
+def test_a_module_beside_the_notebook_is_the_users_own_code(ranks):
+    """Its frames are shown, not folded."""
+    (ranks.folder / "my_model.py").write_text("def forward(x):\n    return x['weights']\n", encoding="utf-8")
+    text = ranks.run("%%distributed\nimport my_model\nmy_model.forward({})").traceback
+
+    assert "return x['weights']" in text
+    assert "KeyError: 'weights'" in text
+    assert "library frame" not in text
+
+
+def test_distinct_errors_come_one_by_one(ranks):
+    """In the order of their ranks."""
+    text = ranks.run(f"%%distributed\n{RANK}raise [ValueError, KeyError, OSError][rank](f'on {{rank}}')").traceback
+    positions = [text.index(words) for words in ("ValueError on rank 0", "KeyError on rank 1", "OSError on rank 2")]
+
+    assert positions == sorted(positions)
+
+
+def test_errors_of_cells_that_nobody_waits_for_are_painted(ranks):
+    """On standard error of their own cells."""
+    cell = ranks.ok("%%distributed --no-wait\nx = 1\nraise RuntimeError('later')")
+    cell.wait_for(lambda cell: "RuntimeError: later" in cell.err)
+
+    assert "RuntimeError on ranks 0-2" in cell.err
+    assert "----> 2 raise RuntimeError('later')" in cell.err
+
+
+def test_the_session_goes_on_after_an_error(ranks):
+    """Variables of before the error are there."""
+    ranks.run("%%distributed\nkept = 5\n1 / 0\nkept = 6")
+
+    assert ranks.ok("%%distributed\nkept").display_texts == ["[0-2] 5"]
+
+
+def test_a_syntax_error_shows_the_place_and_goes_to_no_rank(ranks):
+    """The caret stands below the place, lines are counted within the cell."""
+    cell = ranks.run("%%distributed\nsent = True\nfor x in range(3)\n    print(x)")
+    shown = cell.traceback.splitlines()
+    code = next(index for index, line in enumerate(shown) if "for x in range(3)" in line)
+
+    assert cell.ename == "BadSyntax"
+    assert "line 2: expected ':'" in cell.traceback
+    assert shown[code + 1].index("^") == shown[code].index("range(3)") + len("range(3)")
+    assert "not sent to any rank" in cell.traceback
+    assert ranks.ok("%%distributed\n'sent' in globals()").display_texts == ["[0-2] False"]
+
+
+def test_a_syntax_error_that_only_a_rank_can_meet_shows_its_place(ranks):
+    """In ``eval``, say."""
+    text = ranks.run("%%distributed\neval('x = = 1')").traceback
+    lines = text.splitlines()
+    code = next(index for index, line in enumerate(lines) if line.endswith("x = = 1"))
+
+    assert lines[0] == "SyntaxError on ranks 0-2"
+    assert lines[code + 1].strip() == "^"
+    assert len([line for line in lines if line.startswith("SyntaxError: ")]) == 1
+
+
+@pytest.mark.parametrize("call", ["input()", "breakpoint()", "%debug"])
+def test_what_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
+    """Nobody could answer: no cell hangs."""
+    cell = ranks.run(f"%%distributed\n{call}")
+
+    assert "keyboard" in cell.said
+    assert "jupyter_dtrain" not in cell.traceback
+
+
+def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
+    """Which ranks, and the two cures; both work as they are written."""
+    ranks.ok("%%rank 0,2\nfaraway = 7")
+    cell = ranks.run("print(faraway)")
+    told = cell.err.splitlines()
+    cure = "\n".join(line.strip() for line in told if line.startswith("    "))
+
+    assert cell.ename == "NameError"
+    assert "'faraway' is not defined in the notebook, but on ranks 0,2" in cell.err
+    assert "%%distributed on its first line" in cell.err
+    assert cure.splitlines()[0].startswith("%%distributed")
+    assert "--pull faraway" in cure
+    assert ranks.ok(cure).said.strip()
+    assert ranks.value("faraway") == {0: 7, 2: 7}
+
+
+def test_a_name_that_is_nowhere_gets_no_hint(ranks):
+    """Nor does any other error."""
+    nowhere = ranks.run("nowhere_at_all")
+    ranks.ok("%%distributed\nlocal_name = 1")
+    unbound = ranks.run("def f():\n    local_name += 1\nf()")
+
+    assert nowhere.ename == "NameError"
+    assert "rank" not in nowhere.said
+    assert unbound.ename == "UnboundLocalError"
+    assert "rank" not in unbound.said
+
+
+def test_a_hint_does_not_wait_for_busy_ranks(ranks):
+    """The plain cell ends although the ranks work."""
+    running = ranks.ok("%%distributed --no-wait\nimport time\nprint('in', flush=True)\ntime.sleep(600)")
+    running.wait_for(lambda cell: "[0-2] in" in cell.out)
+    cell = ranks.run("nowhere_at_all")
+    ranks.ok("%distributed interrupt")
+    running.wait_for(lambda cell: "KeyboardInterrupt" in cell.err)
+
+    assert cell.ename == "NameError"
+
+
+def test_a_dead_rank_is_named_in_words_and_the_ways_on_are_told(ranks):
+    """The cell ends, the next one is refused at once, the living ranks can be used, and a restart makes it whole."""
+    cell = ranks.run(f"%%distributed\n{RANK}kept = rank\nif rank == 1:\n    os.kill(os.getpid(), 9)")
+    refused = ranks.run("%%distributed\n1")
+    status = ranks.ok("%distributed").display_texts[0]
+    stacks = ranks.ok("%distributed stacks").out
+    living = ranks.ok("%%distributed -r 0,2\nkept")
+    ranks.ok("%distributed restart")
+
+    assert cell.ename == "DistributedError"
+    assert "Rank 1 was killed (SIGKILL), often out of memory" in cell.traceback
+    assert refused.ename == "RanksDead"
+    assert "%distributed restart" in refused.traceback
+    assert "-r 0,2" in refused.traceback
+    assert "dead" in status
+    assert "rank 1 was killed (SIGKILL)" in status
+    assert "rank 1: no answer" in stacks
+    assert living.display_texts == ["[0] 0", "[2] 2"]
+    assert ranks.ok("%%distributed\n1").display_texts == ["[0-2] 1"]
+
+
+def test_an_exit_code_is_told(ranks):
+    """``os._exit`` in a rank ends the rank."""
+    cell = ranks.run("%%rank -1\nimport os\nos._exit(3)")
+    ranks.ok("%distributed restart")
+
+    assert "Rank 2 ended with exit code 3" in cell.traceback
+
+
+def test_run_all_stops_at_the_cell_that_failed(home, tmp_path):
+    """As with any other cell; what follows is not executed. The saved notebook can be shown again."""
+    cells = [
+        "%load_ext jupyter_dtrain\n%distributed start -n 2",
+        "%%distributed\nprint('good')",
+        "%%distributed\n1 / 0",
+        "after = 1",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+
+    class Client(NotebookClient):
+        def create_kernel_manager(self):
+            self.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
+            return self.km
+
+    with pytest.raises(CellExecutionError) as failure:
+        Client(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+    assert failure.value.ename == "DistributedError"
+    assert "ZeroDivisionError: division by zero (ranks 0-1)" in failure.value.evalue
+    assert notebook.cells[1].outputs[0].text == "[0-1] good\n"
+    assert "ZeroDivisionError on ranks 0-1" in plain("\n".join(notebook.cells[2].outputs[-1].traceback))
+    assert notebook.cells[3].execution_count is None
+    nbformat.validate(notebook)

@@ -1,0 +1,185 @@
+"""The notebook's stop button."""
+
+from __future__ import annotations
+
+import pytest
+
+FOREVER = "import time\nprint('in', flush=True)\ntime.sleep(600)"
+DEAF = """import os, pathlib, time
+print('in', flush=True)
+while not pathlib.Path('release').exists():
+    try:
+        time.sleep(0.02)
+        if os.environ['RANK'] != '1':
+            time.sleep(600)
+    except KeyboardInterrupt:
+        if os.environ['RANK'] != '1':
+            raise
+        print('no', flush=True)
+"""
+
+PRESS = """import jupyter_dtrain, os, signal, sys, threading, time
+sys.setswitchinterval(1e-6)
+session = jupyter_dtrain.current()
+before = session.last_run
+def press():
+    while session.last_run is before:
+        pass
+    time.sleep({delay})
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press).start()
+"""
+"""Presses the stop button once there is a new run, from within: ipykernel loses a press that comes before the cell."""
+
+
+@pytest.fixture(scope="module")
+def patient(open_notebook):
+    """A notebook with two ranks in which an interrupt waits longer for them than any test."""
+    notebook = open_notebook(JUPYTER_DTRAIN_INTERRUPT_TIMEOUT="600")
+    notebook.ok("%load_ext jupyter_dtrain\n%distributed start -n 2")
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def hasty(open_notebook):
+    """The same where it gives up soon."""
+    notebook = open_notebook(JUPYTER_DTRAIN_INTERRUPT_TIMEOUT="1")
+    notebook.ok("%load_ext jupyter_dtrain\n%distributed start -n 2")
+    return notebook
+
+
+def test_the_stop_button_ends_the_cell_as_interrupted_and_variables_stay(patient):
+    """Not as a success: Run All stops there."""
+    cell = patient.send(f"%%distributed\nstage = 'kept'\n{FOREVER}").wait_for(lambda cell: "[0-1] in" in cell.out)
+    patient.interrupt()
+    cell.wait()
+
+    assert cell.ename == "DistributedInterrupt"
+    assert cell.error["evalue"] == "Interrupted"
+    assert "KeyboardInterrupt on ranks 0-1" in cell.traceback
+    assert "----> 4 time.sleep(600)" in cell.traceback
+    assert "jupyter_dtrain" not in cell.traceback
+    assert "File " not in cell.traceback
+    assert patient.ok("%%distributed\nstage").display_texts == ["[0-1] 'kept'"]
+
+
+def test_the_stop_button_can_be_caught_in_the_notebook_as_any_keyboard_interrupt(patient):
+    """A plain cell that runs code through the session."""
+    code = f"import jupyter_dtrain\ntry:\n    jupyter_dtrain.current().run({FOREVER!r})\nexcept KeyboardInterrupt as stop:\n    print('caught', stop.busy)"
+    cell = patient.send(code).wait_for(lambda cell: "[0-1] in" in cell.out)
+    patient.interrupt()
+    cell.wait()
+
+    assert cell.ename is None
+    assert cell.lines == ["[0-1] in", "caught []"]
+
+
+def test_an_interrupt_reaches_the_ranks_whenever_it_comes(patient):
+    """From the moment that the run exists: no cell that the notebook has given up goes on, unseen, on the ranks."""
+    outcomes = []
+    for number in range(24):
+        cell = patient.run(f"{PRESS.format(delay=number * 0.0002)}session.run({FOREVER!r})")
+        outcomes.append(cell.ename)
+
+        assert patient.ok("%%distributed\n1").display_texts == ["[0-1] 1"]
+    assert set(outcomes) <= {"DistributedInterrupt", "KeyboardInterrupt"}
+
+
+def test_an_interrupt_between_sending_and_waiting_reaches_the_ranks(patient):
+    """The one moment that no timing meets by itself: the trace function stands for the signal."""
+    at_wait = """import jupyter_dtrain, sys
+def at_wait(frame, event, arg):
+    if frame.f_code.co_name == "_wait":
+        raise KeyboardInterrupt
+session = jupyter_dtrain.current()
+sys.settrace(at_wait)
+"""
+    cell = patient.run(f"{at_wait}session.run({FOREVER!r})")
+
+    assert cell.ename in {"DistributedInterrupt", "KeyboardInterrupt"}
+    assert patient.ok("%%distributed\n1").display_texts == ["[0-1] 1"]
+
+
+def test_a_second_press_ends_the_cell_at_once_and_names_the_busy_ranks(patient):
+    """The first waits for them (here: for ever). The next cell is refused while they work, and runs once they have ended."""
+    cell = patient.send(f"%%distributed\nstage = 'deaf'\n{DEAF}").wait_for(lambda cell: "[0-1] in" in cell.out)
+    patient.interrupt()
+    cell.wait_for(lambda cell: "[1] no" in cell.out)
+    still_running = cell.reply is None
+    patient.interrupt()
+    cell.wait()
+    refused = patient.run("%%distributed\n1")
+    free = patient.ok("%%rank 0\nstage")
+    stacks = patient.ok("%distributed stacks").out
+    (patient.folder / "release").touch()
+    patient.ok(
+        "import jupyter_dtrain, time\nwhile jupyter_dtrain.current().world.ranks[1].state != 'idle': time.sleep(0.01)"
+    )
+    (patient.folder / "release").unlink()
+
+    assert still_running
+    assert cell.ename == "DistributedInterrupt"
+    assert "Still busy: rank 1." in cell.traceback
+    assert "%distributed restart ends it" in cell.traceback
+    assert "still busy: rank 1" in cell.error["evalue"]
+    assert refused.ename == "RanksBusy"
+    assert "Rank 1 still works" in refused.traceback
+    assert free.display_texts == ["[0] 'deaf'"]
+    assert "rank 0: idle\nrank 1: running" in stacks
+    assert patient.ok("%%distributed\nstage").display_texts == ["[0-1] 'deaf'"]
+
+
+def test_ranks_that_do_not_end_in_time_are_named_without_a_second_press(hasty):
+    """After the deadline, which is a setting."""
+    cell = hasty.send(f"%%distributed\n{DEAF}").wait_for(lambda cell: "[0-1] in" in cell.out)
+    hasty.interrupt()
+    cell.wait()
+    refused = hasty.run("%%distributed\n1")
+    (hasty.folder / "release").touch()
+    hasty.ok(
+        "import jupyter_dtrain, time\nwhile jupyter_dtrain.current().world.ranks[1].state != 'idle': time.sleep(0.01)"
+    )
+
+    assert cell.ename == "DistributedInterrupt"
+    assert "Still busy: rank 1." in cell.traceback
+    assert refused.ename == "RanksBusy"
+    assert hasty.ok("%%distributed\n1").display_texts == ["[0-1] 1"]
+
+
+def test_a_restart_ends_a_rank_that_does_not_listen(hasty):
+    """The way that the message names."""
+    (hasty.folder / "release").unlink(missing_ok=True)
+    cell = hasty.send(f"%%distributed\n{DEAF}").wait_for(lambda cell: "[0-1] in" in cell.out)
+    hasty.interrupt()
+    cell.wait()
+    hasty.ok("%distributed restart")
+
+    assert hasty.ok("%%distributed\n1").display_texts == ["[0-1] 1"]
+
+
+def test_the_stop_button_ends_what_is_queued_as_well(patient):
+    """Cells that nobody waits for, in front of the one that is stopped."""
+    first = patient.ok(f"%%distributed --no-wait\n{FOREVER}")
+    first.wait_for(lambda cell: "[0-1] in" in cell.out)
+    second = patient.run(f"{PRESS.format(delay=0.05)}session.run('queued_ran = True')")
+    first.wait_for(lambda cell: "KeyboardInterrupt" in cell.err)
+
+    assert second.ename == "DistributedInterrupt"
+    assert "interrupted while it was queued" in second.traceback
+    assert patient.ok("%%distributed\n'queued_ran' in globals()").display_texts == ["[0-1] False"]
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(open_notebook):
+    """The button works while the world comes up, too."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain")
+    cell = notebook.send("%distributed start -n 2").wait_for(lambda cell: cell.displays)
+    notebook.interrupt()
+    cell.wait()
+
+    assert cell.ename == "KeyboardInterrupt"
+    assert "No world is running here" in notebook.ok("%distributed").out
+    assert (
+        "No world of yours" in notebook.ok("%distributed list").out or "world" in notebook.ok("%distributed list").said
+    )
+    assert notebook.ok("%distributed start -n 1").display_texts[0].startswith("World ")

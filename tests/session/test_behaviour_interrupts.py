@@ -1,0 +1,268 @@
+"""An interrupt ends what runs, on every rank, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
+from jupyter_dtrain.events import Finished, from_wire
+from tests.session.helpers import begin, fail, pids, run, same, texts, until, values
+
+STUBBORN = """
+import time
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    try:
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.fixture(scope="module")
+def hasty(launch):
+    """Three ranks, and a second of patience after an interrupt."""
+    session = launch(n=3, settings=Settings(interrupt_timeout=1))
+    yield session
+    if not session.closed:
+        session.stop()
+
+
+def test_an_interrupt_reaches_every_rank_and_variables_stay(world):
+    """session.interrupt() from another place than the cell."""
+    before = pids(world)
+    cell = begin(world, "kept = 7\nimport time\nwhile True: time.sleep(1)")
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert ("interrupted", same("interrupted")) == (cell.outcome, cell.outcomes)
+    assert {"KeyboardInterrupt"} == {error.ename for error in cell.errors.values()}
+    assert [] == cell.busy
+    assert same(7) == world["kept"]
+    assert same(2) == values(run(world, "1 + 1"))
+    assert before == pids(world)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import threading; threading.Event().wait()",
+        "import asyncio; await asyncio.sleep(1000)",
+        "import asyncio\nwhile True: await asyncio.sleep(0)",
+        "import subprocess; subprocess.run(['sleep', '1000'])",
+        "!sleep 1000",
+        "%%bash\nsleep 1000",
+        "import queue; queue.Queue().get()",
+        "import socket\na, b = socket.socketpair()\na.recv(1)",
+        "while True: print('x' * 1000)",
+    ],
+)
+def test_an_interrupt_ends_whatever_the_cell_waits_for(world, code):
+    """A loop, a lock, an await, a child, a socket, a flood of text."""
+    cell = world.run(code, wait=False, view=None)
+    until(lambda: all(part.started for part in cell._parts.values()))
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert ("interrupted", []) == (cell.outcome, cell.busy)
+    assert same(2) == values(run(world, "1 + 1"))
+
+
+def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
+    """What the notebook's stop button does: SIGINT in the middle of run()."""
+
+    def press() -> None:
+        until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    code = "print('begun', flush=True)\nimport time\ntime.sleep(1000)"
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(DistributedInterrupt) as caught:
+        run(world, code)
+    presser.join()
+
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert [] == caught.value.busy
+    assert same("interrupted") == caught.value.run.outcomes
+
+
+def test_a_timeout_interrupts_the_cell(world):
+    """And the run says that it was the timeout."""
+    with pytest.raises(DistributedInterrupt, match="timeout") as caught:
+        run(world, "import time; time.sleep(1000)", timeout=0.3)
+
+    assert caught.value.run.timed_out
+    assert same("interrupted") == caught.value.run.outcomes
+
+
+def test_a_cell_that_ends_before_its_timeout_is_not_concerned(world):
+    """Nor is the next one."""
+    run(world, "1", timeout=0.5)
+
+    assert run(world, "import time; time.sleep(0.7)").outcome == "ok"
+
+
+def test_a_cell_that_cleans_up_ends_as_interrupted(world):
+    """finally and except run, and what they print is there."""
+    cell = begin(world, "import time\ntry:\n    time.sleep(1000)\nfinally:\n    print('cleaned')")
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert cell.outcome == "interrupted"
+    assert same("begun\ncleaned\n") == texts(cell)
+
+
+def test_an_exception_in_the_clean_up_is_told(world):
+    """It is the rank's error; the run as a whole was interrupted."""
+    cell = begin(world, "import time\ntry:\n    time.sleep(1000)\nfinally:\n    1 / 0")
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert cell.outcome == "interrupted"
+    assert {"ZeroDivisionError"} == {error.ename for error in cell.errors.values()}
+
+
+def test_a_keyboard_interrupt_of_the_cells_own_is_an_error(world):
+    """Nobody asked for it."""
+    assert same("error") == fail(world, "raise KeyboardInterrupt").outcomes
+
+
+def test_queued_cells_end_without_having_been_sent(world):
+    """An interrupt stops the queue, too."""
+    cell = begin(world, "import time; time.sleep(1000)")
+    queued = [world.run("never = 1", wait=False, view=None) for _ in range(3)]
+    world.interrupt()
+
+    for each in (cell, *queued):
+        assert each.wait(20)
+    assert ["interrupted"] * 4 == [each.outcome for each in (cell, *queued)]
+    assert all(each.not_sent for each in queued)
+    assert same(False) == values(run(world, "'never' in globals()"))
+
+
+def test_an_interrupt_of_an_idle_world_does_nothing(world):
+    """Not even to the next cell."""
+    world.interrupt()
+
+    assert same(1) == values(run(world, "1"))
+
+
+def test_an_interrupt_that_races_the_end_of_a_cell_does_no_harm(world):
+    """At thirty different moments around the end; each time the next cell works."""
+    before = pids(world)
+    for k in range(30):
+        cell = world.run("import time; time.sleep(0.01)", wait=False, view=None)
+        time.sleep(k / 1500)
+        world.interrupt()
+        assert cell.wait(20)
+        assert cell.outcome in ("ok", "interrupted")
+        assert same(k) == values(run(world, str(k)))
+
+    assert before == pids(world)
+
+
+def test_an_interrupt_in_the_middle_of_a_print_tears_nothing(world):
+    """Ten interrupts into a loop that spools each line: no line missing, no number missing, all can be read again."""
+    world_now, channel = world._bound()
+    for _ in range(10):
+        cell = begin(world, "n = 0\nwhile True:\n    print(n, 'x' * 2000, flush=True)\n    n += 1")
+        world.interrupt()
+        assert cell.wait(20)
+        for rank in cell.ranks:
+            lines = cell.text(rank).splitlines()[1:]
+            assert [f"{k} {'x' * 2000}" for k in range(len(lines) - 1)] == lines[:-1]
+            events, seq = [], 0
+            while True:
+                question = channel.ask(world_now.ranks[rank].engine, op="read", run=cell.number, from_seq=seq)
+                answer = question.result(10)
+                assert answer["status"] == "ok"
+                if answer["batch"] is None:
+                    break
+                batch = from_wire(answer["batch"])
+                events += batch.events
+                seq = batch.last + 1
+            assert list(range(len(events))) == [event.seq for event in events]
+            assert isinstance(events[-1].body, Finished)
+            assert "".join(getattr(e.body, "text", "") for e in events) == cell.text(rank)
+
+
+def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
+    """The run ends by its deadline; the rank refuses cells until it has ended by itself."""
+    code = f"import os\nif os.environ['RANK'] == '1':{STUBBORN.format(seconds=4).replace(chr(10), chr(10) + '    ')}"
+    cell = begin(hasty, code + "\nelse:\n    time.sleep(1000)".replace("time", "__import__('time')"))
+    hasty.interrupt()
+
+    assert cell.wait(20)
+    assert ("interrupted", [1]) == (cell.outcome, cell.busy)
+    assert {0: "interrupted", 2: "interrupted"} == cell.outcomes
+    assert hasty.world.ranks[1].state == "running"
+    with pytest.raises(RanksBusy, match=f"Rank 1 still works on run {cell.number}, which was interrupted"):
+        run(hasty, "1")
+    with pytest.raises(RanksBusy, match="rank 1 still works"):
+        hasty.push({"a": 1})
+    assert {0: 1, 2: 1} == values(run(hasty, "1", ranks="0,2"))
+    until(lambda: hasty.world.ranks[1].state == "idle")
+    assert same(2) == values(run(hasty, "2"))
+
+
+def test_waiting_ends_with_the_ranks_that_are_busy(hasty):
+    """The exception names them and the cure."""
+    with pytest.raises(DistributedInterrupt, match=r"still busy: rank 2 \(%distributed restart ends it\)") as caught:
+        run(hasty, STUBBORN.format(seconds=3), ranks=2, timeout=0.2)
+
+    assert [2] == caught.value.busy
+    until(lambda: hasty.world.ranks[2].state == "idle")
+    assert same(3) == values(run(hasty, "3"))
+
+
+def test_ranks_in_a_barrier_are_named_and_free_once_it_is_met(hasty):
+    """MPI waits in native code; the missing rank comes later."""
+    cell = begin(hasty, "from mpi4py import MPI\nmet = 0\nMPI.COMM_WORLD.Barrier()\nmet = 1", ranks="0-1")
+    hasty.interrupt()
+    assert cell.wait(20)
+    busy = cell.busy
+    run(hasty, "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nmet = 1", ranks=2)
+    until(lambda: {"idle"} == {rank.state for rank in hasty.world.ranks})
+
+    assert [0, 1] == busy
+    assert same(4) == values(run(hasty, "4"))
+
+
+def test_a_second_press_ends_the_waiting_at_once(world):
+    """Without the rest of the deadline; the rank is left behind."""
+
+    def press() -> None:
+        until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: world.last_run.interrupted)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    code = "print('begun', flush=True)" + STUBBORN.format(seconds=3)
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(DistributedInterrupt) as caught:
+        run(world, code, ranks=0)
+    presser.join()
+
+    assert [0] == caught.value.busy
+    assert caught.value.run.elapsed < world.settings.interrupt_timeout
+    until(lambda: world.world.ranks[0].state == "idle")
+    assert same(5) == values(run(world, "5"))
+
+
+def test_the_stacks_of_a_busy_world_show_the_line_of_the_cell(world):
+    """Answered while the main threads work."""
+    cell = begin(world, "import time\ntime.sleep(1000)", ranks="0-1")
+    stacks = world.stacks()
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert ["time.sleep(1000)"] * 2 == [stacks[rank][0]["frames"][0]["source"] for rank in (0, 1)]
+    assert [] == stacks[2][0]["frames"]

@@ -1,0 +1,70 @@
+"""Worlds of several sizes, many cells, many worlds."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from tests.session.helpers import pids, run, same, until, values
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_world_of_any_size_works(launch, n):
+    """Everybody answers, values come back, MPI connects all; at the end nothing is left."""
+    with launch(n=n) as session:
+        cell = run(session, "from mpi4py import MPI\nprint('hello')\nMPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank)")
+        session.push({"a": 1})
+        processes = pids(session)
+
+        assert same(n * (n - 1) // 2, n) == values(cell)
+        assert ["hello\n"] * n == [cell.text(rank) for rank in range(n)]
+        assert same(1, n) == session["a"]
+        assert session.world.size == n
+
+    assert [] == [pid for pid in processes.values() if psutil.pid_exists(pid)]
+
+
+def test_a_hundred_cells_leave_nothing_behind_in_this_process(world):
+    """Neither descriptors nor threads grow with the number of cells."""
+    me = psutil.Process()
+    for k in range(10):
+        run(world, str(k))
+    world.push({"a": 1})
+    descriptors, threads = me.num_fds(), me.num_threads()
+    for k in range(100):
+        run(world, f"print({k}); {k}")
+    _, channel = world._bound()
+
+    until(lambda: me.num_fds() <= descriptors)
+    until(lambda: me.num_threads() <= threads)
+    until(lambda: not channel._futures)
+
+
+@pytest.mark.slow
+def test_ten_worlds_in_a_row_leave_nothing(launch):
+    """Start, one cell, stop; descriptors and threads of this process are as before."""
+    me = psutil.Process()
+    seen = []
+    for _ in range(10):
+        with launch(n=2) as session:
+            processes = pids(session)
+            assert same(2, 2) == values(run(session, "1 + 1"))
+        assert [] == [pid for pid in processes.values() if psutil.pid_exists(pid)]
+        seen.append((me.num_fds(), me.num_threads()))
+
+    assert seen[-1] <= seen[1]
+
+
+def test_two_worlds_live_side_by_side(launch, world):
+    """Each has its own names, variables and numbers; the newest is the current one."""
+    from jupyter_dtrain import current
+
+    with launch(n=1) as other:
+        assert other.name != world.name
+        run(other, "here = 'other'")
+        run(world, "here = 'world'")
+
+        assert same("other", 1) == other["here"]
+        assert same("world") == world["here"]
+        assert current() is other
+    assert current() is not other

@@ -1,0 +1,214 @@
+"""A start that cannot succeed says why within 30 seconds, and leaves neither process nor folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+
+from jupyter_dtrain import BadRequest, Session, Settings, StartFailed
+from jupyter_dtrain.launch.local import find_mpiexec
+from tests.processes import processes_of, wait_until_gone
+from tests.steward.until import until
+
+LIMIT = 30.0
+
+
+def folders() -> list[Path]:
+    """What worlds have left on disk, or are using."""
+    places = [Path(jupyter_runtime_dir()) / "dtrain", Path(jupyter_data_dir()) / "dtrain" / "spool"]
+    return sorted(path for place in places for path in place.glob("*"))
+
+
+@pytest.fixture
+def fails(mark: str):
+    """``fails(message, **options)``: a start with these options fails so, in time, and leaves nothing."""
+
+    def check(message: str, kind: type[Exception] = StartFailed, **options) -> None:
+        before = folders()
+        began = time.monotonic()
+        with pytest.raises(kind, match=message):
+            Session.start(**{"n": 2} | options)
+        took = time.monotonic() - began
+
+        assert took < LIMIT
+        assert folders() == before
+        assert wait_until_gone(mark, patience=1) == []
+
+    return check
+
+
+def script(path: Path, text: str) -> str:
+    """An executable of our own in place of mpiexec."""
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_an_mpiexec_that_is_not_there(fails, tmp_path) -> None:
+    """A path to nothing, and one to a folder."""
+    fails("mpiexec was not found at .*/none.*--mpiexec", mpiexec=str(tmp_path / "none"))
+    fails("mpiexec was not found at .*--mpiexec", mpiexec=str(tmp_path))
+
+
+def test_an_mpiexec_that_fails(fails, tmp_path) -> None:
+    """It exits with 1 and says something."""
+    fails(
+        r"broken --version failed with exit code 1: a library is missing",
+        mpiexec=script(tmp_path / "broken", "echo a library is missing >&2; exit 1"),
+    )
+
+
+def test_an_mpiexec_that_cannot_be_executed_by_the_system(fails, tmp_path) -> None:
+    """A file that is marked as executable and is none."""
+    path = tmp_path / "garbage"
+    path.write_bytes(b"\x7fELF garbage")
+    path.chmod(0o755)
+    fails("garbage cannot be run", mpiexec=str(path))
+
+
+@pytest.mark.slow
+def test_an_mpiexec_that_hangs(fails, tmp_path) -> None:
+    """It never answers who it is, and has a child that holds its output open."""
+    fails("hanging cannot be run.*timed out", mpiexec=script(tmp_path / "hanging", "sleep 300"))
+
+
+def test_a_master_port_that_is_taken(fails) -> None:
+    """Somebody else listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        fails(f"Port {port} on 127.0.0.1 is taken.*another MASTER_PORT", env={"MASTER_PORT": str(port)})
+
+
+@pytest.mark.parametrize("port", ["http", "-1", "65536", "", "29500 "])
+def test_a_master_port_that_is_none(fails, port) -> None:
+    """Words, and numbers that no port has."""
+    fails("MASTER_PORT must be a port number", BadRequest, env={"MASTER_PORT": port})
+
+
+@pytest.mark.parametrize("module", ["mpi4py", "msgspec"])
+def test_an_engine_that_fails_at_import(fails, tmp_path, module) -> None:
+    """A module that rank (mpi4py) or watch (msgspec) needs is broken: its own words are in the message."""
+    (tmp_path / f"{module}.py").write_text("raise ImportError('this one is broken')")
+    fails(r"(?s)did not start.*ImportError: this one is broken", env={"PYTHONPATH": str(tmp_path)})
+
+
+def test_too_few_slots(fails, tmp_path) -> None:
+    """An mpiexec that may not put more ranks on this machine than it has cores."""
+    strict = script(
+        tmp_path / "strict",
+        f'[ "$1" = --version ] && exec {find_mpiexec(None)} --version\n'
+        f"exec {find_mpiexec(None)} -n 999 --map-by core /bin/true",
+    )
+    fails("too few slots.*ask for fewer with -n", mpiexec=strict)
+
+
+def test_a_rank_that_never_comes(fails, tmp_path) -> None:
+    """An mpiexec that starts one rank less than it is asked for."""
+    short = script(
+        tmp_path / "short",
+        f'[ "$1" = --version ] && exec {find_mpiexec(None)} --version\nshift 2\nexec {find_mpiexec(None)} -n 1 "$@"',
+    )
+    fails("1 of 2 ranks did not get ready within 4 s", mpiexec=short, settings=Settings(start_timeout=4))
+
+
+def test_a_runtime_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
+    """It lies below a file."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "file" / "runtime"))
+    fails("cannot be made: Not a directory.*JUPYTER_RUNTIME_DIR")
+
+
+def test_a_spool_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
+    """The run-time folder, which was made before, is removed again."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file" / "data"))
+    fails("cannot be made: Not a directory.*JUPYTER_DATA_DIR")
+
+
+def test_a_working_directory_that_is_gone(fails, tmp_path, monkeypatch) -> None:
+    """The notebook's folder was removed under it."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    fails("working directory", BadRequest)
+
+
+def test_modules_of_the_user_that_shadow_others_break_no_start(mark, tmp_path, monkeypatch) -> None:
+    """random.py, socket.py and more in the notebook's folder, each of which raises; cells meet them, as they do there."""
+    for name in ("random", "socket", "json", "typing", "subprocess", "mpi4py", "msgspec", "ipyparallel"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the wrong {name}')")
+    (tmp_path / "mine.py").write_text("answer = 42")
+    monkeypatch.chdir(tmp_path)
+    with Session.start(n=2) as session:
+        session.run("from mine import answer", view=None)
+        answers = session["answer"]
+
+    assert answers == {0: 42, 1: 42}
+    assert processes_of(mark) == []
+
+
+def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) -> None:
+    """Longer than a socket's path may be: the sockets lie elsewhere, in a folder of their own that goes at the end."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
+    with Session.start(n=1) as session:
+        sockets = Path(session.request.sockets)
+        mode = stat.S_IMODE(sockets.stat().st_mode)
+        outcome = session.run("1", view=None).outcome
+
+    assert outcome == "ok"
+    assert mode == 0o700
+    assert not sockets.exists()
+    assert not Path(session.request.folder).exists()
+    assert processes_of(mark) == []
+
+
+@pytest.mark.parametrize("moment", ["steward", "ranks"])
+def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> None:
+    """Ctrl-C while the steward, or its ranks, are starting."""
+    sign = {"steward": "-c import sys", "ranks": "jupyter_dtrain.engine.watch"}[moment]
+    before = folders()
+    script_process = subprocess.Popen(
+        [sys.executable, "-c", "from jupyter_dtrain import Session; Session.start(n=2)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen = until(lambda: [line for line in processes_of(mark) if sign in line])
+    script_process.send_signal(signal.SIGINT)
+    _, said = script_process.communicate(timeout=30)
+
+    assert seen
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert wait_until_gone(mark, patience=3) == []
+    assert folders() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [step / 20 for step in range(1, 30)])
+def test_a_start_may_be_interrupted_at_any_moment(home, mark, delay) -> None:
+    """Ctrl-C after every twentieth of a second of a start."""
+    before = folders()
+    code = f"""
+import _thread, threading
+from jupyter_dtrain import Session
+threading.Timer({delay}, _thread.interrupt_main).start()
+try:
+    Session.start(n=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.stdout in ("interrupted\n", "")
+    assert wait_until_gone(mark, patience=5) == []
+    assert folders() == before or ended.stdout == ""

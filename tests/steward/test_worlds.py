@@ -1,0 +1,139 @@
+"""The worlds of a user: their names, the list of them, and what they leave on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_dtrain import BadRequest, worlds
+from tests.processes import wait_until_gone
+from tests.steward.until import until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_home(tmp_path_factory):
+    """Folders of this module's own: no other test's world takes a name or is listed."""
+    folder = tmp_path_factory.mktemp("worlds")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+        yield folder
+
+
+def age(folder: Path, days: float) -> None:
+    """Make everything in ``folder`` as old as that."""
+    then = time.time() - days * 86400
+    for path in [*folder.rglob("*"), folder]:
+        os.utime(path, (then, then))
+
+
+def test_several_worlds_live_side_by_side(launch, mark) -> None:
+    """Each has a name, given or found; they are listed, oldest first; what one is told does not reach the other."""
+    first, second, third = launch(n=1), launch(n=1), launch(n=1, name="Mine.3_x")
+    names = [listing.name for listing in worlds.list_worlds()]
+    first.run("x = 'first'", view=None)
+    second.run("x = 'second'", view=None)
+    values = first["x"], second["x"]
+    with pytest.raises(BadRequest, match=r"'Mine.3_x' is running already.*--name"):
+        launch(n=1, name="Mine.3_x")
+    first.stop()
+    reused = launch(n=1)
+    after = [listing.name for listing in worlds.list_worlds()]
+    for session in (second, third, reused):
+        session.stop()
+
+    assert [first.name, second.name, third.name] == names == ["world", "world-2", "Mine.3_x"]
+    assert values == ({0: "first"}, {0: "second"})
+    assert reused.name == "world"
+    assert after == ["world-2", "Mine.3_x", "world"]
+    assert worlds.list_worlds() == []
+    assert wait_until_gone(mark, patience=0) == []
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", ".a", "a/b", "../a", "ä", "a\n", "a" * 41, "$HOME", "a;b"])
+def test_an_odd_name_is_refused(launch, name, own_home) -> None:
+    """Nothing is made for it."""
+    with pytest.raises(BadRequest, match="cannot name a world"):
+        launch(n=1, name=name)
+
+    assert worlds.list_worlds() == []
+    assert not any("a" * 41 in path.name for path in own_home.rglob("*"))
+
+
+def test_what_a_dead_steward_left_is_no_world(own_home) -> None:
+    """A listing whose process is gone, one whose process id is another's by now, and one that cannot be read."""
+    folder = worlds.runtime_folder()
+    for number, text in enumerate(
+        [
+            worlds.msgspec.json.encode(worlds.Listing("gone", "gone-1", 1, "/", 2**22 - 1, 0.0, "")),
+            worlds.msgspec.json.encode(worlds.Listing("other", "other-1", 1, "/", os.getpid(), 0.0, "")),
+            b"{",
+        ]
+    ):
+        (folder / f"left-{number}").mkdir(parents=True)
+        (folder / f"left-{number}" / "world.json").write_bytes(text)
+
+    assert worlds.list_worlds() == []
+
+
+def test_spools_are_kept_for_days_and_those_of_living_worlds_longer(launch) -> None:
+    """A start removes what is old and belongs to no world."""
+    living = launch(n=1)
+    living.run("print('kept')", view=None)
+    ended = launch(n=1)
+    run = ended.run("print('kept for days')", view=None)
+    ended.stop()
+    folder = worlds.spool_folder()
+    young, old, living_spool = Path(ended.request.spool), folder / "old", Path(living.request.spool)
+    (old / "run-1").mkdir(parents=True)
+    (old / "run-1" / "rank-0.jsonl").touch()
+    (folder / "a file").touch()
+    age(old, 8)
+    age(living_spool, 8)
+    age(young, 6)
+    third = launch(n=1)
+    found = [path.exists() for path in (young, old, living_spool)]
+    text = run.text(0)
+    third.stop()
+    living.stop()
+
+    assert found == [True, False, True]
+    assert text == "kept for days\n"
+
+
+def segments() -> set[str]:
+    """Shared memory that no process has mapped."""
+    mapped = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            mapped |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
+    return set(os.listdir("/dev/shm")) - mapped
+
+
+def test_ten_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch) -> None:
+    """No process, folder or shared memory; this process holds no more threads and descriptors than after the first."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    me = psutil.Process()
+
+    def cycle() -> tuple[int, int]:
+        session = launch(n=2)
+        session.run("print('x' * 1000)", view=None)
+        session.stop()
+        return threading.active_count(), me.num_fds()
+
+    before = segments()
+    counts = [cycle() for _ in range(10)]
+
+    assert wait_until_gone(mark, patience=0) == []
+    assert until(lambda: segments() <= before, patience=5)
+    assert list(tmp_path.iterdir()) == []
+    assert [path for path in worlds.runtime_folder().iterdir() if not path.name.startswith("left-")] == []
+    assert counts[-1][0] <= counts[0][0]
+    assert counts[-1][1] <= counts[0][1]
