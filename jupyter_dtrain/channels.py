@@ -9,6 +9,7 @@ Under failure: every wait has a deadline; a request that is not answered raises
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -43,6 +44,8 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
     def __init__(self, connection_file: str | Path, on_events: Callable[[dict[str, Any]], None]) -> None:
         """``on_events`` is called on the IO thread with the content of every announcement, whoever ran the cell."""
         self._on_events = on_events
+        # Where ipyparallel tells of messages that are not signed well; it forgot to make one.
+        self.log = logging.getLogger(__name__)
         super().__init__(str(connection_file), timeout=10)
         self._queue_handlers["dtrain_run_reply"] = self._resolve
         self._queue_handlers["dtrain_hello_reply"] = self._resolve

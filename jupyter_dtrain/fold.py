@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""
 RESEND_INTERRUPT = 0.5
+BURST = 256
+"""Messages that are folded before deadlines are looked at again."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +74,8 @@ class Fold:
         self._channel: RanksChannel | None = None
         self._generation = 0
         self._spool = ""
+        self._gone = ""
+        """Why there is no world to send to, in words."""
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="dtrain-fold", daemon=True)
         self._thread.start()
@@ -91,9 +97,9 @@ class Fold:
         """An announcement from a rank."""
         self._queue.put(lambda: self._hear(from_wire(content)))
 
-    def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
-        """The steward says so."""
-        self._queue.put(lambda: self._rank_died(rank, words, events))
+    def rank_died(self, rank: int, words: str, events: list[Event], generation: int) -> None:
+        """The steward says so, with the last events of the rank and the world's new generation."""
+        self._queue.put(lambda: self._rank_died(rank, words, events, generation))
 
     def world_lost(self, words: str) -> None:
         """No rank will be heard again."""
@@ -142,11 +148,15 @@ class Fold:
         while not self._closing:
             try:
                 self._guard(self._queue.get(timeout=max(0.0, min(wake - time.monotonic(), QUIET))))
-                while True:
+                for _ in range(BURST):
                     self._guard(self._queue.get_nowait())
             except queue.Empty:
                 pass
-            wake = self._tick()
+            try:
+                wake = self._tick()
+            except Exception:  # noqa: BLE001 — the next tick may do better; without this thread nothing ends
+                _log.exception("A tick failed")
+                wake = time.monotonic() + QUIET
 
     def _guard(self, task: Callable[[], None]) -> None:
         try:
@@ -157,12 +167,15 @@ class Fold:
     def _bind(self, world: World, channel: RanksChannel, spool: str) -> None:
         self._world_lost("its world was restarted")
         self._world, self._channel, self._generation = world, channel, world.generation
-        self._spool = spool
+        self._spool, self._gone = spool, ""
 
     def _submit(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._posted.remove(entry)
-        self._send_ready()
+        if self._gone:
+            self._world_lost(self._gone)
+        else:
+            self._send_ready()
 
     def _send_ready(self) -> None:
         taken: set[int] = {rank for entry in self._left.values() for rank in entry.run.unfinished}
@@ -181,14 +194,17 @@ class Fold:
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
         content = {"run": run.number, "code": run.source, "generation": self._generation}
-        for rank in run.ranks:
-            run.note_heard(rank)
-            place = self._world.ranks[rank]
-            if place.state == "dead":
-                run.mark_lost(rank, place.words)
-                continue
+        places = [self._world.ranks[rank] for rank in run.ranks]
+        if dead := [place for place in places if place.state == "dead"]:
+            # It died while the cell was queued; the others would wait for it.
+            run.not_sent = "; ".join(place.words for place in dead)
+            for place in dead:
+                run.mark_lost(place.rank, place.words)
+            self._end(entry)
+            return
+        for place in places:
+            run.note_heard(place.rank)
             self._channel.run(place.engine, content, entry.inputs)
-        self._end_if_done(entry)
 
     def _find(self, number: int) -> Entry | None:
         for entry in self._entries:
@@ -211,12 +227,21 @@ class Fold:
         if fresh is None:
             return
         now = time.monotonic()
-        if entry.view is not None:
-            entry.view.feed(fresh, now)
-            if fresh.events and isinstance(fresh.events[-1].body, Finished):
-                entry.view.idle(fresh.rank, now)
+        self._tell_view(entry, lambda view: view.feed(fresh, now))
         if fresh.events and isinstance(fresh.events[-1].body, Finished):
+            self._tell_view(entry, lambda view: view.idle(fresh.rank, now))
             self._end_if_done(entry)
+
+    def _tell_view(self, entry: Entry, tell: Callable[[RunView], T]) -> T | None:
+        """A view that fails is left out from then on; the run goes on."""
+        if entry.view is None:
+            return None
+        try:
+            return tell(entry.view)
+        except Exception:  # noqa: BLE001 — anybody may write a view
+            _log.exception("The view of run %s failed", entry.run.number)
+            entry.view = None
+            return None
 
     def _read(self, entry: Entry, rank: int) -> None:
         """Ask the rank for what was missed, a piece at a time."""
@@ -258,22 +283,26 @@ class Fold:
         if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
             self._read(entry, rank)
 
-    def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
+    def _rank_died(self, rank: int, words: str, events: list[Event], generation: int) -> None:
         if self._world is not None:
             ranks = list(self._world.ranks)
             ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
             self._world = msgspec.structs.replace(self._world, ranks=ranks)
-        self._generation += 1
+        self._generation = max(self._generation, generation)
         for entry in [*self._entries, *self._left.values()]:
             if not entry.sent or rank not in entry.run.unfinished:
                 continue
             with contextlib.suppress(OSError):
                 path = spool_path(self._spool, entry.run.number, rank)
                 self._apply_events(entry, rank, list(read_file(path, entry.run.next_seq(rank))))
+            if rank not in entry.run.unfinished:
+                # It had finished this run before it died, or its watch's own event was in the spool.
+                continue
             self._apply_events(entry, rank, [event for event in events if event.run == entry.run.number])
+            if rank not in entry.run.unfinished:
+                continue
             entry.run.mark_lost(rank, words)
-            if entry.view is not None:
-                entry.view.idle(rank, time.monotonic())
+            self._tell_view(entry, lambda view: view.idle(rank, time.monotonic()))
             self._end_if_done(entry)
 
     def _apply_events(self, entry: Entry, rank: int, events: list[Event]) -> None:
@@ -282,6 +311,7 @@ class Fold:
             self._apply(entry, Batch(entry.run.number, rank, entry.run.next_seq(rank), fresh[-1].seq, fresh))
 
     def _world_lost(self, words: str) -> None:
+        self._gone = words
         self._left.clear()
         for entry in list(self._entries):
             for rank in entry.run.unfinished:
@@ -338,13 +368,11 @@ class Fold:
         run.end()
         if entry.sent and run.busy:
             self._left[run.number] = entry
-        if entry.view is not None:
+        self._tell_view(entry, lambda view: view.close(run, time.monotonic()))
+        entry.view = None
+        if run.regroup or run.busy:
             with contextlib.suppress(Exception):
-                entry.view.close(run, time.monotonic())
-            entry.view = None
-        if run.regroup or run.busy or (run.lost and not self._closing):
-            with contextlib.suppress(Exception):
-                self._generation = self._advance()
+                self._generation = max(self._generation, self._advance())
         run.release()
         if run.outcome != "ok":
             self._refuse_queued(run)
@@ -376,9 +404,7 @@ class Fold:
             for moment in (entry.deadline, entry.give_up):
                 if moment is not None and moment > now:
                     wake = min(wake, moment)
-            if entry.view is not None:
-                with contextlib.suppress(Exception):
-                    wanted = entry.view.tick(now)
-                    if wanted is not None:
-                        wake = min(wake, wanted)
+            wanted = self._tell_view(entry, lambda view: view.tick(now))
+            if wanted is not None:
+                wake = min(wake, wanted)
         return wake

@@ -217,6 +217,8 @@ class Run:
             part.totals = _add_totals(part.totals, fresh)
         for event in fresh:
             part.apply(event)
+            if isinstance(event.body, Finished) and event.body.outcome == "lost":
+                self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)
 
     def mark_lost(self, rank: int, words: str) -> None:
@@ -230,7 +232,7 @@ class Run:
 
     def end(self) -> None:
         """The run has ended; what is still unfinished is left behind as busy."""
-        self.busy = self.unfinished
+        self.busy = [] if self.not_sent else self.unfinished
         self._ended = time.monotonic()
 
     def release(self) -> None:

@@ -136,22 +136,33 @@ class Session:
         began = time.monotonic()
         said = -1
         while True:
-            state = self._steward.ask("state", timeout=self._settings.start_timeout)
+            state = self._ask_state(began)
             phase, size = state["phase"], state["size"]
-            if phase in ("failed", "ending") or state["incarnation"] < incarnation:
+            if phase in ("failed", "ending") or state["incarnation"] != incarnation:
                 raise StartFailed(f"World {self.name!r} did not start. {state['reason']}")
-            if state["incarnation"] == incarnation:
-                ready = len(state["world"]["ranks"])
-                if ready != said:
-                    progress(
-                        f"Starting world {self.name!r}: {ready} of {size} ranks ready, {time.monotonic() - began:.1f} s"
-                    )
-                    said = ready
-                if phase == "running":
-                    break
+            ready = len(state["world"]["ranks"])
+            if ready != said:
+                seconds = time.monotonic() - began
+                progress(f"Starting world {self.name!r}: {ready} of {size} ranks ready, {seconds:.1f} s")
+                said = ready
+            if phase == "running":
+                break
             time.sleep(START_POLL)
         self._connect(state)
         progress(f"World {self.name!r} is up: {size} rank{'s' if size > 1 else ''} in {time.monotonic() - began:.1f} s")
+
+    def _ask_state(self, began: float) -> dict[str, Any]:
+        """The state of a world that starts; its steward may need a moment before it answers at all."""
+        while True:
+            try:
+                return self._steward.ask("state", timeout=1.0)
+            except WorldLost:
+                log = Path(self.request.folder) / "logs" / "steward.log"
+                if not worlds.is_alive(self._listing):
+                    said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+                    raise StartFailed(f"The steward of world {self.name!r} ended. It said:\n{said}") from None
+                if time.monotonic() - began > self._settings.start_timeout:
+                    raise StartFailed(f"The steward of world {self.name!r} does not answer.") from None
 
     def _connect(self, state: dict[str, Any]) -> None:
         from .channels import RanksChannel
@@ -177,6 +188,7 @@ class Session:
             self._steward.ask("stop", timeout=2.0)
         self._await_steward_end()
         self._close()
+        worlds.remove_runtime(self.request)
 
     # What it is.
 
@@ -259,9 +271,16 @@ class Session:
             view = CellView(
                 painter_for_cell(), chosen, size, shown_bytes=self._settings.shown_bytes, paint_errors=not wait
             )
-        self._fold.submit(Entry(run, view, pickled, timeout))
-        if wait:
-            self._wait(run)
+        try:
+            self._fold.submit(Entry(run, view, pickled, timeout))
+            if wait:
+                self._wait(run)
+        except DistributedInterrupt:
+            raise
+        except KeyboardInterrupt:
+            # It fell before or beside the wait, and would leave the ranks at work on what nobody waits for.
+            self._fold.interrupt()
+            raise
         return run
 
     def _wait(self, run: Run) -> None:
@@ -395,13 +414,14 @@ class Session:
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
         self._check_open()
+        answer = self._steward.ask("restart")
+        if answer["status"] != "ok":
+            raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
         try:
-            answer = self._steward.ask("restart")
-            if answer["status"] != "ok":
-                raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
             self._fold.world_lost("its world was restarted")
-            self._await_ranks(self._incarnation + 1, progress or (lambda _: None))
-        except StartFailed:
+            self._await_ranks(answer["incarnation"], progress or (lambda _: None))
+        except BaseException:
+            # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
             self._lose("its restart failed")
             self._abandon_start()
             raise
@@ -426,6 +446,7 @@ class Session:
             self._closed = True
             with contextlib.suppress(Exception):
                 self._steward.ask("stop", timeout=1.0)
+            self._fold.world_lost("its kernel is shutting down")
 
     def __enter__(self) -> Self:
         return self
@@ -454,7 +475,7 @@ class Session:
     def _listen(self) -> None:
         """Hear what the steward broadcasts, and renew the lease; a thread of its own."""
         renew_at = 0.0
-        while not self._closed:
+        while not self.closed:
             with contextlib.suppress(Exception):
                 event = self._steward.listen(0.25)
                 if event is not None:
@@ -478,7 +499,7 @@ class Session:
                     ranks = list(self._world.ranks)
                     ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
                     self._world = msgspec.structs.replace(self._world, ranks=ranks)
-                self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]))
+                self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]), event["generation"])
             case "ended" if not self._closed:
                 self._lose(str(event["words"]))
 

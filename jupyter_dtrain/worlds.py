@@ -180,7 +180,9 @@ def make_request(
     try:
         cwd = str(Path.cwd())
     except OSError as error:
-        raise BadRequest("The working directory, which the ranks would share, is gone: change to another one.") from error
+        raise BadRequest(
+            "The working directory, which the ranks would share, is gone: change to another one."
+        ) from error
     chosen = choose_name(name)
     found = local.find_mpiexec(mpiexec)
     prune_spools(settings.spool_days)
@@ -208,6 +210,12 @@ def remove_folders(request: WorldRequest) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_runtime(request: WorldRequest) -> None:
+    """Remove the run-time folders of a world whose steward has ended, and could not."""
+    for folder in (request.sockets, request.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def prune_spools(days: float) -> None:
     """Remove the spools of worlds that have ended and were last written to more than ``days`` ago."""
     alive = {listing.id for listing in list_worlds()}
@@ -232,6 +240,7 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         str(folder / "steward.json"),
         ip=f"{request.sockets}/s",
         transport="ipc",
+        key=secrets.token_hex(32).encode(),
         shell_port=1,
         iopub_port=2,
         stdin_port=3,
@@ -239,7 +248,9 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         control_port=5,
     )
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
-    with open(folder / "logs" / "steward.log", "ab") as log:
+    log_file = folder / "logs" / "steward.log"
+    log_file.touch(mode=0o600)
+    with open(log_file, "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP, connection_file],
             stdin=subprocess.PIPE,
@@ -258,7 +269,7 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         process.wait()
         if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
             raise
-        log_text = (folder / "logs" / "steward.log").read_text(errors="replace")[-2000:]
+        log_text = log_file.read_text(errors="replace")[-2000:]
         raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
     listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
     file = folder / "world.json"

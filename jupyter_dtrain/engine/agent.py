@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import os
+import signal
 import sys
 import threading
 import traceback
@@ -79,10 +81,14 @@ class Agent:
         # The kernel would install Python's own SIGINT handler around every message.
         kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
         self._interrupts.install()
+        # A forked child would inherit the engine's handlers, and no signal would end it.
+        os.register_at_fork(after_in_child=_default_signals)
         shell.ask_exit = _refuse_exit
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         shell.showtraceback = self._showtraceback
+        # IPython 9 formats every error for its history, which nobody reads here and takes up to a second.
+        shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         builtins.input = _refuse("input()")
         sys.breakpointhook = _refuse("breakpoint()")
@@ -245,6 +251,11 @@ class Agent:
         stack = self._tracebacks.stack(frames.get(main.ident or 0))
         state = "running" if self._running is not None else "idle"
         return [{"thread": main.name, "state": state, "frames": msgspec.to_builtins(stack)}]
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _refuse(what: str) -> Any:

@@ -152,9 +152,12 @@ class EventSession(Session):
     def __init__(self, recorder: Recorder, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._recorder = recorder
+        self._pid = os.getpid()
 
     def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Record the message as an event."""
+        """Record the message as an event; in a forked child there is nobody to record it."""
+        if os.getpid() != self._pid:
+            return None
         if isinstance(msg_or_type, dict):
             kind, content = msg_or_type["header"]["msg_type"], msg_or_type["content"]
         else:

@@ -99,9 +99,12 @@ class Interrupts:
             return
         self.requested = self._arrived = True
         awaited = self._awaited
-        if awaited is not None and not self._runs_cell(frame):
-            awaited.get_loop().call_soon_threadsafe(awaited.cancel)
-            return
+        if awaited is not None:
+            loop = awaited.get_loop()
+            # Raised anywhere but in the cell's own code, it would leave the task and end the engine's loop.
+            if asyncio.current_task(loop) is not awaited or not self._runs_cell(frame):
+                loop.call_soon_threadsafe(awaited.cancel)
+                return
         raise KeyboardInterrupt
 
     def _runs_cell(self, frame: FrameType | None) -> bool:

@@ -12,6 +12,7 @@ the cap; see :mod:`.spool` for what happens to a disk that is full.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -112,6 +113,7 @@ class Recorder:
         self._pending_size = 0
         self._between: list[tuple[str, str]] = []
         self._between_size = 0
+        log.touch(mode=0o600)
         self._log = open(log, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 — lives as long as the rank
         self._closing = False
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
@@ -148,12 +150,16 @@ class Recorder:
 
     def _write_between(self, stream: str, text: str) -> None:
         if self._last_run is None:
-            self._log.write(text)
+            self._write_log(text)
             return
         if self._between_size < BETWEEN_LIMIT:
             self._between.append((stream, text))
             self._between_size += len(text)
         else:
+            self._write_log(text)
+
+    def _write_log(self, text: str) -> None:
+        with contextlib.suppress(OSError):
             self._log.write(text)
 
     def flush(self) -> None:
@@ -180,9 +186,10 @@ class Recorder:
                 if opened is None:
                     return
                 self._spool_pending(opened)
-                if opened.dropped_events:
-                    reason = self._drop_reason(opened)
-                    self._append(opened, Dropped(opened.dropped_events, opened.dropped_bytes, reason))
+                events = opened.dropped_events + opened.spool.dropped_events
+                if events:
+                    size = opened.dropped_bytes + opened.spool.dropped_bytes
+                    self._append(opened, Dropped(events, size, self._drop_reason(opened)))
                 self._append(opened, Finished(outcome, time.monotonic() - opened.started, regroup=regroup))
                 opened.finished = True
                 self._current = None
@@ -241,8 +248,9 @@ class Recorder:
 
     def _append(self, opened: _Open, body: Body) -> None:
         event = Event(opened.run, self.rank, opened.seq, time.time(), body)
-        opened.seq += 1
         opened.spooled += opened.spool.append(event)
+        # Only now: an event that cannot be encoded must leave no hole.
+        opened.seq += 1
         if isinstance(body, Output):
             opened.wire_text += len(body.text)
             if opened.wire_text <= WIRE_TEXT:

@@ -22,6 +22,7 @@ from ..events import Event, Output, decode, encode
 RING_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 """About how many bytes one :meth:`Spool.read` returns."""
+CHUNK_BYTES = 1 << 16
 _INDEX_EVERY = 128
 
 
@@ -42,6 +43,9 @@ class Spool:
         self._appended = 0
         self._ring: deque[tuple[Event, int]] = deque()
         self._ring_bytes = 0
+        self.dropped_events = 0
+        self.dropped_bytes = 0
+        """Text that memory had no room for, in bytes."""
         self._fd = -1
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,6 +88,8 @@ class Spool:
                 if isinstance(old.body, Output):
                     del self._ring[index]
                     self._ring_bytes -= old_size
+                    self.dropped_events += 1
+                    self.dropped_bytes += len(old.body.text.encode())
                     break
             else:
                 return
@@ -118,6 +124,30 @@ class Spool:
         if self._fd >= 0 and self.failure is None:
             os.close(self._fd)
             self._fd = -1
+
+
+def file_ends(path: str | Path) -> tuple[Event, Event, int] | None:
+    """The first and the last whole event of a spool file, and the bytes up to there; None when it holds none.
+
+    Reads the file's ends alone: it may have a gigabyte, and a death is to be reported now.
+    """
+    with open(path, "rb") as file:
+        first = file.readline()
+        position = file.seek(0, os.SEEK_END)
+        text = b""
+        while position > 0:
+            step = min(CHUNK_BYTES, position)
+            position -= step
+            file.seek(position)
+            text = file.read(step) + text
+            end = text.rfind(b"\n")
+            start = text.rfind(b"\n", 0, max(end, 0))
+            if end >= 0 and (start >= 0 or position == 0):
+                try:
+                    return decode(first), decode(text[start + 1 : end + 1]), position + end + 1
+                except msgspec.MsgspecError:
+                    return None
+    return None
 
 
 def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:

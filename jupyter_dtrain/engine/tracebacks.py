@@ -48,7 +48,7 @@ class Tracebacks:
             self._frames(steps),
             [str(note) for note in getattr(exception, "__notes__", [])],
             f"{type(cause).__name__}: {_message(cause)}" if cause is not None else None,
-            "".join(traceback.format_exception_only(exception)) if isinstance(exception, SyntaxError) else None,
+            _place(exception) if isinstance(exception, SyntaxError) else None,
         )
 
     def stack(self, frame: FrameType | None) -> list[Frame]:
@@ -77,9 +77,17 @@ class Tracebacks:
         return real.startswith(self._home) and not real.startswith(self._libraries)
 
 
+def _place(error: SyntaxError) -> str:
+    """The file, the line and the caret, without the message that is told beside them."""
+    lines = traceback.format_exception_only(error)
+    end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+    return "".join(lines[:end])
+
+
 def _message(exception: BaseException) -> str:
     try:
         text = str(exception)
     except Exception as error:  # noqa: BLE001 — a user's __str__ may raise anything
         text = f"<its text could not be made: {type(error).__name__}>"
+    text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"

@@ -40,7 +40,7 @@ from ..launch.request import RankSpec
 from . import app
 from .names import watch_identity
 from .reports import REPORT_PREFIX, Died, Ready
-from .spool import read_file
+from .spool import file_ends
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -153,8 +153,7 @@ class Watch:
         assert self._session is not None
         try:
             idents, message = self._session.recv(self._socket)
-        except ValueError:
-            # Not signed with this world's key.
+        except Exception:  # noqa: BLE001 — not signed with this world's key, or no message at all
             return
         if message is None:
             return
@@ -223,12 +222,10 @@ class Watch:
         if not runs:
             return None, []
         run, path = runs[-1]
-        first = last = None
-        for event in read_file(path):
-            first = first or event
-            last = event
-        if first is None or last is None or isinstance(last.body, Finished):
+        ends = file_ends(path)
+        if ends is None or isinstance(ends[1].body, Finished):
             return None, []
+        first, last, size = ends
         events = []
         seq, now = last.seq + 1, time.time()
         if last_words:
@@ -236,18 +233,10 @@ class Watch:
         elapsed = now - first.time
         events.append(Event(run, rank, seq + len(events), now, Finished("lost", elapsed, words, regroup=True)))
         with contextlib.suppress(OSError), open(path, "r+b") as file:
-            end = file.seek(0, os.SEEK_END)
-            if end:
-                file.seek(end - 1)
-                if file.read(1) != b"\n":
-                    file.truncate(_last_newline(path))
-            file.seek(0, os.SEEK_END)
+            file.truncate(size)
+            file.seek(size)
             file.write(b"".join(encode(event) for event in events))
         return run, events
-
-
-def _last_newline(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1
 
 
 def _report(kind: str, what: msgspec.Struct) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..failures import NoWorld
+from ..failures import DtrainError
 from ..lifecycle import current
-from ..world import count_ranks
+from ..world import count_ranks, format_ranks
 
 
 class NameHints:
@@ -26,14 +26,17 @@ class NameHints:
         if not isinstance(error, NameError) or isinstance(error, UnboundLocalError) or not error.name:
             return
         try:
-            ranks = current().defined_on(error.name)
-        except NoWorld:
+            session = current()
+            ranks = session.defined_on(error.name)
+            everywhere = len(ranks) == session.world.size
+        except DtrainError:
             return
         if ranks:
             name = error.name
+            there = "%%distributed" if everywhere else f"%%distributed -r {format_ranks(ranks)}"
             print(
                 f"{name!r} is not defined in the notebook, but on {count_ranks(ranks)}. Run this cell there with "
-                f"%%distributed on its first line, or bring the values here as {{rank: value}} with\n"
-                f"    %%distributed --pull {name}\n    {name}",
+                f"{there} on its first line, or bring the values here as {{rank: value}} with\n"
+                f"    {there} --pull {name}\n    {name}",
                 file=sys.stderr,
             )

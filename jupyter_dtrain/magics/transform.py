@@ -14,6 +14,9 @@ _ALONE = re.compile(r"\s*%%(distributed|rank)\b.*\n?\Z")
 class CellTransform:
     """An IPython input transformer."""
 
+    has_side_effects = True
+    """Leaves it out where IPython asks whether a cell is complete: a plain line in auto mode is, at the first return."""
+
     def __init__(self) -> None:
         self.auto = False
         """Whether plain cells go to the ranks."""

@@ -12,6 +12,8 @@ import sys
 def main() -> None:
     """Start the world, then serve its clients until it has ended."""
     data = sys.stdin.buffer.read()
+    # What the steward and the controller write is for this user alone; ranks write as the notebook does.
+    umask = os.umask(0o077)
     if os.fork():
         os._exit(0)
     os.write(1, f"{os.getpid()}\n".encode())
@@ -23,7 +25,7 @@ def main() -> None:
     from ..launch.request import WorldRequest
     from .supervisor import Supervisor
 
-    supervisor = Supervisor(msgspec.json.decode(data, type=WorldRequest))
+    supervisor = Supervisor(msgspec.json.decode(data, type=WorldRequest), umask)
     # The processes start while the rest of the steward is still being imported.
     supervisor.start()
     from .kernel import serve

@@ -40,7 +40,8 @@ def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> Non
             process.wait(patience)
             return
         process.kill()
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
 
 
 def kill_descendants(patience: float = 3.0) -> list[int]:

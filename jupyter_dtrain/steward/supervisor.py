@@ -52,10 +52,12 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """Starts, watches and ends one world."""
 
-    def __init__(self, request: WorldRequest) -> None:
+    def __init__(self, request: WorldRequest, umask: int) -> None:
+        """``umask``: the one that ranks get."""
         self.ended = threading.Event()
         """Set when nothing of the world is left."""
         self._request = request
+        self._umask = umask
         self._logs = Path(request.folder) / "logs"
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -121,8 +123,9 @@ class Supervisor:
                     self._patience_end = time.monotonic() + self._request.settings.start_timeout
                     self._phase = "starting"
                     self._incarnation += 1
+                    answer = {"status": "ok", "incarnation": self._incarnation}
                 self._queue.put(self._restart)
-                return {"status": "ok"}
+                return answer
             case "signal":
                 ranks, number = [int(rank) for rank in content["ranks"]], int(content["signal"])
                 self._queue.put(lambda: self._signal(ranks, number))
@@ -204,8 +207,11 @@ class Supervisor:
             self._mpiexec = self._spawn(
                 local.ranks_command(request, self._mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
             )
-        except (DtrainError, OSError, ValueError) as error:
+        except DtrainError as error:
             self._fail(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
+            self._fail(f"{type(error).__name__}: {error}")
             return
         reader = threading.Thread(
             target=self._read_reports, args=(self._mpiexec, self._incarnation), name="dtrain-reports", daemon=True
@@ -224,6 +230,7 @@ class Supervisor:
                 stderr=file,
                 cwd=self._request.cwd,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
+                umask=self._umask if pipe else -1,
             )
 
     def _read_reports(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
@@ -276,7 +283,9 @@ class Supervisor:
                 return
             self._ranks[number] = msgspec.structs.replace(rank, state="dead", words=words)
             self._generation += 1
-        self._tell("died", rank=number, words=words, run=run, events=msgspec.to_builtins(events))
+            generation = self._generation
+        told = msgspec.to_builtins(events)
+        self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
     def _mpiexec_ended(self, incarnation: int) -> None:
         if incarnation != self._incarnation:
@@ -380,11 +389,15 @@ class Supervisor:
                 return
             self._phase = "ending"
             self._reason = reason
-        self._tell("ended", words=reason)
-        self._tear_down()
-        for folder in (self._request.sockets, self._request.folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        self.ended.set()
+        try:
+            with contextlib.suppress(Exception):
+                self._tell("ended", words=reason)
+            self._tear_down()
+        finally:
+            # Whatever went wrong: without a steward the parent-death signals end what is left.
+            for folder in (self._request.sockets, self._request.folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            self.ended.set()
 
     def _tear_down(self) -> None:
         if self._channel is not None:

@@ -78,9 +78,11 @@ class CellView:
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank and show what can be shown."""
         rank = batch.rank
-        if batch.totals is not None and len(batch.events) <= batch.last - batch.first:
-            self._only_count(rank, now)
+        expected = batch.first
         for event in batch.events:
+            if event.seq > expected and batch.totals is not None:
+                self._only_count(rank, now)
+            expected = event.seq + 1
             body = event.body
             if isinstance(body, Output):
                 self._output(rank, body, now)
@@ -92,6 +94,8 @@ class CellView:
                 words = f"{human(body.bytes)} of output were not kept: {body.reason}"
                 self._merger.push(rank, "stderr", words, now)
         if batch.totals is not None:
+            if expected <= batch.last:
+                self._only_count(rank, now)
             self._tallies[rank].adopt(batch.totals)
             self._news = True
         self._show(now)

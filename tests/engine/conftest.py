@@ -68,7 +68,7 @@ def path_of(tmp_path):
 
 @pytest.fixture
 def file_limit():
-    """``file_limit(n)``: from now on no file of this process may grow past n bytes; as before at the end of the test."""
+    """``file_limit(n)``: no file of this process may grow past n bytes; as before at the end of the test."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -98,7 +99,9 @@ def test_in_a_forked_child_a_stream_writes_to_its_descriptor(running, pipe):
     """The recorder's thread does not live there."""
     read, write = pipe
     stream = RankStream(running, "stdout", write)
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: forks of a process with threads
+        pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):
             stream.write("child ü\n")
@@ -112,11 +115,13 @@ def test_in_a_forked_child_a_stream_writes_to_its_descriptor(running, pipe):
 def test_descriptors_are_read_while_the_run_goes_on(running, pipe, heard):
     """By a thread; what was read is safe in the file before the next byte is."""
     read, write = pipe
-    DescriptorReader({"stderr": read}, running).start()
+    reader = DescriptorReader({"stderr": read}, running)
+    reader.start()
     os.write(write, b"native\n")
 
     heard.until(lambda heard: any(isinstance(body, Output) for body in heard.bodies))
     os.close(write)
+    reader._thread.join(10)
     assert [("stderr", "native\n")] == [(b.stream, b.text) for b in heard.bodies if isinstance(b, Output)]
 
 
@@ -136,8 +141,12 @@ def test_drain_hands_over_what_was_written_so_far(running, pipe, said):
 def test_messages_of_the_display_hooks_become_events(running, heard):
     """display, update, result and clear; others are left out."""
     session = EventSession(running, key=b"")
-    session.send(None, session.msg("display_data", {"data": {"a": 1}, "metadata": {}, "transient": {"display_id": "i"}}))
-    session.send(None, "update_display_data", {"data": {"a": 2}, "metadata": {"m": 1}, "transient": {"display_id": "i"}})
+    session.send(
+        None, session.msg("display_data", {"data": {"a": 1}, "metadata": {}, "transient": {"display_id": "i"}})
+    )
+    session.send(
+        None, "update_display_data", {"data": {"a": 2}, "metadata": {"m": 1}, "transient": {"display_id": "i"}}
+    )
     session.send(None, "execute_result", {"data": {"text/plain": "3"}, "metadata": {}, "execution_count": 4})
     session.send(None, "clear_output", {"wait": True})
     session.send(None, "status", {"execution_state": "busy"})

@@ -44,8 +44,7 @@ def test_between_cells_an_interrupt_is_ignored(interrupts):
 def test_within_a_cell_it_raises(interrupts):
     """And is remembered until the next cell."""
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
-        assert interrupts.send()
-        wait_for_ever()
+        interrupts.send() and wait_for_ever()
 
     assert interrupts.requested
     with interrupts.enabled():
@@ -54,21 +53,32 @@ def test_within_a_cell_it_raises(interrupts):
 
 def test_another_thread_reaches_the_main_one(interrupts):
     """The control thread's way."""
+
+    def send() -> None:
+        while not interrupts.send():
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=send)
+    thread.start()
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
-        threading.Timer(0.05, interrupts.send).start()
         wait_for_ever()
+    thread.join(10)
 
 
 def test_a_shield_holds_it_back_until_the_work_is_done(interrupts, shield):
     """Nested ones, too; then it comes at once."""
     steps = []
-    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+
+    def work() -> None:
         with shield:
             with shield:
                 interrupts.send()
                 steps.append("inner")
             steps.append("outer")
         steps.append("never")
+
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        work()
 
     assert ["inner", "outer"] == steps
 
@@ -94,8 +104,7 @@ def test_a_shield_of_another_thread_does_not_hold_it_back(interrupts, shield):
     thread.start()
     inside.wait(20)
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
-        interrupts.send()
-        wait_for_ever()
+        interrupts.send() and wait_for_ever()
     leave.set()
     thread.join()
 

@@ -104,8 +104,12 @@ def test_a_message_that_cannot_be_made_is_replaced(tracebacks):
 
 @pytest.mark.parametrize(
     ("ending", "cause"),
-    [("raise ValueError('b') from error", "KeyError: 'a'"), ("raise ValueError('b')", "KeyError: 'a'")]
-    + [("raise ValueError('b') from None", None), ("raise ValueError('b') from OSError('c')", "OSError: c")],
+    [
+        ("raise ValueError('b') from error", "KeyError: 'a'"),
+        ("raise ValueError('b')", "KeyError: 'a'"),
+        ("raise ValueError('b') from None", None),
+        ("raise ValueError('b') from OSError('c')", "OSError: c"),
+    ],
 )
 def test_the_cause_is_told(tracebacks, ending, cause):
     """The stated one, else the context unless it was suppressed."""

@@ -128,11 +128,19 @@ def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
 
     assert cell.ename == "NameError"
     assert "'faraway' is not defined in the notebook, but on ranks 0,2" in cell.err
-    assert "%%distributed on its first line" in cell.err
-    assert cure.splitlines()[0].startswith("%%distributed")
-    assert "--pull faraway" in cure
+    assert "%%distributed -r 0,2 on its first line" in cell.err
+    assert cure == "%%distributed -r 0,2 --pull faraway\nfaraway"
     assert ranks.ok(cure).said.strip()
     assert ranks.value("faraway") == {0: 7, 2: 7}
+
+
+def test_a_name_that_lives_on_all_ranks_needs_no_choice_of_ranks(ranks):
+    """The common case, in the shortest words."""
+    ranks.ok("%%distributed\nbroad = 7")
+    cell = ranks.run("broad + 1")
+
+    assert "but on ranks 0-2. Run this cell there with %%distributed on its first line" in cell.err
+    assert "\n    %%distributed --pull broad\n    broad\n" in cell.err
 
 
 def test_a_name_that_is_nowhere_gets_no_hint(ranks):

@@ -247,6 +247,18 @@ def test_the_bytes_that_are_sent_are_not_many_more_than_those_printed(ranks):
     assert sent <= 2 * payload
 
 
+def test_the_first_part_of_one_huge_print_is_shown(ranks):
+    """As the first part of many small ones: 2 MB of it, and then where the rest is."""
+    cell = ranks.ok(
+        "%%rank 0\nprint('\\n'.join(f'{number:06} '.ljust(99, 'x') for number in range(50_000)))", patience=120
+    )
+
+    assert [int(line.split()[1]) for line in cell.lines] == list(range(len(cell.lines)))
+    assert 1_900_000 < len(cell.out) <= 2_000_000
+    assert "Rank 0 printed 5 MB in 50,000 lines" in cell.display_texts[-1]
+    assert cell.display_texts[-1].splitlines()[-1].startswith("[0] 049999 ")
+
+
 def test_odd_characters_survive(ranks):
     """Wide letters, colours, and what is no text at all."""
     cell = ranks.ok(

@@ -76,7 +76,7 @@ def test_a_cell_that_does_not_parse_goes_to_no_rank(world, code):
 
 def test_a_syntax_error_names_line_and_place(world):
     """As Python does, and says that nothing was sent."""
-    with pytest.raises(BadSyntax, match="line 2: .*not sent to any rank") as caught:
+    with pytest.raises(BadSyntax, match=r"line 2: .*not sent to any rank") as caught:
         run(world, "x = 1\ny = = 2")
 
     assert (2, 5) == (caught.value.lineno, caught.value.offset)
@@ -166,9 +166,15 @@ def test_a_session_that_was_stopped_says_so(launch):
 
 def test_a_with_block_stops_its_world(launch):
     """Also when the block fails."""
-    with pytest.raises(ZeroDivisionError), launch(n=1) as session:
-        run(session, "1")
-        raise ZeroDivisionError
+
+    def block() -> None:
+        with session:
+            run(session, "1")
+            raise ZeroDivisionError
+
+    session = launch(n=1)
+    with pytest.raises(ZeroDivisionError):
+        block()
 
     assert session.closed
 
@@ -176,7 +182,9 @@ def test_a_with_block_stops_its_world(launch):
 def test_a_busy_world_shows_which_ranks_work(world, tmp_path):
     """World.ranks has the states that people read."""
     go = tmp_path / "go"
-    cell = begin(world, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)", ranks=1)
+    cell = begin(
+        world, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)", ranks=1
+    )
     states = [rank.state for rank in world.world.ranks]
     go.touch()
 

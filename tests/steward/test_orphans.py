@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dtrain import Session
 from tests.processes import wait_until_gone
-from tests.steward.until import PATIENCE, child_named, runs, steward_of, until
+from tests.steward.until import child_named, runs, steward_of, until
 
 START_CHILDREN = """
 import os, subprocess, sys
@@ -60,16 +60,17 @@ def test_a_dead_rank_leaves_nothing_that_it_has_started(launch, mark) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
-def test_a_killed_steward_leaves_nothing_even_of_a_rank_that_will_not_end(launch, mark) -> None:
-    """The ranks ignore every signal that can be ignored, are in a loop, and have started processes."""
+@pytest.mark.parametrize("code", ["while True: pass", f"{IGNORE_SIGNALS}\nwhile True: pass"], ids=["busy", "stubborn"])
+def test_a_killed_steward_leaves_nothing_that_ranks_have_started(launch, mark, code) -> None:
+    """The ranks are in a loop, or moreover ignore every signal that can be ignored."""
     session = launch(n=2)
     start_children(session)
-    run = session.run(f"{IGNORE_SIGNALS}\nwhile True: pass", wait=False, view=None)
+    run = session.run(code, wait=False, view=None)
     began = until(lambda: sorted(run.spool) == run.ranks)
     steward_of(session).kill()
 
     assert began
-    assert wait_until_gone(mark, PATIENCE) == []
+    assert wait_until_gone(mark) == []
 
 
 @pytest.mark.parametrize("who", ["rank", "mpiexec"])

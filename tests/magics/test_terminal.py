@@ -1,0 +1,192 @@
+"""IPython in a real terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import pexpect
+import psutil
+import pytest
+
+from tests.magics.notebook import plain
+
+PROMPT = "In \\[\\d+\\]: "
+PATIENCE = 30
+
+
+class Terminal:
+    """A terminal with IPython in it."""
+
+    def __init__(self, folder, **env):
+        self.process = pexpect.spawn(
+            sys.executable,
+            ["-m", "IPython", "--simple-prompt", "--no-banner", "--no-confirm-exit", "--colors=NoColor"],
+            cwd=str(folder),
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40", **env},
+            encoding="utf-8",
+            timeout=PATIENCE,
+            dimensions=(40, 120),
+        )
+        self.process.delaybeforesend = None
+        self.process.expect(PROMPT)
+        self.raw = ""
+
+    def send(self, code):
+        """Type a cell, which may have several lines, as one input."""
+        self.process.sendline(f"get_ipython().run_cell({code!r});")
+
+    def prompt(self):
+        """Wait for the prompt; what stood between."""
+        self.process.expect(PROMPT)
+        self.raw = self.process.before
+        return plain(self.raw).replace("\r\n", "\n")
+
+    def run(self, code):
+        """What a cell shows."""
+        self.send(code)
+        return self.prompt().partition("\n")[2]
+
+    def pids(self):
+        """Of the processes of its world."""
+        return {int(pid) for pid in re.findall(r"^ *\d+ +\S+ +\d+ +\S+ +(\d+)", self.run("%distributed"), re.MULTILINE)}
+
+    def close(self):
+        """Leave it as a user does, whatever it is at."""
+        if self.process.isalive():
+            self.process.sendintr()
+            self.process.sendline("")
+            self.process.sendline("exit")
+            self.process.expect(pexpect.EOF)
+        self.process.close(force=True)
+
+
+@pytest.fixture(scope="module")
+def opened(home, tmp_path_factory):
+    """A terminal with two ranks, for this module."""
+    terminal = Terminal(tmp_path_factory.mktemp("terminal"))
+    assert terminal.run("%load_ext jupyter_dtrain").strip() == ""
+    started = terminal.run("%distributed start -n 2")
+    assert "World 'world' is up: 2 ranks" in started
+    yield terminal
+    terminal.close()
+
+
+def test_a_cell_prints_and_shows_results(opened):
+    """With labels, as in a notebook."""
+    said = opened.run("%%distributed\nimport os\nprint('hello')\nint(os.environ['RANK'])")
+
+    assert [line for line in said.splitlines() if line] == ["[0-1] hello", "[0] 0", "[1] 1"]
+
+
+def test_a_cell_can_be_typed_line_by_line(opened):
+    """Blank lines end it, as they end any cell magic."""
+    for line in ("%%distributed", "print('typed', 6 * 7)", "", ""):
+        opened.process.sendline(line)
+
+    assert "[0-1] typed 42" in opened.prompt()
+
+
+def test_status_is_a_table_of_text(opened):
+    """Terminals have no HTML."""
+    said = opened.run("%distributed")
+
+    assert "rank  node" in said
+    assert "<table" not in said
+    assert len(opened.pids()) == 2
+
+
+def test_a_progress_bar_is_redrawn_in_one_line(opened):
+    """The full bar is left, and what is printed stands on lines of its own."""
+    pytest.importorskip("tqdm")
+    said = opened.run(
+        "%%distributed\nimport time\nfrom tqdm import tqdm\n"
+        "for step in tqdm(range(10), ncols=60):\n    time.sleep(0.1)\nprint('done')"
+    )
+    redrawn = opened.raw.count("\r\x1b[K")
+
+    assert redrawn >= 2
+    assert said.count("\n") <= 3 + redrawn
+    assert [line.split("\r")[-1] for line in said.splitlines() if "100%" in line][0].startswith("[0] 100%|")
+    assert "[0-1] done" in [line.split("\r")[-1] for line in said.splitlines()]
+
+
+def test_an_error_shows_the_lines_of_the_cell(opened):
+    """And nothing of ours."""
+    said = opened.run("%%distributed\nx = 1\nraise ValueError('bad shape')")
+
+    assert "ValueError on ranks 0-1" in said
+    assert "----> 2 raise ValueError('bad shape')" in said
+    assert "jupyter_dtrain" not in said
+
+
+def test_a_cell_that_nobody_waits_for_prints_when_it_has_something_to_say(opened):
+    """Also while the prompt waits."""
+    opened.run(
+        "%%distributed --no-wait\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('later')"
+    )
+    opened.run("open('go', 'w').close()")
+    opened.process.sendline("")
+    opened.process.expect("\\[0-1\\] later")
+    opened.process.sendline("'synchronised'")
+    opened.process.expect("Out.*synchronised")
+
+    assert opened.prompt() is not None
+
+
+def test_control_c_interrupts_the_ranks_and_variables_stay(opened):
+    """The prompt comes back."""
+    opened.send("%%distributed\nstage = 'kept'\nimport time\nprint('in', flush=True)\ntime.sleep(600)")
+    opened.process.expect("\\[0-1\\] in")
+    opened.process.sendintr()
+    said = opened.prompt()
+
+    assert "KeyboardInterrupt on ranks 0-1" in said
+    assert "[0-1] 'kept'" in opened.run("%%distributed\nstage")
+
+
+def test_auto_mode_runs_plain_lines_on_the_ranks(opened):
+    """Typed with one press of the return key."""
+    opened.run("%distributed auto on")
+    opened.process.sendline("6 * 7")
+    said = opened.prompt()
+    opened.run("%distributed auto off")
+
+    assert "[0-1] 42" in said
+
+
+@pytest.mark.parametrize("end", ["exit", "end of input"])
+def test_leaving_the_terminal_leaves_no_process(home, tmp_path, end):
+    """``exit`` or Ctrl-D."""
+    terminal = Terminal(tmp_path)
+    terminal.run("%load_ext jupyter_dtrain")
+    terminal.run("%distributed start -n 2")
+    ranks = [psutil.Process(pid) for pid in terminal.pids()]
+    if end == "exit":
+        terminal.process.sendline("exit")
+    else:
+        terminal.process.sendeof()
+    terminal.process.expect(pexpect.EOF)
+    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE)
+    terminal.close()
+
+    assert len(ranks) == 2
+    assert alive == []
+
+
+def test_a_terminal_whose_window_is_closed_leaves_its_world_to_the_lease(home, tmp_path):
+    """It is killed before it can say anything, as in a crash."""
+    terminal = Terminal(tmp_path, JUPYTER_DTRAIN_LEASE="2")
+    terminal.run("%load_ext jupyter_dtrain")
+    terminal.run("%distributed start -n 1")
+    ranks = [psutil.Process(pid) for pid in terminal.pids()]
+    terminal.process.kill(signal.SIGHUP)
+    terminal.process.expect(pexpect.EOF)
+    at_first = [rank for rank in ranks if rank.is_running()]
+    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE)
+    terminal.close()
+
+    assert len(at_first) == 1
+    assert alive == []

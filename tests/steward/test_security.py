@@ -1,0 +1,255 @@
+"""Who listens, who may read, and who is heard."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+from jupyter_client.session import Session as Messages
+
+from jupyter_dtrain import Session
+from jupyter_dtrain.channels import STEWARD_REQUEST
+from jupyter_dtrain.engine.names import REQUEST_MESSAGE, watch_identity
+from jupyter_dtrain.events import EVENTS_MESSAGE
+from tests.steward.until import family, runs, state_of, steward_of, until, watch_of
+
+SECRET = "hunter2-5f1c9e"
+LOOPBACK = {"127.0.0.1"}
+ANYWHERE = {"127.0.0.1", "0.0.0.0", "::"}  # noqa: S104 — what Open MPI binds to
+LISTENERS = {
+    # Ours: the address at which ranks meet, and the socket on which ipykernel's IOPub thread hears forked children.
+    "steward": LOOPBACK,
+    "controller": LOOPBACK,
+    # The store has the steward's socket, and serves it.
+    "store": LOOPBACK,
+    # Ours has none here: it talks to the controller.
+    "watch": set(),
+    # Open MPI's, as documented on the security page: prterun listens for its daemons and tools, and each rank's TCP
+    # transport (btl/tcp) for the other ranks.
+    "prterun": ANYWHERE,
+    "rank": ANYWHERE,
+}
+"""The addresses at which the processes of a local world may listen."""
+
+
+@pytest.fixture(scope="module")
+def session(launch):
+    """A world with a secret in its ranks' environment, made under the usual umask."""
+    before = os.umask(0o022)
+    try:
+        session = launch(n=2, env={"SECRET_TOKEN": SECRET})
+    finally:
+        os.umask(before)
+    yield session
+    session.stop()
+
+
+def roles(session: Session) -> dict[psutil.Process, str]:
+    """What each process of the world is."""
+    found = {}
+    ranks = {rank.pid for rank in session.world.ranks}
+    for process in family(session):
+        line = " ".join(process.cmdline())
+        if process.pid in ranks:
+            found[process] = "rank"
+        elif process.name() == "prterun":
+            found[process] = "prterun"
+        else:
+            parts = {"steward.__main__": "steward", "ipyparallel.controller": "controller", "torch_store": "store"}
+            parts["engine.watch"] = "watch"
+            found[process] = next(role for part, role in parts.items() if part in line)
+    return found
+
+
+def listeners(session: Session) -> dict[str, set[str]]:
+    """The addresses at which the world's processes listen, by what they are."""
+    found: dict[str, set[str]] = {}
+    for process, role in roles(session).items():
+        addresses = {
+            connection.laddr.ip
+            for connection in process.net_connections(kind="inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        found.setdefault(role, set()).update(addresses)
+    return found
+
+
+def test_only_what_is_documented_listens(session) -> None:
+    """Ours on loopback alone; what Open MPI opens is named."""
+    found = listeners(session)
+
+    assert found.keys() == LISTENERS.keys() - {"store"}
+    assert {role: sorted(addresses - LISTENERS[role]) for role, addresses in found.items()} == dict.fromkeys(found, [])
+    assert found["steward"] == found["controller"] == LOOPBACK
+
+
+def test_the_store_of_a_process_group_listens_on_loopback(session) -> None:
+    """After init_process_group; gloo's own pairs are the framework's, and are looked at in ranks alone."""
+    session.run("import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier()", view=None)
+    found = listeners(session)
+
+    assert found["store"] == LOOPBACK
+    assert found["steward"] == LOOPBACK
+    assert found["rank"] <= ANYWHERE | {"127.0.1.1"} | own_addresses()
+
+
+def own_addresses() -> set[str]:
+    """Those of this machine, on which gloo may listen."""
+    return {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+
+
+def permissions(path: Path) -> int:
+    """Who may do what with it; Jupyter makes run-time folders sticky besides."""
+    return stat.S_IMODE(path.stat().st_mode) & 0o777
+
+
+def test_folders_and_files_are_for_this_user_alone(session) -> None:
+    """0700 and 0600, sockets in a 0700 folder, under a umask that would allow more."""
+    session.run("print('spooled')", view=None)
+    loose = []
+    for top in (session.request.folder, session.request.spool):
+        assert permissions(Path(top)) == 0o700
+        for path in Path(top).rglob("*"):
+            # The README is IPython's, the same for everybody, and copied with its permissions.
+            if path.is_file() and path.name != "README" and permissions(path) & 0o077:
+                loose.append(str(path.relative_to(top)))
+    sockets = [path for path in Path(session.request.sockets).iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+
+    assert loose == []
+    assert len(sockets) >= 2
+    assert permissions(Path(session.request.sockets)) == 0o700
+
+
+def test_a_user_s_files_are_made_as_elsewhere(session) -> None:
+    """The umask of a rank is the notebook's."""
+    session.run("import os; mask = os.umask(0); _ = os.umask(mask)", view=None)
+
+    assert session["mask"] == {0: 0o022, 1: 0o022}
+
+
+def test_a_secret_is_in_no_command_line_and_no_file(session, tmp_path) -> None:
+    """What --env gives is where it belongs, in the ranks' environment, and nowhere else."""
+    session.run("import os; value = os.environ['SECRET_TOKEN']", view=None)
+    lines = [word for process in family(session) for word in process.cmdline()]
+    folders = [session.request.folder, session.request.spool, "/dev/shm", *Path("/tmp").glob("ompi.*")]  # noqa: S108
+    written = [
+        str(path)
+        for folder in folders
+        for path in Path(folder).rglob("*")
+        if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]
+    value = session["value"]
+
+    assert value == {0: SECRET, 1: SECRET}
+    assert not any(SECRET in word for word in lines)
+    assert written == []
+
+
+NOISE = [[b"<IDS|MSG>"], [b"<IDS|MSG>", b"", b"", b""], [b"noise"], [b"<IDS|MSG>", b"x" * 64, *[b"{"] * 4]]
+"""What is no message at all."""
+
+
+def forger(connection_file: str, *, key: bytes) -> tuple[Messages, dict]:
+    """Somebody who knows where things are, and signs with ``key``."""
+    info = json.loads(Path(connection_file).read_text())
+    return Messages(key=key, signature_scheme=info["signature_scheme"], username="forger"), info
+
+
+@pytest.fixture
+def dealer():
+    """Connects a socket that a forger may use."""
+    context = zmq.Context()
+    sockets = []
+
+    def connect(url: str, kind: int = zmq.DEALER) -> zmq.Socket:
+        sockets.append(context.socket(kind))
+        sockets[-1].connect(url)
+        return sockets[-1]
+
+    yield connect
+    for socket in sockets:
+        socket.close(linger=0)
+    context.term()
+
+
+@pytest.mark.parametrize("key", [b"wrong", b""])
+def test_the_steward_hears_only_those_who_hold_the_key(session, dealer, key) -> None:
+    """A request to stop, signed with another key or not at all, then one that is signed well, on the same socket."""
+    file = session._listing.connection_file
+    messages, info = forger(file, key=key)
+    honest, _ = forger(file, key=info["key"].encode())
+    socket = dealer(f"ipc://{info['ip']}-{info['control_port']}")
+    messages.send(socket, STEWARD_REQUEST, {"op": "stop"})
+    for noise in NOISE:
+        socket.send_multipart(noise)
+    honest.send(socket, STEWARD_REQUEST, {"op": "state"})
+    answered = socket.poll(10_000)
+    _, reply = honest.recv(socket)
+
+    assert answered
+    assert reply["content"]["phase"] == "running"
+    assert not socket.poll(300)
+    assert state_of(session)["phase"] == "running"
+
+
+@pytest.mark.parametrize("key", [b"wrong", b""])
+@pytest.mark.parametrize("who", ["agent", "watch"])
+def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> None:
+    """A forged request to end a rank (watch) or to tell of it (agent), noise, then a request that is signed well."""
+    client_file = state_of(session)["client_file"]
+    messages, info = forger(client_file, key=key)
+    honest, _ = forger(client_file, key=info["key"].encode())
+    rank = session.world.ranks[1]
+    target = (rank.engine if who == "agent" else watch_identity(rank.engine)).encode()
+    forged = {"op": "state"} if who == "agent" else {"op": "signal", "signal": 9}
+    harmless = {"op": "state"} if who == "agent" else {"op": "lease"}
+    watch = watch_of(session, 1)
+    socket = dealer(f"{info['interface']}:{info['control']}")
+    messages.send(socket, REQUEST_MESSAGE, forged, ident=target)
+    for noise in NOISE:
+        socket.send_multipart([target, *noise])
+    honest.send(socket, REQUEST_MESSAGE, harmless, ident=target)
+    answered = socket.poll(10_000)
+    _, reply = honest.recv(socket)
+
+    assert answered
+    assert reply["content"]["status"] == "ok"
+    assert not socket.poll(300)
+    assert runs(rank.pid)
+    assert runs(watch)
+
+
+def test_announcements_that_are_not_signed_are_not_believed(session, dealer) -> None:
+    """Forged output of a running cell, over the road that engines use; the same, signed, arrives."""
+    engine_file = Path(session.request.folder) / "profile" / "security" / "ipcontroller-engine.json"
+    forged, info = forger(str(engine_file), key=b"wrong")
+    unsigned, _ = forger(str(engine_file), key=b"")
+    honest, _ = forger(str(engine_file), key=info["key"].encode())
+    socket = dealer(f"{info['interface']}:{info['iopub']}", zmq.PUB)
+    run = session.run("import time\nwhile not globals().get('over'): time.sleep(0.05)", wait=False, view=None)
+    begun = until(lambda: sorted(run.spool) == run.ranks)
+
+    def say(messages: Messages, text: str) -> bool:
+        body = {"type": "output", "stream": "stdout", "text": text}
+        first = run.next_seq(0)
+        event = {"run": run.number, "rank": 0, "seq": first, "time": time.time(), "body": body}
+        batch = {"run": run.number, "rank": 0, "first": first, "last": first, "events": [event], "version": 1}
+        messages.send(socket, EVENTS_MESSAGE, batch, ident=b"engine.0.dtrain")
+        return text in run.text(0)
+
+    heard = until(lambda: (say(forged, "forged"), say(unsigned, "unsigned"), say(honest, "signed"))[-1])
+    said = run.text(0)
+    session.interrupt()
+    run.wait(20)
+
+    assert begun
+    assert heard
+    assert "forged" not in said
+    assert "unsigned" not in said
+    assert steward_of(session).is_running()

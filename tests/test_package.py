@@ -1,0 +1,86 @@
+"""Importing the package is light, and gives what it names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import jupyter_dtrain
+from jupyter_dtrain.failures import DtrainError
+
+LIMIT = 0.3
+"""Seconds: what the package promises."""
+
+
+def test_the_import_is_light():
+    """Neither a framework nor MPI, ipyparallel or a socket; of three processes the fastest counts."""
+    code = (
+        "import sys, time; began = time.process_time(); import jupyter_dtrain; took = time.process_time() - began\n"
+        "import json; print(json.dumps([took, sorted(sys.modules)]))"
+    )
+    runs = [
+        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60).stdout)
+        for _ in range(3)
+    ]
+    modules = runs[0][1]
+    heavy = {"torch", "tensorflow", "jax", "mpi4py", "numpy", "ipyparallel", "zmq", "IPython", "matplotlib"}
+
+    assert min(took for took, _ in runs) < LIMIT
+    assert [] == [name for name in modules if name.partition(".")[0] in heavy]
+
+
+def test_the_magics_are_light_as_well():
+    """What %load_ext imports beyond an IPython that is there already."""
+    code = (
+        "import sys, time, IPython, ipykernel.kernelapp\n"
+        "from IPython.testing.globalipapp import start_ipython\n"
+        "shell = start_ipython(); began = time.process_time()\n"
+        "import jupyter_dtrain; jupyter_dtrain.load_ipython_extension(shell)\n"
+        "took = time.process_time() - began\n"
+        "import json; print(json.dumps([took, sorted(sys.modules)]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
+    _, modules = json.loads(answer.stdout.splitlines()[-1])
+
+    assert [] == [name for name in modules if name.partition(".")[0] in {"torch", "tensorflow", "jax", "mpi4py"}]
+
+
+def test_every_name_that_is_promised_is_there():
+    """__all__, dir() and attributes agree."""
+    assert sorted(jupyter_dtrain.__all__) == sorted(set(jupyter_dtrain.__all__)) == sorted(dir(jupyter_dtrain))
+    for name in jupyter_dtrain.__all__:
+        assert getattr(jupyter_dtrain, name) is not None
+
+
+def test_names_are_what_they_say():
+    """Classes come from their homes; errors have one base."""
+    for name in jupyter_dtrain.__all__:
+        thing = getattr(jupyter_dtrain, name)
+        if isinstance(thing, type) and issubclass(thing, Exception):
+            assert issubclass(thing, DtrainError)
+        if isinstance(thing, type):
+            assert thing.__name__ == name
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    """As of every module."""
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = jupyter_dtrain.nothing
+
+
+def test_without_a_world_there_is_no_current_session():
+    """With the way on. Asked in a process of its own, since other tests have worlds here."""
+    code = "import jupyter_dtrain as j\ntry: j.current()\nexcept j.NoWorld as error: print(error)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
+
+    assert "start one with %distributed start" in answer.stdout
+
+
+def test_types_are_shipped():
+    """py.typed lies beside the code."""
+    from pathlib import Path
+
+    assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
