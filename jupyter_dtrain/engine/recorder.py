@@ -94,7 +94,7 @@ class _Open:
 class Recorder:
     """One rank's voice. All methods may be called from any thread."""
 
-    def __init__(self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: str | Path) -> None:
+    def __init__(self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: Path) -> None:
         """``cap``: bytes of spool per run. ``log``: file for text that was printed before the first run."""
         self.rank = rank
         self._folder = Path(folder)

@@ -15,7 +15,7 @@ class CellTransform:
     """An IPython input transformer."""
 
     has_side_effects = True
-    """Leaves it out where IPython asks whether a cell is complete: a plain line in auto mode is, at the first return."""
+    """Leaves it out where IPython asks whether a cell is complete: a plain line is, also in auto mode."""
 
     def __init__(self) -> None:
         self.auto = False

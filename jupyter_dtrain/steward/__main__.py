@@ -1,6 +1,6 @@
 """The steward's process: ``python -m jupyter_dtrain.steward CONNECTION_FILE < request.json``.
 
-It prints its process id and leaves its parent behind, so that it is the child of no kernel.
+It prints its process id and leaves its parent behind, so that it is the child of no kernel; its own parent is a guard.
 """
 
 from __future__ import annotations
@@ -16,21 +16,32 @@ def main() -> None:
     umask = os.umask(0o077)
     if os.fork():
         os._exit(0)
-    os.write(1, f"{os.getpid()}\n".encode())
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
     import msgspec
 
     from ..launch.request import WorldRequest
+    from .guard import dismiss, guard
+    from .processes import become_subreaper
+
+    request = msgspec.json.decode(data, type=WorldRequest)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    become_subreaper()
+    guardian = os.getpid()
+    steward = os.fork()
+    if steward:
+        os.write(1, f"{steward}\n".encode())
+        os.dup2(2, 1)
+        guard(steward, [request.sockets, request.folder])
+    os.dup2(2, 1)
     from .supervisor import Supervisor
 
-    supervisor = Supervisor(msgspec.json.decode(data, type=WorldRequest), umask)
+    supervisor = Supervisor(request, umask)
     # The processes start while the rest of the steward is still being imported.
     supervisor.start()
     from .kernel import serve
 
     serve(sys.argv[1], supervisor)
+    dismiss(guardian)
 
 
 if __name__ == "__main__":
