@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -45,6 +46,9 @@ from .spool import file_ends
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
 
+PIPE_BYTES = 1 << 20
+
+_F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, which Python 3.10 may lack
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -256,6 +260,9 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         read_ends[name], write_ends[name] = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_ends[name], False)
+        with contextlib.suppress(OSError):
+            # Native code that prints while it holds the interpreter lock stops once the pipe is full.
+            fcntl.fcntl(write_ends[name], _F_SETPIPE_SZ, PIPE_BYTES)
     ready, tell = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     pid = os.fork()

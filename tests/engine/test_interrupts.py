@@ -44,7 +44,7 @@ def test_between_cells_an_interrupt_is_ignored(interrupts):
 def test_within_a_cell_it_raises(interrupts):
     """And is remembered until the next cell."""
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
-        interrupts.send() and wait_for_ever()
+        interrupts.send() or wait_for_ever()
 
     assert interrupts.requested
     with interrupts.enabled():
@@ -55,7 +55,8 @@ def test_another_thread_reaches_the_main_one(interrupts):
     """The control thread's way."""
 
     def send() -> None:
-        while not interrupts.send():
+        while not interrupts.requested:
+            interrupts.send()
             time.sleep(0.001)
 
     thread = threading.Thread(target=send)
@@ -104,7 +105,7 @@ def test_a_shield_of_another_thread_does_not_hold_it_back(interrupts, shield):
     thread.start()
     inside.wait(20)
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
-        interrupts.send() and wait_for_ever()
+        interrupts.send() or wait_for_ever()
     leave.set()
     thread.join()
 

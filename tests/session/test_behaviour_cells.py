@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.session.helpers import begin, fail, run, same, shown, texts, until, values
+from tests.session.cells import begin, fail, run, same, shown, texts, until, values
 
 
 def test_the_last_expression_is_the_result_on_every_rank(world):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import DistributedError, RanksDead
-from tests.session.helpers import pids, run, same, until, values
+from tests.session.cells import pids, run, same, until, values
 
 DIE = """
 import os, signal, ctypes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import DistributedError
-from tests.session.helpers import fail, run, same, values
+from tests.session.cells import fail, run, same, values
 
 
 def test_an_error_has_the_cells_own_frames_first(world):

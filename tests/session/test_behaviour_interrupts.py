@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
 from jupyter_dtrain.events import Finished, from_wire
-from tests.session.helpers import begin, fail, pids, run, same, texts, until, values
+from tests.session.cells import begin, fail, pids, run, same, texts, until, values
 
 STUBBORN = """
 import time

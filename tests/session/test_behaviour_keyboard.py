@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.session.helpers import fail, pids, run, same
+from tests.session.cells import fail, pids, run, same
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.session.helpers import pids, run, same, until, values
+from tests.session.cells import pids, run, same, until, values
 
 PAUSE = """
 import os, signal, subprocess

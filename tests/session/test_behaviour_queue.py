@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import DistributedError, RanksBusy
-from tests.session.helpers import begin, run, same, until
+from tests.session.cells import begin, run, same, until
 
 
 def wait_for(path) -> str:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from jupyter_dtrain import BadRequest, BadSyntax, NoWorld
-from tests.session.helpers import begin, run, same, values
+from tests.session.cells import begin, run, same, values
 
 
 @pytest.mark.parametrize(

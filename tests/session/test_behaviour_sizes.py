@@ -7,7 +7,7 @@ import contextlib
 import psutil
 import pytest
 
-from tests.session.helpers import pids, run, same, until, values
+from tests.session.cells import pids, run, same, until, values
 
 
 def living(processes) -> list[int]:

@@ -10,7 +10,7 @@ from jupyter_dtrain import Settings
 from jupyter_dtrain.engine.spool import read_file
 from jupyter_dtrain.events import Dropped, Finished, Output, Started, from_wire
 from jupyter_dtrain.run import HEAD
-from tests.session.helpers import begin, run, same, texts, until, values
+from tests.session.cells import begin, run, same, texts, until, values
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, RanksBusy, TransferFailed
-from tests.session.helpers import begin, run, same, values
+from tests.session.cells import begin, run, same, values
 
 
 class Broken:

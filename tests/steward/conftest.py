@@ -15,8 +15,6 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 
-
-
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     """A word in the environment of every process that is started from now on, however far down."""

@@ -30,6 +30,7 @@ def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
     assert ended
     assert run.outcomes == {0: "lost", 1: "lost"}
     assert wait_until_gone(mark) == []
+    assert not Path(session.request.folder).exists()
     with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
         session.run("1", view=None)
     with pytest.raises(WorldLost):

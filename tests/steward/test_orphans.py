@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from jupyter_dtrain import Session
+from jupyter_dtrain import Session, Settings
 from tests.processes import wait_until_gone
 from tests.steward.until import child_named, runs, steward_of, until
 
@@ -76,7 +76,7 @@ def test_a_killed_steward_leaves_nothing_that_ranks_have_started(launch, mark, c
 @pytest.mark.parametrize("who", ["rank", "mpiexec"])
 def test_a_stopped_process_does_not_hold_up_the_end(launch, mark, who) -> None:
     """SIGSTOP: such a process sees no SIGTERM."""
-    session = launch(n=2)
+    session = launch(n=2, settings=Settings(stop_timeout=1))
     stopped = session.world.ranks[1].pid if who == "rank" else child_named(session, "prterun").pid
     os.kill(stopped, signal.SIGSTOP)
     session.stop()

@@ -60,13 +60,20 @@ def test_a_terminal_ipython_takes_its_world_along(home: Path, mark: str) -> None
 
 
 def test_a_with_block_stops_its_world(home: Path, mark: str) -> None:
-    """Normally, and when its body fails: nothing is left once the block is."""
-    with pytest.raises(ZeroDivisionError), Session.start(n=1) as session:
-        session.run("1", view=None)
-        raise ZeroDivisionError
+    """Also when its body fails: nothing is left once the block is."""
+    sessions = []
+
+    def fail() -> None:
+        with Session.start(n=1) as session:
+            sessions.append(session)
+            session.run("1", view=None)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
 
     assert processes_of(mark) == []
-    assert session.closed
+    assert sessions[0].closed
 
 
 def test_a_world_may_be_stopped_inside_its_with_block(home: Path, mark: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
@@ -144,7 +143,7 @@ def test_a_working_directory_that_is_gone(fails, tmp_path, monkeypatch) -> None:
 
 
 def test_modules_of_the_user_that_shadow_others_break_no_start(mark, tmp_path, monkeypatch) -> None:
-    """random.py, socket.py and more in the notebook's folder, each of which raises; cells meet them, as they do there."""
+    """random.py, socket.py and more in the notebook's folder, each of which raises."""
     for name in ("random", "socket", "json", "typing", "subprocess", "mpi4py", "msgspec", "ipyparallel"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the wrong {name}')")
     (tmp_path / "mine.py").write_text("answer = 42")
