@@ -48,7 +48,6 @@ LAST_WORDS = 16 << 10
 
 PIPE_BYTES = 1 << 20
 
-_F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, which Python 3.10 may lack
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -262,7 +261,7 @@ def main() -> NoReturn:
         os.set_blocking(read_ends[name], False)
         with contextlib.suppress(OSError):
             # Native code that prints while it holds the interpreter lock stops once the pipe is full.
-            fcntl.fcntl(write_ends[name], _F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(write_ends[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     ready, tell = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     pid = os.fork()
