@@ -29,6 +29,9 @@ from .values import pack
 HELLO_PERIOD = 0.1
 """Seconds after which a greeting that was not answered is sent again."""
 
+ALIVE_PERIOD = 0.25
+"""Seconds after which a steward that has not answered is looked for."""
+
 STEWARD_REQUEST: Final = "dtrain_world_request"
 STEWARD_REPLY: Final = "dtrain_world_reply"
 STEWARD_EVENT: Final = "dtrain_world_event"
@@ -135,7 +138,9 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 class StewardChannel:
     """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
 
-    def __init__(self, connection_file: str | Path, timeout: float) -> None:
+    def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
+        """``alive``: whether the steward is there at all; nobody waits for the answer of one that is not."""
+        self._alive = alive
         self._client = BlockingKernelClient(connection_file=str(connection_file))
         self._client.load_connection_file()
         self._client.start_channels(shell=False, stdin=False, hb=False)
@@ -150,8 +155,10 @@ class StewardChannel:
             message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
             client.control_channel.send(message)
             while (patience := deadline - time.monotonic()) > 0:
-                if not client.control_channel.socket.poll(1000 * patience):
-                    break
+                if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
+                    if not self._alive():
+                        break
+                    continue
                 reply = client.control_channel.get_msg(timeout=0)
                 if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
                     content: dict[str, Any] = reply["content"]

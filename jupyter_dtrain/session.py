@@ -115,7 +115,10 @@ class Session:
         try:
             from .channels import StewardChannel
 
-            session = cls(listing, StewardChannel(listing.connection_file, settings.request_timeout), request)
+            steward = StewardChannel(
+                listing.connection_file, settings.request_timeout, lambda: worlds.is_alive(listing)
+            )
+            session = cls(listing, steward, request)
             session._await_ranks(0, progress or (lambda _: None))
             session._listener.start()
         except BaseException:

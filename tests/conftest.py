@@ -16,6 +16,7 @@ from tests.processes import wait_until_gone
 
 Launch = Callable[..., Session]
 
+
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of our own: no test sees the user's worlds, IPython configuration or spools.

@@ -126,7 +126,7 @@ def test_a_second_set_up_in_a_live_group_is_harmless(torch_world):
 def test_a_second_set_up_with_another_backend_says_what_to_do(torch_world):
     """It is no accident of running a cell twice; the group lives on."""
     cell(torch_world, "dist.init_process_group('gloo')")
-    with pytest.raises(DistributedError, match="up with backend 'gloo'.*destroy_process_group.*'nccl'") as failure:
+    with pytest.raises(DistributedError, match=r"up with backend 'gloo'.*destroy_process_group.*'nccl'") as failure:
         cell(torch_world, "dist.init_process_group('nccl')")
 
     assert failure.value.ranks == [0, 1, 2]
@@ -135,7 +135,8 @@ def test_a_second_set_up_with_another_backend_says_what_to_do(torch_world):
 
 def test_all_names_of_the_set_up_are_the_same(torch_world):
     """Imported from wherever."""
-    names = "from torch.distributed import init_process_group\nfrom torch.distributed.distributed_c10d import init_process_group as other\n"
+    names = "from torch.distributed import init_process_group\n"
+    names += "from torch.distributed.distributed_c10d import init_process_group as other\n"
 
     assert cell(torch_world, names + "init_process_group is other is dist.init_process_group") == dict.fromkeys(
         range(3), True

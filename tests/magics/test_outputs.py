@@ -80,7 +80,8 @@ def test_the_first_line_does_not_wait_for_the_end_of_its_cell(ranks):
     delays, before_end = [], 0
     for _ in range(30):
         cell = ranks.ok(
-            "%%distributed\nimport os, time\nprint(time.time() if os.environ['RANK'] == '0' else '', flush=True)\ntime.sleep(0.3)"
+            "%%distributed\nimport os, time\n"
+            "print(time.time() if os.environ['RANK'] == '0' else '', flush=True)\ntime.sleep(0.3)"
         )
         texts = [
             (at, message["content"]["text"])
@@ -92,9 +93,8 @@ def test_the_first_line_does_not_wait_for_the_end_of_its_cell(ranks):
         delays.append(at - printed)
         before_end += cell.arrived[-1] - at > 0.15
     delays.sort()
-    print(
-        f"first line: median {delays[15] * 1000:.1f} ms, p95 {delays[28] * 1000:.1f} ms, most {delays[29] * 1000:.1f} ms"
-    )
+    median, p95, most = (delays[place] * 1000 for place in (15, 28, 29))
+    print(f"first line: median {median:.1f} ms, p95 {p95:.1f} ms, most {most:.1f} ms")
 
     assert before_end >= 28
 
@@ -180,7 +180,8 @@ def test_a_figure_comes_as_a_picture(ranks):
     """matplotlib needs no set-up in a rank."""
     pytest.importorskip("matplotlib")
     cell = ranks.ok(
-        f"%%distributed -r 1\n{RANK}import matplotlib.pyplot as plt\nplt.figure(figsize=(2, 1), dpi=50)\nplt.plot([rank, 2]);",
+        f"%%distributed -r 1\n{RANK}import matplotlib.pyplot as plt\n"
+        "plt.figure(figsize=(2, 1), dpi=50)\nplt.plot([rank, 2]);",
         patience=120,
     )
     picture = base64.b64decode(cell.displays[0]["data"]["image/png"])
@@ -209,7 +210,8 @@ def test_capture_around_a_cell_keeps_everything(ranks):
 def test_capture_keeps_the_last_state_of_a_progress_bar_only(ranks):
     """What cannot move is written once."""
     ranks.ok(
-        "%%capture caught\n%%distributed\nimport time\nfor i in range(5):\n    print(f'\\rstep {i}', end='')\n    time.sleep(0.1)\nprint()"
+        "%%capture caught\n%%distributed\nimport time\nfor i in range(5):\n"
+        "    print(f'\\rstep {i}', end='')\n    time.sleep(0.1)\nprint()"
     )
     text = ranks.value("caught.stdout + ''.join(output.data['text/plain'] for output in caught.outputs)")
 
@@ -262,7 +264,8 @@ def test_the_first_part_of_one_huge_print_is_shown(ranks):
 def test_odd_characters_survive(ranks):
     """Wide letters, colours, and what is no text at all."""
     cell = ranks.ok(
-        "%%rank 0\nimport sys\nprint('größer 漢字 \\x1b[31mred\\x1b[0m')\nsys.stdout.flush()\nos.write(1, b'\\xff\\xfe\\n')\nprint('\\ud800')"
+        "%%rank 0\nimport sys\nprint('größer 漢字 \\x1b[31mred\\x1b[0m')\n"
+        "sys.stdout.flush()\nos.write(1, b'\\xff\\xfe\\n')\nprint('\\ud800')"
     )
     raw = "".join(content["text"] for content in cell.of("stream"))
 

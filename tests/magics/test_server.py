@@ -65,13 +65,13 @@ class Server:
         self._thread.start()
 
     def _ask(self, method: str, path: str, body: dict | None = None) -> dict:
-        request = urllib.request.Request(  # noqa: S310 — our own server
+        request = urllib.request.Request(
             f"http://{self.address}/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"token {self._token}"},
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 — our own server
             return json.loads(answer.read() or b"{}")
 
     def _listen(self) -> None:
@@ -152,15 +152,17 @@ def test_a_flood_of_output_reaches_the_notebook_in_bounds_and_the_log_in_full(se
     before, wire_before = memory(pid, "VmRSS"), server.bytes
     started = time.monotonic()
     cell = server.run(
-        "%%distributed -o run\nfor start in range(0, len(flood), 10_000):\n    sys.stdout.write(flood[start : start + 10_000])",
+        "%%distributed -o run\nfor start in range(0, len(flood), 10_000):\n"
+        "    sys.stdout.write(flood[start : start + 10_000])",
         patience=300,
     )
     took = time.monotonic() - started
     wire = server.bytes - wire_before
     grown = memory(pid, "VmHWM") - before
     check = server.run(
-        f"{TEXT}\nfor rank in (0, 1):\n    text, wanted = run.text(rank), text_of(rank)\n"
-        "    print(rank, len(text), len(wanted), hashlib.sha256(text.encode()).hexdigest() == hashlib.sha256(wanted.encode()).hexdigest())\n"
+        f"{TEXT}\nhashed = lambda text: hashlib.sha256(text.encode()).hexdigest()\n"
+        "for rank in (0, 1):\n    text, wanted = run.text(rank), text_of(rank)\n"
+        "    print(rank, len(text), len(wanted), hashed(text) == hashed(wanted))\n"
         "del text, wanted"
     )
     print(

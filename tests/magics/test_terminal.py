@@ -11,6 +11,7 @@ import pexpect
 import psutil
 import pytest
 
+from jupyter_dtrain.worlds import list_worlds
 from tests.magics.notebook import plain
 
 PROMPT = "In \\[\\d+\\]: "
@@ -21,6 +22,7 @@ class Terminal:
     """A terminal with IPython in it."""
 
     def __init__(self, folder, **env):
+        self.folder = str(folder)
         self.process = pexpect.spawn(
             sys.executable,
             ["-m", "IPython", "--simple-prompt", "--no-banner", "--no-confirm-exit", "--colors=NoColor"],
@@ -54,13 +56,14 @@ class Terminal:
         return {int(pid) for pid in re.findall(r"^ *\d+ +\S+ +\d+ +\S+ +(\d+)", self.run("%distributed"), re.MULTILINE)}
 
     def close(self):
-        """Leave it as a user does, whatever it is at."""
+        """Leave it as a user does; a test that failed may have left it in no state for that, so its world is ended."""
         if self.process.isalive():
-            self.process.sendintr()
-            self.process.sendline("")
             self.process.sendline("exit")
-            self.process.expect(pexpect.EOF)
+            self.process.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=5)
         self.process.close(force=True)
+        for world in list_worlds():
+            if world.cwd == self.folder:
+                os.kill(world.steward, signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +109,12 @@ def test_a_progress_bar_is_redrawn_in_one_line(opened):
         "for step in tqdm(range(10), ncols=60):\n    time.sleep(0.1)\nprint('done')"
     )
     redrawn = opened.raw.count("\r\x1b[K")
+    left = [line.split("\r")[-1] for line in said.splitlines()]
 
     assert redrawn >= 2
     assert said.count("\n") <= 3 + redrawn
-    assert [line.split("\r")[-1] for line in said.splitlines() if "100%" in line][0].startswith("[0] 100%|")
-    assert "[0-1] done" in [line.split("\r")[-1] for line in said.splitlines()]
+    assert any(line.startswith("[0] 100%|") for line in left)
+    assert "[0-1] done" in left
 
 
 def test_an_error_shows_the_lines_of_the_cell(opened):
@@ -125,7 +129,8 @@ def test_an_error_shows_the_lines_of_the_cell(opened):
 def test_a_cell_that_nobody_waits_for_prints_when_it_has_something_to_say(opened):
     """Also while the prompt waits."""
     opened.run(
-        "%%distributed --no-wait\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('later')"
+        "%%distributed --no-wait\nimport pathlib, time\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('later')"
     )
     opened.run("open('go', 'w').close()")
     opened.process.sendline("")
@@ -148,13 +153,16 @@ def test_control_c_interrupts_the_ranks_and_variables_stay(opened):
 
 
 def test_auto_mode_runs_plain_lines_on_the_ranks(opened):
-    """Typed with one press of the return key."""
-    opened.run("%distributed auto on")
-    opened.process.sendline("6 * 7")
-    said = opened.prompt()
-    opened.run("%distributed auto off")
+    """Typed with one press of the return key; and so is the line that ends it."""
+    said = []
+    for line in ("%distributed auto on", "6 * 7", "%distributed auto off", "6 * 7"):
+        opened.process.sendline(line)
+        said.append(opened.prompt())
 
-    assert "[0-1] 42" in said
+    assert "[0-1] 42" in said[1]
+    assert "Plain cells run in the notebook again" in said[2]
+    assert "[0-1]" not in said[3]
+    assert "42" in said[3]
 
 
 @pytest.mark.parametrize("end", ["exit", "end of input"])
