@@ -7,6 +7,7 @@ from typing import Any
 
 _STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b)")
 """Cells that begin so are never sent to the ranks by auto mode."""
+_COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
 _ALONE = re.compile(r"\s*%%(distributed|rank)\b.*\n?\Z")
 
@@ -32,7 +33,8 @@ class CellTransform:
         if _ALONE.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
             # IPython refuses a cell magic without a body before the magic could answer -h.
             return [*lines[: first + 1], "#\n"]
-        if self.auto and not _STAYS.match(lines[first]):
+        code = next((line for line in lines[first:] if line.strip() and not _COMMENT.match(line)), "")
+        if self.auto and not _STAYS.match(lines[first]) and not _STAYS.match(code):
             return ["%%distributed\n", *lines]
         return lines
 

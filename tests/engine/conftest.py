@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
 
@@ -66,9 +67,18 @@ def path_of(tmp_path):
     return lambda run: spool_path(tmp_path / "spool", run, 3)
 
 
+@contextlib.contextmanager
+def files_limited_to(limit):
+    """Inside, no file of this process may grow past ``limit`` bytes: not pytest's own report either."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 @pytest.fixture
 def file_limit():
-    """``file_limit(n)``: no file of this process may grow past n bytes; as before at the end of the test."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    """``with file_limit(n):`` no file of this process may grow past n bytes."""
+    return files_limited_to

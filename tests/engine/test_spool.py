@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 import pytest
 
 from jupyter_dtrain.engine.spool import READ_BYTES, RING_BYTES, Spool, read_file, spool_path
@@ -101,10 +99,10 @@ def test_a_line_that_is_no_event_ends_the_reading(spool):
 
 def test_a_full_disk_turns_the_rest_into_memory(spool, file_limit):
     """Nothing raises; the file ends with a whole line; read() gives both parts in order."""
-    file_limit(10_000)
     events = [text(k, "x" * 100) for k in range(200)]
-    for event in events:
-        spool.append(event)
+    with file_limit(10_000):
+        for event in events:
+            spool.append(event)
     in_file = list(read_file(spool.path))
 
     assert "File too large" in spool.failure
@@ -117,9 +115,8 @@ def test_a_full_disk_turns_the_rest_into_memory(spool, file_limit):
 
 def test_a_disk_with_room_again_is_not_written_to(spool, file_limit):
     """The file would have a hole."""
-    file_limit(100)
-    spool.append(text(0, "x" * 200))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with file_limit(100):
+        spool.append(text(0, "x" * 200))
     spool.append(text(1))
 
     assert [] == list(read_file(spool.path))
@@ -128,13 +125,13 @@ def test_a_disk_with_room_again_is_not_written_to(spool, file_limit):
 
 def test_memory_keeps_the_last_text_and_everything_else(spool, file_limit):
     """The ring is bounded; only text is given up."""
-    file_limit(1)
     started = Event(1, 0, 0, 0.0, Started(1, "host", "path"))
-    spool.append(started)
-    for k in range(1, 200):
-        spool.append(text(k, "x" * 50_000))
     finished = Event(1, 0, 200, 0.0, Finished("ok", 1.0))
-    spool.append(finished)
+    with file_limit(1):
+        spool.append(started)
+        for k in range(1, 200):
+            spool.append(text(k, "x" * 50_000))
+        spool.append(finished)
     kept, seq = [], 0
     while piece := spool.read(seq):
         kept += piece

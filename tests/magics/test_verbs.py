@@ -141,12 +141,15 @@ def test_auto_mode_leaves_cells_that_steer_the_notebook_alone(auto):
     load = auto.ok("%load_ext jupyter_dtrain")
     explicit = auto.ok("%%rank 1\n1 + 1")
     other = auto.ok("%%writefile here.txt\nno Python at all")
+    below_a_comment = auto.ok("# What runs?\n\n%distributed")
 
     assert local.display_texts == ["False"]
     assert status.display_texts[0].startswith("World 'world")
     assert "already loaded" in load.out
     assert explicit.display_texts == ["[1] 2"]
     assert other.out == "Writing here.txt\n"
+    assert below_a_comment.display_texts[0].startswith("World 'world")
+    assert auto.ok("# only this").said.strip() == ""
 
 
 def test_an_empty_cell_does_nothing_in_auto_mode(auto):
