@@ -341,9 +341,10 @@ class Supervisor:
     def _explain_silence(self) -> str:
         seconds = self._request.settings.start_timeout
         missing = self._request.size - len(self._ranks)
-        logs = tail(self._logs / "mpiexec.log") or tail(self._logs / "controller.log")
+        said = {name: tail(self._logs / f"{name}.log", 6) for name in ("mpiexec", "controller", "steward")}
+        logs = "\n".join(f"{name}: {text}" for name, text in said.items() if text)
         text = f"{missing} of {self._request.size} ranks did not get ready within {seconds:g} s."
-        return text + (f" The log ends with:\n{logs}" if logs else " Ask for fewer ranks with -n, or for more time.")
+        return text + (f" The logs end with:\n{logs}" if logs else " Ask for fewer ranks with -n, or for more time.")
 
     def _connect(self) -> RanksChannel:
         if self._channel is None:
