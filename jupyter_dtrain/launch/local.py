@@ -156,6 +156,11 @@ def explain_mpiexec(log: str) -> str | None:
     return None
 
 
+def is_passing(log: str) -> bool:
+    """Whether ``mpiexec`` failed in a way that comes and goes: seen once in some thousand starts (Open MPI 5.0.11)."""
+    return "PMIx server's listener thread failed to start" in log
+
+
 def count_gpus() -> int:
     """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -77,6 +77,8 @@ class Supervisor:
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpi: local.Mpi | None = None
+        self._spec: RankSpec | None = None
+        self._relaunched = False
         self._rendezvous: Rendezvous | None = None
         self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -204,19 +206,30 @@ class Supervisor:
                 settings=request.settings,
                 generation=self._generation,
             )
-            self._mpiexec = self._spawn(
-                local.ranks_command(request, self._mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
-            )
+            self._relaunched = False
+            self._launch_ranks(self._mpi, spec)
         except DtrainError as error:
             self._fail(str(error))
             return
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             self._fail(f"{type(error).__name__}: {error}")
-            return
-        reader = threading.Thread(
-            target=self._read_reports, args=(self._mpiexec, self._incarnation), name="dtrain-reports", daemon=True
+
+    def _launch_ranks(self, mpi: local.Mpi, spec: RankSpec) -> None:
+        request, self._spec = self._request, spec
+        mpiexec = self._mpiexec = self._spawn(
+            local.ranks_command(request, mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
         )
-        reader.start()
+        arguments = (mpiexec, self._incarnation)
+        threading.Thread(target=self._read_reports, args=arguments, name="dtrain-reports", daemon=True).start()
+
+    def _relaunch_ranks(self, log: str) -> bool:
+        """Whether ``mpiexec`` was started once more, because it failed in a way that comes and goes."""
+        if self._relaunched or self._ranks or self._mpi is None or self._spec is None or not local.is_passing(log):
+            return False
+        self._relaunched = True
+        _log.warning("mpiexec is started once more; it said:\n%s", log)
+        self._launch_ranks(self._mpi, self._spec)
+        return True
 
     def _spawn(
         self, command: list[str], log: str, env: dict[str, str] | None = None, *, pipe: bool = False
@@ -243,7 +256,7 @@ class Supervisor:
                 else:
                     log.write(line)
                     log.flush()
-        self._queue.put(lambda: self._mpiexec_ended(incarnation))
+        self._queue.put(lambda: self._mpiexec_ended(mpiexec, incarnation))
 
     def _report(self, line: bytes, incarnation: int) -> None:
         if incarnation != self._incarnation:
@@ -287,13 +300,14 @@ class Supervisor:
         told = msgspec.to_builtins(events)
         self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
-    def _mpiexec_ended(self, incarnation: int) -> None:
-        if incarnation != self._incarnation:
+    def _mpiexec_ended(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
+        if incarnation != self._incarnation or mpiexec is not self._mpiexec:
             return
-        assert self._mpiexec is not None
-        code = self._mpiexec.wait()
+        code = mpiexec.wait()
         if self._phase == "starting":
             log = tail(self._logs / "mpiexec.log", 40)
+            if self._relaunch_ranks(log):
+                return
             reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world started."
             self._fail(reason + (f" It said:\n{log}" if log else ""))
         elif self._phase == "running":
