@@ -16,7 +16,7 @@ A span that no batch covered was lost on the way and is asked for with ``read(ru
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -31,8 +31,6 @@ Outcome = Literal["ok", "error", "interrupted", "lost"]
 
 RankState = Literal["starting", "idle", "running", "waiting", "unreachable", "stopped", "dead"]
 """What a rank is doing, in the words that people read."""
-
-OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
 
 MimeBundle = dict[str, Any]
 """Data by MIME type, as in Jupyter's ``display_data``: text is text, binary is base64."""

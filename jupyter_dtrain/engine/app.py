@@ -21,7 +21,7 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from ..events import EVENTS_MESSAGE, Batch, to_wire
-from ..frameworks import load_frameworks
+from ..frameworks import Framework, load_frameworks
 from ..launch.request import RANK_SPEC_VARIABLE, RankSpec
 from ..world import Placement, placements, rank_environment
 from .agent import Agent
@@ -34,11 +34,17 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """One rank."""
 
     def __init__(
-        self, spec: RankSpec, place: Placement, pipes: dict[str, int], report: Callable[[Ready], None]
+        self,
+        spec: RankSpec,
+        place: Placement,
+        frameworks: list[Framework],
+        pipes: dict[str, int],
+        report: Callable[[Ready], None],
     ) -> None:
         super().__init__()
         self._spec = spec
         self._place = place
+        self._frameworks = frameworks
         self._pipes = pipes
         self._report = report
 
@@ -64,10 +70,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell = kernel.shell
         events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
         shell.display_pub.session = shell.displayhook.session = events
-        frameworks = load_frameworks()
-        for framework in frameworks:
+        for framework in self._frameworks:
             framework.install(self._place, spec)
-        Agent(kernel, self._place.rank, recorder, descriptors, frameworks, Path.cwd()).install()
+        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, Path.cwd()).install()
         # What the engine has to say from here on ("received signal 15") is not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
@@ -100,13 +105,14 @@ def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], 
     os.environ.update(
         rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id)
     )
-    for framework in load_frameworks():
+    frameworks = load_frameworks()
+    for framework in frameworks:
         for name, value in framework.environment(place, spec).items():
             os.environ.setdefault(name, value)
     # Figures are shown as in a notebook kernel, unless the user chose otherwise.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # The one application of this process: ``%matplotlib`` looks for its kernel.
-    engine: RankEngine = RankEngine.instance(spec, place, pipes, report)
+    engine: RankEngine = RankEngine.instance(spec, place, frameworks, pipes, report)
     folder = Path(spec.folder)
     engine.initialize(
         [
