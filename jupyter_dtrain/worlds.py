@@ -160,6 +160,16 @@ def socket_folder(runtime: Path) -> Path:
     return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
 
 
+def scratch_folder() -> Path:
+    """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
+
+    Never in the home: it may lie on a network, and what MPI keeps here is mapped by its ranks.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=memory if usable else None))
+
+
 def make_request(
     n: int | None,
     *,
@@ -194,6 +204,7 @@ def make_request(
         size=size,
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
+        scratch=str(scratch_folder()),
         spool=str(spool),
         cwd=cwd,
         path=[str(Path(path).absolute()) for path in sys.path if path],
@@ -206,13 +217,13 @@ def make_request(
 
 def remove_folders(request: WorldRequest) -> None:
     """Remove what :func:`make_folders` made, for a world that never was."""
-    for folder in (request.sockets, request.folder, request.spool):
+    for folder in (*request.passing_folders, request.spool):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_runtime(request: WorldRequest) -> None:
     """Remove the run-time folders of a world whose steward has ended, and could not."""
-    for folder in (request.sockets, request.folder):
+    for folder in request.passing_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -29,8 +29,8 @@ class Mpi(msgspec.Struct, frozen=True):
     path: str
     version: str
     open_mpi: bool
-    fault_tolerant: bool
-    """Whether ``--with-ft ulfm`` keeps the other ranks alive when one dies (Open MPI 5)."""
+    modern: bool
+    """Open MPI 5 or newer: its ``mpiexec`` is ``prterun``, and ``--with-ft ulfm`` keeps ranks alive when one dies."""
 
 
 def find_mpiexec(wanted: str | None) -> str:
@@ -85,6 +85,9 @@ _ROOT_VARIABLES = dict.fromkeys(
 )
 """Open MPI refuses root without these; a container's root is an ordinary user to us."""
 
+_BACKED_BY_FILES = ("btl_sm", "osc_sm", "osc_rdma", "osc_ucx")
+"""The components of Open MPI 5 that make files in ``/dev/shm`` by default."""
+
 
 def controller_command(request: WorldRequest) -> list[str]:
     """The ipyparallel controller.
@@ -123,8 +126,12 @@ def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
     command = [mpi.path, "-n", str(request.size)]
     if mpi.open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-    if mpi.fault_tolerant:
+    if mpi.modern:
         command += ["--with-ft", "ulfm"]
+        # prterun names its folder by its process id, and refuses to start ("the PMIx server's listener thread failed")
+        # where an earlier one of that id was killed and could not remove its own: so every world has its own place.
+        # Only the command line sets this; PRTE_MCA_prte_tmpdir_base in the environment does not (Open MPI 5.0.11).
+        command += ["--prtemca", "prte_tmpdir_base", request.scratch]
     return [*command, sys.executable, "-c", _BOOTSTRAP.format(module="jupyter_dtrain.engine.watch")]
 
 
@@ -142,6 +149,9 @@ def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
     if request.size > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
     env.setdefault("PYTHONUNBUFFERED", "1")
+    for component in _BACKED_BY_FILES:
+        # Segments that killed ranks cannot remove go with the world.
+        env.setdefault(f"OMPI_MCA_{component}_backing_directory", request.scratch)
     return env | request.env | spec.to_environment()
 
 
@@ -154,11 +164,6 @@ def explain_mpiexec(log: str) -> str | None:
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
         return f"This mpiexec does not know an option: {_last_line(log)}"
     return None
-
-
-def is_passing(log: str) -> bool:
-    """Whether ``mpiexec`` failed in a way that comes and goes: seen once in some thousand starts (Open MPI 5.0.11)."""
-    return "PMIx server's listener thread failed to start" in log
 
 
 def count_gpus() -> int:

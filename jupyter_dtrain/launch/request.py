@@ -28,6 +28,8 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """Run-time folder of the world, 0700: connection files, logs, sockets."""
     sockets: str
     """Folder, 0700, of the steward's sockets."""
+    scratch: str
+    """Folder, 0700, in this machine's memory where it has a place for that: what MPI maps and shares among ranks."""
     spool: str
     """Folder, 0700, that keeps the ranks' events; it outlives the world."""
     cwd: str
@@ -37,6 +39,11 @@ class WorldRequest(msgspec.Struct, frozen=True):
     mpiexec: str | None
     torch_backend: TorchBackend
     settings: Settings
+
+    @property
+    def passing_folders(self) -> list[str]:
+        """The folders that end with the world; the run-time folder, by which others find it, last."""
+        return [self.sockets, self.scratch, self.folder]
 
 
 class RankSpec(msgspec.Struct, frozen=True):

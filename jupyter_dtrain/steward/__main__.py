@@ -31,7 +31,7 @@ def main() -> None:
     if steward:
         os.write(1, f"{steward}\n".encode())
         os.dup2(2, 1)
-        guard(steward, [request.sockets, request.folder])
+        guard(steward, request.passing_folders)
     os.dup2(2, 1)
     from .supervisor import Supervisor
 

@@ -77,8 +77,6 @@ class Supervisor:
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpi: local.Mpi | None = None
-        self._spec: RankSpec | None = None
-        self._relaunched = False
         self._rendezvous: Rendezvous | None = None
         self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -206,30 +204,16 @@ class Supervisor:
                 settings=request.settings,
                 generation=self._generation,
             )
-            self._relaunched = False
-            self._launch_ranks(self._mpi, spec)
+            mpiexec = self._mpiexec = self._spawn(
+                local.ranks_command(request, self._mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
+            )
+            arguments = (mpiexec, self._incarnation)
+            threading.Thread(target=self._read_reports, args=arguments, name="dtrain-reports", daemon=True).start()
         except DtrainError as error:
             self._fail(str(error))
             return
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             self._fail(f"{type(error).__name__}: {error}")
-
-    def _launch_ranks(self, mpi: local.Mpi, spec: RankSpec) -> None:
-        request, self._spec = self._request, spec
-        mpiexec = self._mpiexec = self._spawn(
-            local.ranks_command(request, mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
-        )
-        arguments = (mpiexec, self._incarnation)
-        threading.Thread(target=self._read_reports, args=arguments, name="dtrain-reports", daemon=True).start()
-
-    def _relaunch_ranks(self, log: str) -> bool:
-        """Whether ``mpiexec`` was started once more, because it failed in a way that comes and goes."""
-        if self._relaunched or self._ranks or self._mpi is None or self._spec is None or not local.is_passing(log):
-            return False
-        self._relaunched = True
-        _log.warning("mpiexec is started once more; it said:\n%s", log)
-        self._launch_ranks(self._mpi, self._spec)
-        return True
 
     def _spawn(
         self, command: list[str], log: str, env: dict[str, str] | None = None, *, pipe: bool = False
@@ -306,8 +290,6 @@ class Supervisor:
         code = mpiexec.wait()
         if self._phase == "starting":
             log = tail(self._logs / "mpiexec.log", 40)
-            if self._relaunch_ranks(log):
-                return
             reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world started."
             self._fail(reason + (f" It said:\n{log}" if log else ""))
         elif self._phase == "running":
@@ -388,7 +370,9 @@ class Supervisor:
             self._generation += 1
             self._healable = True
             # Told by its incarnation from what the old ranks still report.
-        shutil.rmtree(Path(self._request.folder) / "profile", ignore_errors=True)
+        for folder in (Path(self._request.folder) / "profile", self._request.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+        Path(self._request.scratch).mkdir(mode=0o700)
         self._launch()
 
     def _fail(self, reason: str) -> None:
@@ -410,7 +394,7 @@ class Supervisor:
             self._tear_down()
         finally:
             # Whatever went wrong: without a steward the parent-death signals end what is left.
-            for folder in (self._request.sockets, self._request.folder):
+            for folder in self._request.passing_folders:
                 shutil.rmtree(folder, ignore_errors=True)
             self.ended.set()
 

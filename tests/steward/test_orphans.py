@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from jupyter_dtrain import Session, Settings
 from tests.processes import wait_until_gone
-from tests.steward.until import child_named, runs, steward_of, until
+from tests.steward.until import child_named, runs, state_of, steward_of, until
 
 START_CHILDREN = """
 import os, subprocess, sys
@@ -93,4 +94,20 @@ def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> N
 
     assert began
     assert run.outcomes == {0: "lost", 1: "lost"}
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
+    """What MPI shares among ranks is in a folder of the world's own, and goes with it."""
+    segments = set(Path("/dev/shm").glob("sm_segment.*"))
+    session = launch(n=2)
+    scratch = Path(session.request.scratch)
+    there = sorted(path.name.split(".")[0] for path in scratch.iterdir())
+    child_named(session, "prterun").kill()
+    until(lambda: not state_of(session)["healable"])
+    session.stop()
+
+    assert there == ["ompi", "sm_segment", "sm_segment"]
+    assert not scratch.exists()
+    assert set(Path("/dev/shm").glob("sm_segment.*")) <= segments
     assert wait_until_gone(mark, patience=0) == []

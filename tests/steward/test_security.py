@@ -138,7 +138,7 @@ def test_a_secret_is_in_no_command_line_and_no_file(session, tmp_path) -> None:
     """What --env gives is where it belongs, in the ranks' environment, and nowhere else."""
     session.run("import os; value = os.environ['SECRET_TOKEN']", view=None)
     lines = [word for process in family(session) for word in process.cmdline()]
-    folders = [session.request.folder, session.request.spool, "/dev/shm", *Path("/tmp").glob("ompi.*")]  # noqa: S108
+    folders = [session.request.folder, session.request.spool, "/dev/shm", *Path("/tmp").glob("ompi.*")]
     written = [
         str(path)
         for folder in folders

@@ -108,7 +108,7 @@ def test_spools_are_kept_for_days_and_those_of_living_worlds_longer(launch) -> N
     assert text == "kept for days\n"
 
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 — where Open MPI puts its segments
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def segments() -> set[str]:
@@ -116,7 +116,7 @@ def segments() -> set[str]:
     mapped = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            mapped |= set(re.findall(rf"{SHARED_MEMORY}/(\S+)", maps.read_text()))
+            mapped |= set(re.findall(rf"{SHARED_MEMORY}/([^/\s]+)", maps.read_text()))
     return {path.name for path in SHARED_MEMORY.iterdir()} - mapped
 
 
