@@ -14,16 +14,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from . import worlds
-from .engine.spool import read_file
-from .events import Event, Finished, from_wire
+from .events import Event
+from .exchange import Exchange, still_work
 from .failures import (
     BadRequest,
     DistributedError,
@@ -32,7 +31,6 @@ from .failures import (
     RanksBusy,
     RanksDead,
     StartFailed,
-    TransferFailed,
     WorldLost,
 )
 from .fold import Entry, Fold
@@ -40,7 +38,7 @@ from .lifecycle import open_sessions
 from .run import Run
 from .settings import Settings
 from .syntax import check_syntax
-from .values import check_variable, collect_pulled, pack, pickle_values
+from .values import pickle_values
 from .world import TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
@@ -74,6 +72,7 @@ class Session:
         self._lost = ""
         self._lock = threading.RLock()
         self._fold = Fold(settings.interrupt_timeout, self._advance)
+        self._exchange = Exchange(self._bound, self._fold.busy, settings)
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
         self.last_run: Run | None = None
         """The run that was submitted last."""
@@ -266,7 +265,7 @@ class Session:
         with self._lock:
             number, self._next_run = self._next_run, self._next_run + 1
             size = self._listing.size
-            run = Run(number, code, chosen, size, self._read_spool)
+            run = Run(number, code, chosen, size, self._exchange.read_events)
             self.last_run = run
         if view == "cell":
             from .view import CellView, painter_for_cell
@@ -308,22 +307,8 @@ class Session:
     def stacks(self, ranks: Ranks = None, timeout: float = 2.0) -> dict[int, list[dict[str, Any]] | None]:
         """Where every rank is now: its main thread's frames from the cell on; None for one that did not answer."""
         chosen = self._choose(ranks)
-        answers = self._ask_agents(chosen, timeout, op="stacks")
+        answers = self._exchange.ask_agents(chosen, timeout, op="stacks")
         return {rank: None if answer is None else answer["threads"] for rank, answer in answers.items()}
-
-    def _ask_agents(self, ranks: list[int], timeout: float, **content: Any) -> dict[int, dict[str, Any] | None]:
-        world, channel = self._bound()
-        asked = {
-            rank: channel.ask(world.ranks[rank].engine, **content)
-            for rank in ranks
-            if world.ranks[rank].state != "dead"
-        }
-        deadline = time.monotonic() + timeout
-        answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
-        for rank, future in asked.items():
-            with contextlib.suppress(FutureTimeout):
-                answers[rank] = future.result(max(0.0, deadline - time.monotonic()))
-        return answers
 
     # Values.
 
@@ -333,8 +318,8 @@ class Session:
         Raises :class:`TransferFailed`, :class:`RanksBusy` and :class:`RanksDead`.
         """
         chosen = self._choose(ranks)
-        content, buffers = pack(pickle_values(values))
-        self._exchange(chosen, "store", content, buffers, doing=f"push {', '.join(values)}")
+        self._check_alive(chosen)
+        self._exchange.push(values, chosen)
 
     def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
         """The value of ``name`` on ``ranks`` (default: all), by rank.
@@ -346,11 +331,9 @@ class Session:
 
     def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
         """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
-        for name in names:
-            check_variable(name)
         chosen = self._choose(ranks)
-        answers = self._exchange(chosen, "fetch", {"names": names}, [], doing=f"pull {', '.join(names)}")
-        return collect_pulled(names, answers)
+        self._check_alive(chosen)
+        return self._exchange.pull(names, chosen)
 
     def __getitem__(self, name: str) -> dict[int, Any]:
         """``session["x"]``: the value of ``x`` on every rank."""
@@ -358,56 +341,7 @@ class Session:
 
     def defined_on(self, name: str, timeout: float = 1.0) -> list[int]:
         """The ranks on which ``name`` is defined, among those that are idle; empty when they do not answer in time."""
-        with contextlib.suppress(Exception):
-            world, channel = self._bound()
-            busy = self._fold.busy()
-            idle = [rank for rank in world.ranks if rank.state != "dead" and rank.rank not in busy]
-            asked = {rank.rank: channel.values(rank.engine, "has", {"names": [name]}) for rank in idle}
-            deadline = time.monotonic() + timeout
-            answers = {rank: future.result(max(0.0, deadline - time.monotonic())) for rank, future in asked.items()}
-            return [rank for rank, answer in answers.items() if answer["content"]["names"]]
-        return []
-
-    def _exchange(
-        self, ranks: list[int], op: str, content: dict[str, Any], buffers: list[bytes], *, doing: str
-    ) -> dict[int, dict[str, Any]]:
-        """Ask the main threads of idle ranks; the whole reply of each. Raises :class:`TransferFailed` if one fails."""
-        self._check_alive(ranks)
-        busy = {rank: run for rank, run in self._fold.busy().items() if rank in ranks}
-        if busy:
-            raise RanksBusy(f"Cannot {doing}: {_still_work(busy)}.")
-        world, channel = self._bound()
-        futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
-        deadline = time.monotonic() + self._settings.transfer_timeout
-        answers: dict[int, Any] = {}
-        failed: dict[str, list[int]] = {}
-        for rank, future in futures.items():
-            try:
-                answers[rank] = self._await_answer(rank, future, deadline)
-            except (RanksDead, TransferFailed) as error:
-                failed.setdefault(str(error), []).append(rank)
-        if failed:
-            raise TransferFailed(
-                f"Cannot {doing}. "
-                + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
-            )
-        return answers
-
-    def _await_answer(self, rank: int, future: Any, deadline: float) -> dict[str, Any]:
-        """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
-        while not future.done():
-            self._check_open()
-            with self._lock:
-                place = self._world.ranks[rank] if self._world else None
-            if place is None or place.state == "dead":
-                raise RanksDead(place.words if place else "the world is gone")
-            if time.monotonic() > deadline:
-                raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
-            future.wait(0.2)
-        answer: dict[str, Any] = future.result()
-        if answer["content"]["status"] != "ok":
-            raise TransferFailed(answer["content"]["words"])
-        return answer
+        return self._exchange.defined_on(name, timeout)
 
     # Ending.
 
@@ -545,37 +479,5 @@ class Session:
         left = {rank: run for rank, run in self._fold.left_behind().items() if rank in ranks}
         if left:
             raise RanksBusy(
-                f"{_still_work(left).capitalize()}, which was interrupted: wait, or end it with %distributed restart."
+                f"{still_work(left).capitalize()}, which was interrupted: wait, or end it with %distributed restart."
             )
-
-    def _read_spool(self, run: Run, rank: int) -> Iterator[Event]:
-        """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent."""
-        path = run.spool.get(rank)
-        from_seq = 0
-        if path is not None and Path(path).exists():
-            last = None
-            for last in read_file(path):
-                yield last
-            if last is None or isinstance(last.body, Finished) or rank in run.unfinished or rank in run.lost:
-                return
-            # The disk was full: the rest is in the rank's memory, as long as that keeps it.
-            if self.closed:
-                return
-            from_seq = last.seq + 1
-        world, channel = self._bound()
-        while True:
-            future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
-            try:
-                answer = future.result(self._settings.request_timeout)
-            except FutureTimeout:
-                raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
-            if answer.get("batch") is None:
-                return
-            batch = from_wire(answer["batch"])
-            yield from batch.events
-            from_seq = batch.last + 1
-
-
-def _still_work(busy: Mapping[int, int]) -> str:
-    """``busy``: rank → run, as words."""
-    return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"

@@ -160,14 +160,14 @@ def socket_folder(runtime: Path) -> Path:
     return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
 
 
-def scratch_folder() -> Path:
+def scratch_folder(world_id: str) -> Path:
     """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
 
     Never in the home: it may lie on a network, and what MPI keeps here is mapped by its ranks.
     """
     memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
     usable = memory.is_dir() and os.access(memory, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=memory if usable else None))
+    return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
 def make_request(
@@ -204,7 +204,7 @@ def make_request(
         size=size,
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
-        scratch=str(scratch_folder()),
+        scratch=str(scratch_folder(world_id)),
         spool=str(spool),
         cwd=cwd,
         path=[str(Path(path).absolute()) for path in sys.path if path],

@@ -166,6 +166,15 @@ def explain_mpiexec(log: str) -> str | None:
     return None
 
 
+def lost_a_port(log: str) -> bool:
+    """Whether the controller, by its log, found a port taken that had been free when it chose it.
+
+    It chooses its ports, writes them down for ranks and clients, and listens later (ipyparallel 9). Where the port was
+    a thread's, the controller lives on without it.
+    """
+    return "Address already in use" in log
+
+
 def count_gpus() -> int:
     """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -58,6 +58,15 @@ def kill_descendants(patience: float = 3.0) -> list[int]:
         time.sleep(0.02)
 
 
+def describe_descendants() -> str:
+    """Everything beneath this process, as ``name pid (state) under parent``; for a log."""
+    words = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words.append(f"{child.name()} {child.pid} ({child.status()}) under {child.ppid()}")
+    return ", ".join(words) or "no processes"
+
+
 def is_running(pid: int) -> bool:
     """Whether a process has this id and is more than an exit status that nobody has collected."""
     try:

@@ -34,12 +34,22 @@ from ..failures import DtrainError
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
-from .processes import become_subreaper, die_with_parent, end_process, is_running, kill_descendants, tail
+from .processes import (
+    become_subreaper,
+    describe_descendants,
+    die_with_parent,
+    end_process,
+    is_running,
+    kill_descendants,
+    tail,
+)
 from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from ..channels import RanksChannel
 
+LAUNCHES = 3
+"""How often a start tries, when what was in its way was chance."""
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
 TICK = 0.25
@@ -77,6 +87,7 @@ class Supervisor:
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpi: local.Mpi | None = None
+        self._launches = 0
         self._rendezvous: Rendezvous | None = None
         self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -156,7 +167,7 @@ class Supervisor:
     # Everything below runs on the supervisor's thread.
 
     def _run(self) -> None:
-        self._launch()
+        self._start()
         while not self.ended.is_set():
             try:
                 task = self._queue.get(timeout=TICK)
@@ -180,8 +191,28 @@ class Supervisor:
         else:
             self._announce(event)
 
+    def _start(self) -> None:
+        self._launches = 0
+        self._launch()
+
+    def _start_again(self, why: str) -> None:
+        _log.warning("The world is started again. %s", why)
+        self._clear()
+        self._launch()
+
+    def _clear(self) -> None:
+        """End all processes and remove what they have written, but for their logs."""
+        self._tear_down()
+        with self._lock:
+            self._ranks = {}
+        for folder in (Path(self._request.folder) / "profile", self._request.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+        Path(self._request.scratch).mkdir(mode=0o700)
+        (self._logs / "controller.log").unlink(missing_ok=True)
+
     def _launch(self) -> None:
         request = self._request
+        self._launches += 1
         self._patience_end = time.monotonic() + request.settings.start_timeout
         try:
             self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -236,14 +267,18 @@ class Supervisor:
         with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
             for line in mpiexec.stdout:
                 if line.startswith(REPORT_PREFIX.encode()):
-                    self._queue.put(lambda line=line: self._report(line, incarnation))  # type: ignore[misc]
+                    self._queue.put(lambda line=line: self._report(line, mpiexec, incarnation))  # type: ignore[misc]
                 else:
                     log.write(line)
                     log.flush()
         self._queue.put(lambda: self._mpiexec_ended(mpiexec, incarnation))
 
-    def _report(self, line: bytes, incarnation: int) -> None:
-        if incarnation != self._incarnation:
+    def _is_current(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> bool:
+        """Whether these are the present ranks': between the order to restart and its beginning there are old ones."""
+        return incarnation == self._incarnation and mpiexec is self._mpiexec
+
+    def _report(self, line: bytes, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
+        if not self._is_current(mpiexec, incarnation):
             return
         _, kind, data = line.split(b" ", 2)
         if kind == b"ready":
@@ -285,7 +320,7 @@ class Supervisor:
         self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
     def _mpiexec_ended(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
-        if incarnation != self._incarnation or mpiexec is not self._mpiexec:
+        if not self._is_current(mpiexec, incarnation):
             return
         code = mpiexec.wait()
         if self._phase == "starting":
@@ -300,13 +335,7 @@ class Supervisor:
     def _tick(self) -> None:
         now = time.monotonic()
         if self._phase == "starting":
-            if self._controller is not None and self._controller.poll() is not None:
-                self._fail(
-                    f"ipyparallel's controller ended with exit code {self._controller.returncode}. "
-                    f"It said:\n{tail(self._logs / 'controller.log')}"
-                )
-            elif now > self._patience_end:
-                self._fail(self._explain_silence())
+            self._check_starting(now)
         elif self._phase == "running":
             self._check_running()
             if now >= self._renew_at:
@@ -319,6 +348,15 @@ class Supervisor:
             over = self._phase != "starting" and now > self._lease_end
         if over:
             self._end("the lease is over")
+
+    def _check_starting(self, now: float) -> None:
+        said = tail(self._logs / "controller.log")
+        if local.lost_a_port(said) and self._launches < LAUNCHES:
+            self._start_again(said)
+        elif self._controller is not None and self._controller.poll() is not None:
+            self._fail(f"ipyparallel's controller ended with exit code {self._controller.returncode}. It said:\n{said}")
+        elif now > self._patience_end:
+            self._fail(self._explain_silence())
 
     def _check_running(self) -> None:
         if self._controller is not None and self._controller.poll() is not None:
@@ -337,6 +375,7 @@ class Supervisor:
     def _explain_silence(self) -> str:
         seconds = self._request.settings.start_timeout
         missing = self._request.size - len(self._ranks)
+        _log.error("These are there: %s", describe_descendants())
         said = {name: tail(self._logs / f"{name}.log", 6) for name in ("mpiexec", "controller", "steward")}
         logs = "\n".join(f"{name}: {text}" for name, text in said.items() if text)
         text = f"{missing} of {self._request.size} ranks did not get ready within {seconds:g} s."
@@ -364,16 +403,11 @@ class Supervisor:
 
     def _restart(self) -> None:
         self._tell("restarting")
-        self._tear_down()
+        self._clear()
         with self._lock:
-            self._ranks = {}
             self._generation += 1
             self._healable = True
-            # Told by its incarnation from what the old ranks still report.
-        for folder in (Path(self._request.folder) / "profile", self._request.scratch):
-            shutil.rmtree(folder, ignore_errors=True)
-        Path(self._request.scratch).mkdir(mode=0o700)
-        self._launch()
+        self._start()
 
     def _fail(self, reason: str) -> None:
         self._tear_down()

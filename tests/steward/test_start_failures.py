@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,7 @@ LIMIT = 30.0
 def folders() -> list[Path]:
     """What worlds have left on disk, or are using."""
     places = [Path(jupyter_runtime_dir()) / "dtrain", Path(jupyter_data_dir()) / "dtrain" / "spool"]
-    kept = sorted(path for place in places for path in place.glob("*"))
-    return kept + sorted(Path("/dev/shm").glob("dtrain-*"))
+    return sorted(path for place in places for path in place.glob("*"))
 
 
 @pytest.fixture
@@ -34,13 +34,15 @@ def fails(mark: str):
 
     def check(message: str, kind: type[Exception] = StartFailed, **options) -> None:
         before = folders()
+        name = f"fails-{uuid.uuid4().hex}"
         began = time.monotonic()
         with pytest.raises(kind, match=message):
-            Session.start(**{"n": 2} | options)
+            Session.start(**{"n": 2, "name": name} | options)
         took = time.monotonic() - began
 
         assert took < LIMIT
         assert folders() == before
+        assert list(Path("/dev/shm").glob(f"dtrain-{name}-*")) == []
         assert wait_until_gone(mark, patience=1) == []
 
     return check
@@ -117,7 +119,11 @@ def test_a_rank_that_never_comes(fails, tmp_path) -> None:
         tmp_path / "short",
         f'[ "$1" = --version ] && exec {find_mpiexec(None)} --version\nshift 2\nexec {find_mpiexec(None)} -n 1 "$@"',
     )
-    fails("1 of 2 ranks did not get ready within 4 s", mpiexec=short, settings=Settings(start_timeout=4))
+    fails(
+        r"(?s)1 of 2 ranks did not get ready within 4 s.*These are there: .*prterun \d+ \(sleeping\)",
+        mpiexec=short,
+        settings=Settings(start_timeout=4),
+    )
 
 
 def test_a_runtime_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
@@ -212,3 +218,47 @@ except KeyboardInterrupt:
     assert ended.stdout in ("interrupted\n", "")
     assert wait_until_gone(mark, patience=5) == []
     assert folders() == before or ended.stdout == ""
+
+
+TAKE_A_PORT = """
+import pathlib, socket, sys
+
+if any("ipyparallel.controller" in word for word in sys.orig_argv):
+    from ipyparallel import util
+    choose, taken = util.select_random_ports, []
+
+    def choose_and_lose(n):
+        ports = choose(n)
+        for left in sorted(pathlib.Path({folder!r}).glob("left-*"))[:1]:
+            left.unlink()
+            taken.append(socket.create_server(("127.0.0.1", ports[0])))
+        return ports
+
+    util.select_random_ports = choose_and_lose
+"""
+"""Between the controller's choice of a port and its use somebody else takes it, once for every file ``left-*``."""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_port_of_the_controller_that_is_lost_to_another_process(launch, mark, tmp_path, monkeypatch, times) -> None:
+    """The start is tried again."""
+    (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
+    for number in range(times):
+        (tmp_path / f"left-{number}").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    session = launch(n=2)
+    outcome = session.run("1", view=None).outcome
+    session.stop()
+
+    assert outcome == "ok"
+    assert list(tmp_path.glob("left-*")) == []
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_ports_that_are_lost_every_time(fails, tmp_path, monkeypatch) -> None:
+    """After some tries the start fails, and says why."""
+    (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
+    for number in range(200):
+        (tmp_path / f"left-{number}").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    fails("(?s)(controller ended|did not get ready).*Address already in use")

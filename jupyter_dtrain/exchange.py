@@ -1,0 +1,151 @@
+"""Questions to ranks and their answers: values to and fro, where they are, what they have spooled.
+
+Values are handled by a rank's main thread, between cells; everything else by its agent, also while a cell runs.
+
+Under failure: every question has a deadline. A rank that dies ends the wait for its answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .engine.spool import read_file
+from .events import Event, Finished, from_wire
+from .failures import RanksBusy, RanksDead, TransferFailed, WorldLost
+from .values import check_variable, collect_pulled, pack, pickle_values
+from .world import World, count_ranks
+
+if TYPE_CHECKING:
+    from .channels import RanksChannel
+    from .run import Run
+    from .settings import Settings
+
+
+class Exchange:
+    """What a session asks of its ranks. Thread-safe."""
+
+    def __init__(
+        self,
+        bound: Callable[[], tuple[World, RanksChannel]],
+        busy: Callable[[], Mapping[int, int]],
+        settings: Settings,
+    ) -> None:
+        """``bound``: the world and the way to it as they are now; raises when they are gone. ``busy``: rank → run."""
+        self._bound = bound
+        self._busy = busy
+        self._settings = settings
+
+    def ask_agents(self, ranks: list[int], timeout: float, **content: Any) -> dict[int, dict[str, Any] | None]:
+        """What the agents answer within ``timeout`` seconds; None for one that does not, or is dead."""
+        world, channel = self._bound()
+        asked = {
+            rank: channel.ask(world.ranks[rank].engine, **content)
+            for rank in ranks
+            if world.ranks[rank].state != "dead"
+        }
+        deadline = time.monotonic() + timeout
+        answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
+        for rank, future in asked.items():
+            with contextlib.suppress(FutureTimeout):
+                answers[rank] = future.result(max(0.0, deadline - time.monotonic()))
+        return answers
+
+    def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
+        """As :meth:`.Session.push`."""
+        content, buffers = pack(pickle_values(values))
+        self._ask_idle(ranks, "store", content, buffers, doing=f"push {', '.join(values)}")
+
+    def pull(self, names: list[str], ranks: list[int]) -> dict[str, dict[int, Any]]:
+        """As :meth:`.Session.pull_many`."""
+        for name in names:
+            check_variable(name)
+        answers = self._ask_idle(ranks, "fetch", {"names": names}, [], doing=f"pull {', '.join(names)}")
+        return collect_pulled(names, answers)
+
+    def defined_on(self, name: str, timeout: float) -> list[int]:
+        """As :meth:`.Session.defined_on`."""
+        with contextlib.suppress(Exception):
+            world, channel = self._bound()
+            busy = self._busy()
+            idle = [rank for rank in world.ranks if rank.state != "dead" and rank.rank not in busy]
+            asked = {rank.rank: channel.values(rank.engine, "has", {"names": [name]}) for rank in idle}
+            deadline = time.monotonic() + timeout
+            answers = {rank: future.result(max(0.0, deadline - time.monotonic())) for rank, future in asked.items()}
+            return [rank for rank, answer in answers.items() if answer["content"]["names"]]
+        return []
+
+    def _ask_idle(
+        self, ranks: list[int], op: str, content: dict[str, Any], buffers: list[bytes], *, doing: str
+    ) -> dict[int, dict[str, Any]]:
+        """The whole reply of each rank's main thread. Raises :class:`TransferFailed` if one fails."""
+        busy = {rank: run for rank, run in self._busy().items() if rank in ranks}
+        if busy:
+            raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
+        world, channel = self._bound()
+        futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
+        deadline = time.monotonic() + self._settings.transfer_timeout
+        answers: dict[int, Any] = {}
+        failed: dict[str, list[int]] = {}
+        for rank, future in futures.items():
+            try:
+                answers[rank] = self._await_answer(rank, future, deadline)
+            except (RanksDead, TransferFailed) as error:
+                failed.setdefault(str(error), []).append(rank)
+        if failed:
+            raise TransferFailed(
+                f"Cannot {doing}. "
+                + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
+            )
+        return answers
+
+    def _await_answer(self, rank: int, future: Any, deadline: float) -> dict[str, Any]:
+        """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
+        while not future.done():
+            place = self._bound()[0].ranks[rank]
+            if place.state == "dead":
+                raise RanksDead(place.words)
+            if time.monotonic() > deadline:
+                raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
+            future.wait(0.2)
+        answer: dict[str, Any] = future.result()
+        if answer["content"]["status"] != "ok":
+            raise TransferFailed(answer["content"]["words"])
+        return answer
+
+    def read_events(self, run: Run, rank: int) -> Iterator[Event]:
+        """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent.
+
+        Raises :class:`WorldLost` when the rest is with a rank that does not answer.
+        """
+        path = run.spool.get(rank)
+        from_seq = 0
+        if path is not None and Path(path).exists():
+            last = None
+            for last in read_file(path):
+                yield last
+            if last is None or isinstance(last.body, Finished) or rank in run.unfinished or rank in run.lost:
+                return
+            # The disk was full: the rest is in the rank's memory, as long as that keeps it.
+            from_seq = last.seq + 1
+        world, channel = self._bound()
+        while True:
+            future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
+            try:
+                answer = future.result(self._settings.request_timeout)
+            except FutureTimeout:
+                raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
+            if answer.get("batch") is None:
+                return
+            batch = from_wire(answer["batch"])
+            yield from batch.events
+            from_seq = batch.last + 1
+
+
+def still_work(busy: Mapping[int, int]) -> str:
+    """``busy``: rank → run, as words."""
+    return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"
