@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
     interrupt_timeout: float = 8.0
     """After an interrupt, ranks that take longer to become idle are named and left behind."""
     stop_timeout: float = 5.0
-    """A stop gives ranks this long to end by themselves before they are killed."""
+    """A stop interrupts what runs, and gives ranks this long to end by themselves (``finally``, ``atexit``)."""
     request_timeout: float = 10.0
     """How long the steward or an idle rank may take to answer."""
     transfer_timeout: float = 600.0

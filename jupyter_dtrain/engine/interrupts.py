@@ -1,4 +1,4 @@
-"""SIGINT in a rank: it ends the cell that runs, and nothing else.
+"""Signals in a rank: SIGINT ends the cell that runs, and nothing else; SIGTERM ends the cell, then the rank.
 
 Python hands a signal to the main thread some bytecodes later, so one that was meant for a cell may arrive after its
 end. The handler here lives as long as the rank and raises only while user code is on: an interrupt that comes too
@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 
 class Shield:
@@ -54,10 +54,13 @@ class Interrupts:
         self.requested = False
         """Whether the cell that runs (or ran last) was interrupted."""
         self._arrived = False
+        self._ending = False
 
     def install(self) -> None:
-        """Take over SIGINT. Main thread only."""
+        """Take over SIGINT, and SIGTERM from the engine, which ends by it. Main thread only."""
         signal.signal(signal.SIGINT, self._handle)
+        self._end_engine = cast("Callable[[int, FrameType | None], None]", signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGTERM, self._handle_end)
 
     @contextlib.contextmanager
     def enabled(self) -> Iterator[None]:
@@ -65,6 +68,8 @@ class Interrupts:
         self.requested = self._arrived = False
         self._on = True
         try:
+            if self._ending:
+                raise KeyboardInterrupt
             yield
         finally:
             self._on = False
@@ -106,6 +111,14 @@ class Interrupts:
                 loop.call_soon_threadsafe(awaited.cancel)
                 return
         raise KeyboardInterrupt
+
+    def _handle_end(self, signum: int, frame: FrameType | None) -> None:
+        """End the engine, and before that the cell that runs; asked again, do not disturb how it ends."""
+        if not self._ending:
+            self._ending = True
+            self._end_engine(signum, frame)
+        if not self._arrived:
+            self._handle(signum, frame)
 
     def _runs_cell(self, frame: FrameType | None) -> bool:
         while frame is not None:

@@ -17,6 +17,7 @@ whichever host. What it is told comes, signed, over ipyparallel's control channe
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -303,6 +304,9 @@ def _be_rank(
     except BaseException:  # noqa: BLE001 — the end of the process: say why, then go
         traceback.print_exc(file=sys.__stderr__)
     finally:
+        with contextlib.suppress(BaseException):
+            # Of Python's own end this alone: MPI_Finalize and joining threads may wait for others without end.
+            atexit._run_exitfuncs()  # noqa: SLF001 — no public name
         with contextlib.suppress(Exception):
             sys.__stderr__.flush()  # type: ignore[union-attr]
         os._exit(code)

@@ -53,6 +53,8 @@ LAUNCHES = 3
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
 TICK = 0.25
+ASK_AGAIN = 0.2
+"""Seconds after which a rank that was asked to end is asked again."""
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
@@ -432,16 +434,30 @@ class Supervisor:
                 shutil.rmtree(folder, ignore_errors=True)
             self.ended.set()
 
+    def _end_ranks(self) -> None:
+        """Let ranks end by themselves, for as long as they are given: prterun kills 0.25 s after it asked.
+
+        SIGTERM is sent again and again: one that falls just before a blocking call is noticed when that call ends.
+        """
+        living = [rank.pid for rank in self._ranks.values() if rank.state != "dead"]
+        now = asked = time.monotonic()
+        deadline = now + self._request.settings.stop_timeout
+        while (living := [pid for pid in living if is_running(pid)]) and now < deadline:
+            if now >= asked:
+                asked = now + ASK_AGAIN
+                for pid in living:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGTERM)
+                        os.kill(pid, signal.SIGCONT)  # one that is stopped sees nothing else
+            time.sleep(0.01)
+            now = time.monotonic()
+
     def _tear_down(self) -> None:
         if self._channel is not None:
             with contextlib.suppress(Exception):
                 self._channel.close(linger=0)
             self._channel = None
-        for rank in self._ranks.values():
-            # A stopped rank would not see SIGTERM.
-            if rank.state != "dead":
-                with contextlib.suppress(OSError):
-                    os.kill(rank.pid, signal.SIGCONT)
+        self._end_ranks()
         end_process(self._mpiexec, self._request.settings.stop_timeout)
         end_process(self._controller, 2.0)
         if self._rendezvous is not None:

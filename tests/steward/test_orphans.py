@@ -111,3 +111,26 @@ def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
     assert not scratch.exists()
     assert set(Path("/dev/shm").glob("sm_segment.*")) <= segments
     assert wait_until_gone(mark, patience=0) == []
+
+
+def test_ranks_may_finish_what_they_must(launch, mark, tmp_path) -> None:
+    """At a stop a cell's ``finally`` and what was registered with ``atexit`` run to their end."""
+    session = launch(n=2, settings=Settings(stop_timeout=30))
+    session.run(
+        f"""
+import atexit, os, pathlib, time
+rank = os.environ["RANK"]
+def late(name):
+    time.sleep(1)
+    pathlib.Path({str(tmp_path)!r}, name + rank).touch()
+atexit.register(late, "atexit-")
+""",
+        view=None,
+    )
+    run = session.run("try: time.sleep(300)\nfinally: late('finally-')", wait=False, view=None)
+    began = until(lambda: sorted(run.spool) == run.ranks)
+    session.stop()
+
+    assert began
+    assert sorted(path.name for path in tmp_path.glob("*-?")) == ["atexit-0", "atexit-1", "finally-0", "finally-1"]
+    assert wait_until_gone(mark, patience=0) == []
