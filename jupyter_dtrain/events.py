@@ -100,6 +100,10 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     """``ename: evalue`` of the exception's cause or context, if any."""
     syntax: str | None = None
     """For a SyntaxError: the offending line with its caret."""
+    members: list[Error] = []
+    """What an ExceptionGroup holds, as far as it was kept."""
+    left_out: int = 0
+    """How many members were not kept."""
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):

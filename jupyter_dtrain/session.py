@@ -102,14 +102,15 @@ class Session:
         logs say; either leaves nothing behind.
         """
         settings = settings or Settings.from_environment()
-        request = worlds.make_request(
-            n, name=name, env=env or {}, torch_backend=torch_backend, mpiexec=mpiexec, settings=settings
-        )
-        try:
-            listing = worlds.launch_steward(request, settings)
-        except BaseException:
-            worlds.remove_folders(request)
-            raise
+        with worlds.one_at_a_time():
+            request = worlds.make_request(
+                n, name=name, env=env or {}, torch_backend=torch_backend, mpiexec=mpiexec, settings=settings
+            )
+            try:
+                listing = worlds.launch_steward(request, settings)
+            except BaseException:
+                worlds.remove_folders(request)
+                raise
         session = None
         try:
             from .channels import StewardChannel

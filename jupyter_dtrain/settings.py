@@ -39,6 +39,11 @@ class Settings(msgspec.Struct, frozen=True):
     shown_bytes: int = 2_000_000
     """What a cell shows of its ranks' text before it shows only the last lines."""
 
+    def __post_init__(self) -> None:
+        """Raise :class:`BadRequest` for a value that is not a number above 0, or without end."""
+        for name in self.__struct_fields__:
+            check_number(name, getattr(self, name))
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """The defaults, overridden by the environment. Raises :class:`BadRequest` for a value that is no number."""
@@ -55,7 +60,12 @@ class Settings(msgspec.Struct, frozen=True):
                 value = int(text) if known[name].type is int else float(text)
             except ValueError:
                 raise BadRequest(f"{key} must be a number, not {text!r}.") from None
-            if not 0 < value < math.inf:
-                raise BadRequest(f"{key} must be a number above 0, not {text!r}.")
+            check_number(key, value)
             values[name] = value
         return msgspec.convert(values, cls)
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise :class:`BadRequest` unless ``value``, called ``name``, is a number above 0 and below infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise BadRequest(f"{name} must be a number above 0, not {value!r}.")

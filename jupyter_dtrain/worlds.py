@@ -7,6 +7,7 @@ data that outlives it for some days.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -109,6 +110,32 @@ def await_end(listing: Listing, patience: float) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def one_at_a_time(patience: float = 15.0) -> Iterator[None]:
+    """Keep other starts of this user waiting: two at once would take the same name.
+
+    Where another one takes longer than ``patience`` seconds, or locks do not work, this one goes on.
+    """
+    try:
+        runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = runtime_folder().with_name("dtrain.lock")
+        file = open(os.open(lock, os.O_CREAT | os.O_WRONLY, 0o600), "wb")  # noqa: SIM115 — closed below, with its lock
+    except OSError:
+        yield  # the start itself will say what is wrong with that folder
+        return
+    with file:
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break
+        yield
+
+
 def choose_name(wanted: str | None) -> str:
     """``wanted`` if it is free, or the first free one of ``world``, ``world-2`` and so on.
 
@@ -170,6 +197,11 @@ def scratch_folder(world_id: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
+def default_size() -> int:
+    """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
+    return local.count_gpus() or 2
+
+
 def make_request(
     n: int | None,
     *,
@@ -180,7 +212,7 @@ def make_request(
     settings: Settings,
 ) -> WorldRequest:
     """Check what is asked for and make the world's folders. Raises as :meth:`.Session.start`."""
-    size = check_size(local.count_gpus() or 2 if n is None else n)
+    size = check_size(default_size() if n is None else n)
     if torch_backend not in get_args(TorchBackend):
         raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
     variables = check_environment(env)

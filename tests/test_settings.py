@@ -51,3 +51,10 @@ def test_settings_survive_the_way_to_the_steward():
     settings = Settings(lease=1.5, spool_cap=10)
 
     assert settings == msgspec.json.decode(msgspec.json.encode(settings), type=Settings)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "5", None, True])
+def test_what_is_given_directly_is_checked_as_well(value):
+    """By the setting's name."""
+    with pytest.raises(BadRequest, match="lease must be a number above 0"):
+        Settings(lease=value)

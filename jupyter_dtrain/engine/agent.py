@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 import warnings
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -83,6 +84,7 @@ class Agent:
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
+        shell.compile.get_code_name = self._code_name
         shell.ask_exit = _refuse_exit
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
@@ -101,6 +103,11 @@ class Agent:
         pdb.set_trace = _refuse("pdb.set_trace()")
         for magic in ("debug", "pdb"):
             shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
+
+    def _code_name(self, _raw: str, code: str, number: int) -> str:
+        """The file name of a cell's code: alike on all ranks, so that their warnings are, which begin with it."""
+        run = number if self._running is None else self._running
+        return f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
 
     def _cell_name(self, file: str) -> str | None:
         named = self._shell.compile.format_code_name(file)

@@ -6,6 +6,7 @@ first.
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import os
 import site
@@ -23,6 +24,10 @@ CellName = Callable[[str], str | None]
 MAX_TEXT = 20_000
 """Characters of an exception's message that are kept."""
 MAX_FRAMES = 200
+MAX_MEMBERS = 15
+"""Exceptions of a group that are kept."""
+MAX_DEPTH = 5
+"""Groups within groups."""
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
@@ -38,9 +43,11 @@ class Tracebacks:
         folders += [site.getusersitepackages(), str(Path(__file__).parents[1])]
         self._libraries = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
-    def error(self, exception: BaseException) -> Error:
-        """The error event of ``exception``."""
+    def error(self, exception: BaseException, depth: int = 0) -> Error:
+        """The error event of ``exception``, which is ``depth`` groups deep."""
         steps = [(frame, line) for frame, line in traceback.walk_tb(exception.__traceback__)]
+        members = _members(exception)
+        kept = members[:MAX_MEMBERS] if depth < MAX_DEPTH else ()
         cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
         return Error(
             type(exception).__name__,
@@ -49,6 +56,8 @@ class Tracebacks:
             [str(note) for note in getattr(exception, "__notes__", [])],
             f"{type(cause).__name__}: {_message(cause)}" if cause is not None else None,
             _place(exception) if isinstance(exception, SyntaxError) else None,
+            [self.error(member, depth + 1) for member in kept],
+            len(members) - len(kept),
         )
 
     def stack(self, frame: FrameType | None) -> list[Frame]:
@@ -82,6 +91,12 @@ def _place(error: SyntaxError) -> str:
     lines = traceback.format_exception_only(error)
     end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     return "".join(lines[:end])
+
+
+def _members(exception: BaseException) -> tuple[BaseException, ...]:
+    """What a group holds (from Python 3.11 on there are groups)."""
+    group = getattr(builtins, "BaseExceptionGroup", None)
+    return exception.exceptions if group is not None and isinstance(exception, group) else ()
 
 
 def _message(exception: BaseException) -> str:

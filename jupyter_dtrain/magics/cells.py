@@ -11,6 +11,9 @@ from ..failures import BadRequest, NoWorld
 from ..lifecycle import current
 from ..session import Session
 from ..syntax import check_syntax
+from ..values import pickle_values
+from ..world import parse_ranks
+from ..worlds import default_size
 from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
 from .worlds import start_world
 
@@ -44,7 +47,7 @@ class CellMagics(Magics):
             raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
         check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
         inputs = self._inputs(args.inputs)
-        session = self._session()
+        session = self._session(args.ranks, inputs)
         before = session.last_run
         try:
             session.run(cell, args.ranks, wait=not args.no_wait, timeout=args.timeout, inputs=inputs)
@@ -60,10 +63,13 @@ class CellMagics(Magics):
             raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
         return {name: self._namespace[name] for name in wanted}
 
-    def _session(self) -> Session:
+    def _session(self, ranks: str | None, inputs: dict[str, Any]) -> Session:
+        """The current world's, or that of a new one, which is not started for a cell that it would refuse."""
         try:
             return current()
         except NoWorld:
+            parse_ranks(ranks, default_size())
+            pickle_values(inputs)
             print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
             return start_world()
 

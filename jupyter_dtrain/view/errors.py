@@ -144,9 +144,7 @@ def _causes(run: Run) -> _Causes:
     groups: dict[object, _Cause] = {}
     for rank in sorted(run.errors):
         error = run.errors[rank]
-        # Not by file: a cell's code may stand under a different name on each rank.
-        frames = tuple((frame.line, frame.function, frame.source) for frame in error.frames if frame.cell)
-        groups.setdefault((error.ename, error.evalue, frames), _Cause(error, [])).ranks.append(rank)
+        groups.setdefault(_key(error), _Cause(error, [])).ranks.append(rank)
     causes = list(groups.values())
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
@@ -157,10 +155,21 @@ def _causes(run: Run) -> _Causes:
     return _Causes(roots, interrupts, echoes)
 
 
+def _key(error: Error) -> object:
+    """Equal for errors that are the same one on different ranks."""
+    # Not by file: a module may lie elsewhere on another host.
+    frames = tuple((frame.line, frame.function, frame.source) for frame in error.frames if frame.cell)
+    return error.ename, error.evalue, frames, tuple(map(_key, error.members))
+
+
 def _block(cause: _Cause, run: Run) -> list[str]:
-    error = cause.error
     on = f" on {count_ranks(cause.ranks)}" if run.size > 1 else ""
-    lines = [f"{_RED}{_BOLD}{error.ename}{_OFF}{on}"]
+    return [f"{_RED}{_BOLD}{cause.error.ename}{_OFF}{on}", *_tell(cause.error, run)]
+
+
+def _tell(error: Error, run: Run) -> list[str]:
+    """Where it was raised, what it says, and what it holds."""
+    lines = []
     own = [frame for frame in error.frames if frame.cell]
     if error.syntax:
         lines.append(error.syntax.rstrip("\n"))
@@ -175,6 +184,11 @@ def _block(cause: _Cause, run: Run) -> list[str]:
     lines += error.notes
     if error.cause:
         lines.append(f"{_DIM}Caused by {error.cause}{_OFF}")
+    for number, member in enumerate(error.members, 1):
+        lines.append(f"{_DIM}  ({number}){_OFF} {_RED}{member.ename}{_OFF}")
+        lines += [f"    {line}" for part in _tell(member, run) for line in part.split("\n")]
+    if error.left_out:
+        lines.append(f"{_DIM}  … and {error.left_out} more{_OFF}")
     return lines
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.engine.tracebacks import MAX_FRAMES, MAX_TEXT, Tracebacks
+from jupyter_dtrain.engine.tracebacks import MAX_DEPTH, MAX_FRAMES, MAX_MEMBERS, MAX_TEXT, Tracebacks
 
 
 @pytest.fixture
@@ -144,3 +144,21 @@ def test_a_stack_begins_at_the_cell(tracebacks):
     assert ["g()", "look()"] == [frame.source for frame in frames[:2]]
     assert [] == tracebacks.stack(sys._getframe())
     assert [] == tracebacks.stack(None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no exception groups")
+def test_a_group_keeps_its_first_members_to_some_depth(tracebacks):
+    """As Python's own traceback does."""
+    from builtins import ExceptionGroup
+
+    group = ExceptionGroup("deepest", [ValueError(1)])
+    for _ in range(MAX_DEPTH + 3):
+        group = ExceptionGroup("deeper", [group])
+    wide = tracebacks.error(ExceptionGroup("wide", [ValueError(n) for n in range(MAX_MEMBERS + 4)]))
+    deep, depth = tracebacks.error(group), 0
+    while deep.members:
+        deep, depth = deep.members[0], depth + 1
+
+    assert [str(n) for n in range(MAX_MEMBERS)] == [member.evalue for member in wide.members]
+    assert wide.left_out == 4
+    assert (depth, deep.left_out) == (MAX_DEPTH, 1)

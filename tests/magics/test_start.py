@@ -130,6 +130,8 @@ def test_a_cell_without_a_world_starts_a_default_one_and_says_so(empty):
         ("%%distributed --pull x --no-wait\n1", "--pull needs the end"),
         ("%%distributed --timeout 0\n1", "not above 0"),
         ("%%rank\n1", "RANKS"),
+        ("%%distributed -r 99\n1", "There is no rank 99"),
+        ("%%rank -\n1", "names no rank"),
     ],
 )
 def test_a_cell_that_cannot_run_starts_no_world(empty, cell, words):

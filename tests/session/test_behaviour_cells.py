@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.session.cells import begin, fail, run, same, shown, texts, until, values
@@ -174,6 +176,30 @@ def test_a_warning_goes_to_stderr_and_harms_nothing(world):
 
     assert "UserWarning: careful" in cell.text(0, "stderr")
     assert cell.text(0, "stdout") == ""
+
+
+def test_a_warning_has_the_same_words_on_every_rank(world):
+    """Also where one rank has run more cells than the others: what is alike is shown once."""
+    run(world, "'only here'", ranks=1)
+    said = run(world, "import warnings\n\nwarnings.warn('careful')")
+
+    assert len({said.text(rank, "stderr") for rank in said.ranks}) == 1
+    assert ":3: UserWarning: careful\n  warnings.warn('careful')\n" in said.text(0, "stderr")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no exception groups")
+def test_a_group_of_exceptions_comes_with_its_members(world):
+    """From Python 3.11 on, with their own frames."""
+    cell = fail(
+        world,
+        "def bad(n):\n    return [][n]\nerrors = []\n"
+        "for n in range(2):\n    try: bad(n)\n    except IndexError as e: errors.append(e)\n"
+        "raise ExceptionGroup('two', errors)",
+    )
+    error = cell.errors[0]
+
+    assert ["IndexError", "IndexError"] == [member.ename for member in error.members]
+    assert [("", 5), ("bad", 2)] == [(frame.function, frame.line) for frame in error.members[0].frames]
 
 
 def test_a_representation_that_fails_fails_the_cell(world):

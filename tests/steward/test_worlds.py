@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -54,6 +55,18 @@ def test_several_worlds_live_side_by_side(launch, mark) -> None:
     assert reused.name == "world"
     assert after == ["world-2", "Mine.3_x", "world"]
     assert worlds.list_worlds() == []
+    assert wait_until_gone(mark, patience=0) == []
+
+
+def test_worlds_that_start_at_once_take_different_names(launch, mark) -> None:
+    """Two notebooks on which Run All was pressed."""
+    with ThreadPoolExecutor(3) as pool:
+        sessions = list(pool.map(lambda _: launch(n=1), range(3)))
+    names = sorted(session.name for session in sessions)
+    for session in sessions:
+        session.stop()
+
+    assert names == ["world", "world-2", "world-3"]
     assert wait_until_gone(mark, patience=0) == []
 
 

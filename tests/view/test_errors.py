@@ -168,3 +168,31 @@ def test_a_run_that_was_not_sent_says_why(ended_run):
     run.not_sent = "Rank 1 is still busy."
     assert summary(run) == "Rank 1 is still busy."
     assert plain(run) == "Rank 1 is still busy."
+
+
+def test_the_members_of_a_group_stand_below_it(ended_run):
+    """Each with its frames, indented; those that were not kept are counted."""
+    inner = Error("ExceptionGroup", "inner", [], members=[Error("KeyError", "'x'", [cell(4, "train")])], left_out=2)
+    group = Error("ExceptionGroup", "outer", [cell(7)], members=[inner, Error("OSError", "disk", [])])
+    lines = plain(ended_run(2, {0: group, 1: group}, source=SOURCE)).splitlines()
+    after = lines[lines.index("ExceptionGroup: outer") + 1 :]
+
+    assert lines[0] == "ExceptionGroup on ranks 0-1"
+    assert [line for line in after if not re.match(r" *(----> )?\d+ ", line)] == [
+        "  (1) ExceptionGroup",
+        "    ExceptionGroup: inner",
+        "      (1) KeyError",
+        "          line 4, in train",
+        "        KeyError: 'x'",
+        "      … and 2 more",
+        "  (2) OSError",
+        "    OSError: disk",
+    ]
+
+
+def test_groups_that_differ_in_a_member_are_different_errors(ended_run):
+    """Though they say the same."""
+    groups = {rank: Error("ExceptionGroup", "x", [], members=[Error("KeyError", str(rank), [])]) for rank in (0, 1)}
+
+    assert "ExceptionGroup on rank 0" in plain(ended_run(2, groups))
+    assert "ExceptionGroup on rank 1" in plain(ended_run(2, groups))
