@@ -152,7 +152,11 @@ class Agent:
             self._recorder.append(self._tracebacks.error(error))
         finally:
             self._descriptors.drain()
-            self._recorder.finish(outcome, regroup=any(framework.needs_regroup() for framework in self._frameworks))
+            words = ""
+            if self._interrupts.ending:
+                outcome, words = "lost", f"rank {self._rank} was told to end"
+            regroup = any(framework.needs_regroup() for framework in self._frameworks)
+            self._recorder.finish(outcome, words, regroup=regroup)
             self._running = None
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
 
@@ -174,8 +178,9 @@ class Agent:
         self._display_failure = None
         if exception is None:
             return "ok"
-        self._recorder.append(self._tracebacks.error(exception))
         stopped = isinstance(exception, (KeyboardInterrupt, asyncio.CancelledError))
+        if not (stopped and self._interrupts.ending):
+            self._recorder.append(self._tracebacks.error(exception))
         return "interrupted" if stopped and self._interrupts.requested else "error"
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:

@@ -54,7 +54,8 @@ class Interrupts:
         self.requested = False
         """Whether the cell that runs (or ran last) was interrupted."""
         self._arrived = False
-        self._ending = False
+        self.ending = False
+        """Whether this rank was told to end."""
 
     def install(self) -> None:
         """Take over SIGINT, and SIGTERM from the engine, which ends by it. Main thread only."""
@@ -68,7 +69,7 @@ class Interrupts:
         self.requested = self._arrived = False
         self._on = True
         try:
-            if self._ending:
+            if self.ending:
                 raise KeyboardInterrupt
             yield
         finally:
@@ -114,8 +115,8 @@ class Interrupts:
 
     def _handle_end(self, signum: int, frame: FrameType | None) -> None:
         """End the engine, and before that the cell that runs; asked again, do not disturb how it ends."""
-        if not self._ending:
-            self._ending = True
+        if not self.ending:
+            self.ending = True
             self._end_engine(signum, frame)
         if not self._arrived:
             self._handle(signum, frame)

@@ -178,7 +178,7 @@ class Recorder:
             self._append(self._current, body)
             self._wake.notify()
 
-    def finish(self, outcome: Outcome, *, regroup: bool = False) -> None:
+    def finish(self, outcome: Outcome, words: str = "", *, regroup: bool = False) -> None:
         """End the current run. What is said after this belongs to the next."""
         with self._announcing:
             with self._lock:
@@ -190,7 +190,7 @@ class Recorder:
                 if events:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes
                     self._append(opened, Dropped(events, size, self._drop_reason(opened)))
-                self._append(opened, Finished(outcome, time.monotonic() - opened.started, regroup=regroup))
+                self._append(opened, Finished(outcome, time.monotonic() - opened.started, words, regroup))
                 opened.finished = True
                 self._current = None
                 batch = self._take_batch(opened, force=True)
