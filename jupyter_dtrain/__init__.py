@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         WorldLost,
     )
     from .lifecycle import current
+    from .metrics import Columns, RunMetrics
+    from .rank_api import log, log_to_csv, progress
     from .run import Run
     from .session import Session
     from .settings import Settings
@@ -58,11 +60,17 @@ _HOMES = {
     "Node": "world",
     "Rank": "world",
     "World": "world",
+    "Columns": "metrics",
+    "RunMetrics": "metrics",
+    "log": "rank_api",
+    "log_to_csv": "rank_api",
+    "progress": "rank_api",
 }
 
 __all__ = [
     "BadRequest",
     "BadSyntax",
+    "Columns",
     "DistributedError",
     "DistributedInterrupt",
     "DtrainError",
@@ -72,6 +80,7 @@ __all__ = [
     "RanksBusy",
     "RanksDead",
     "Run",
+    "RunMetrics",
     "Session",
     "Settings",
     "StartFailed",
@@ -81,6 +90,9 @@ __all__ = [
     "__version__",
     "current",
     "load_ipython_extension",
+    "log",
+    "log_to_csv",
+    "progress",
     "unload_ipython_extension",
 ]
 

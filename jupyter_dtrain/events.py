@@ -44,6 +44,10 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     spool: str
     """Path, on ``host``, of the file that holds all events of this run on this rank."""
     version: int = VERSION
+    source: str = ""
+    """The cell, on the lowest rank that runs it; empty on the others."""
+    ranks: list[int] = []
+    """The ranks that run the cell, on the lowest of them."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
@@ -106,6 +110,68 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     """How many members were not kept."""
 
 
+class Series(msgspec.Struct, frozen=True):
+    """Points of one metric in the order in which they were logged: columns of equal length, little-endian."""
+
+    name: str
+    steps: bytes
+    """int64"""
+    times: bytes
+    """float64: seconds since the epoch, by the clock of the rank's host."""
+    values: bytes
+    """float64: NaN and the infinities are values like others."""
+    left_out: int = 0
+    """Points of this span that are in the spool but were not sent: the wire was full."""
+
+
+class Metrics(msgspec.Struct, frozen=True, tag="metrics"):
+    """Points that were logged since the last such event, at most one :class:`Series` for each name."""
+
+    series: list[Series]
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU as its driver sees it. Bytes, percent, degrees Celsius, watts; None: not available."""
+
+    index: int
+    utilisation: float | None
+    used: int
+    """Memory in use by all processes."""
+    total: int
+    reserved: int | None = None
+    """Memory that this rank's framework holds, in use or not."""
+    temperature: float | None = None
+    power: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """What this rank takes of its host, about once a second while a cell runs."""
+
+    cpu: float
+    """Per cent of one core since the last sample; above 100 with several threads."""
+    rss: int
+    """Bytes of memory that the rank's process holds."""
+    step: int | None = None
+    """The newest step of its metrics."""
+    gpu: Gpu | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far a loop is. A later one with the same ``bar`` replaces it."""
+
+    bar: int
+    """Tells the bars of a run apart, on this rank; bars of one loop have the same number on all ranks."""
+    name: str
+    done: float
+    total: float | None
+    """None: nobody knows."""
+    rate: float | None
+    """Per second."""
+    text: str
+    """The bar as one line of text."""
+    ended: bool = False
+
+
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
     """The spool reached its cap (or its disk is full): this much text was counted but not kept."""
 
@@ -126,7 +192,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
 
 
-Body = Started | Output | Display | ClearOutput | Result | Error | Dropped | Finished
+Body = Started | Output | Display | ClearOutput | Result | Error | Metrics | Sample | Progress | Dropped | Finished
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -152,7 +218,8 @@ class Totals(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """Events of one rank and run, covering the numbers ``first`` to ``last``, both included.
 
-    ``events`` is ascending and may leave out :class:`Output` events of the span; then ``totals`` is set.
+    ``events`` is ascending and may leave out :class:`Output` events of the span; then ``totals`` is set. A
+    :class:`Metrics` event may have fewer points than it has in the spool (``left_out``).
     """
 
     run: int

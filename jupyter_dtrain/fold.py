@@ -23,6 +23,7 @@ import msgspec
 
 from .engine.spool import read_file, spool_path
 from .events import Batch, Event, Finished, from_wire
+from .frameworks import Watch
 from .run import Run
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ _log = logging.getLogger(__name__)
 class Entry:
     """A run on its way: queued, sent, or left behind."""
 
-    def __init__(self, run: Run, view: RunView | None, inputs: dict[str, bytes], timeout: float | None) -> None:
+    def __init__(
+        self, run: Run, view: RunView | None, inputs: dict[str, bytes], timeout: float | None, watch: Watch
+    ) -> None:
         self.run = run
+        self.watch = watch
         self.view = view
         self.inputs = inputs
         self.timeout = timeout
@@ -193,7 +197,13 @@ class Fold:
         now = time.monotonic()
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
-        content = {"run": run.number, "code": run.source, "generation": self._generation}
+        content = {
+            "run": run.number,
+            "code": run.source,
+            "ranks": run.ranks,
+            "generation": self._generation,
+            "watch": msgspec.to_builtins(entry.watch),
+        }
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # It died while the cell was queued; the others would wait for it.

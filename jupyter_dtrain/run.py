@@ -23,16 +23,23 @@ from .events import (
     Error,
     Event,
     Finished,
+    Metrics,
     Outcome,
     Output,
+    Progress,
     Result,
+    Sample,
     Started,
     Totals,
 )
+from .metrics import RunMetrics
 from .world import format_ranks
 
 HEAD = 4 << 20
 """Characters of a rank's text that a run keeps in memory: what a rank announces in full, and some."""
+
+POINTS = 1 << 20
+"""Points of a rank's metrics that a run keeps in memory."""
 
 ReadSpool = Callable[["Run", int], Iterator[Event]]
 
@@ -48,12 +55,16 @@ class _RankPart:
         self.whole = True
         self.totals = Totals()
         self.displays: list[Display] = []
+        self.points = 0
+        self.points_whole = True
+        self.sample: Sample | None = None
+        self.bars: dict[int, Progress] = {}
         self.result: Result | None = None
         self.error: Error | None = None
         self.finished: Finished | None = None
         self.heard = time.monotonic()
 
-    def apply(self, event: Event) -> None:  # noqa: C901 — one case per event
+    def apply(self, event: Event) -> None:  # noqa: C901, PLR0912 — one case per event
         match event.body:
             case Started() as started:
                 self.started = started
@@ -72,6 +83,10 @@ class _RankPart:
                 self.result = result
             case Error() as error:
                 self.error = error
+            case Sample() as sample:
+                self.sample = sample
+            case Progress() as bar:
+                self.bars[bar.bar] = bar
             case Dropped():
                 self.whole = False
             case Finished() as finished:
@@ -98,6 +113,7 @@ class Run:
         self.lost: dict[int, str] = {}
         """What happened to ranks that were lost, in words."""
         self._parts = {rank: _RankPart() for rank in ranks}
+        self._metrics = RunMetrics(ranks)
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
@@ -146,6 +162,36 @@ class Run:
     def errors(self) -> dict[int, Error]:
         """The exceptions that ended the cell, by rank."""
         return {rank: part.error for rank, part in self._parts.items() if part.error is not None}
+
+    @property
+    def metrics(self) -> RunMetrics:
+        """What the ranks have logged, and what was taken from their frameworks: all points, in order, so far.
+
+        Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its spool.
+        Raises :class:`~jupyter_dtrain.failures.WorldLost` when that is out of reach.
+        """
+        found = RunMetrics(self.ranks)
+        for rank, part in self._parts.items():
+            if part.points_whole:
+                for name, ranks in self._metrics.items():
+                    if rank in ranks:
+                        found.replace(rank, name, ranks[rank].copy())
+                continue
+            for event in self._read_spool(self, rank):
+                if isinstance(event.body, Metrics):
+                    for series in event.body.series:
+                        found.add(rank, series)
+        return found
+
+    @property
+    def samples(self) -> dict[int, Sample]:
+        """What each rank took of its host when that was last looked at."""
+        return {rank: part.sample for rank, part in self._parts.items() if part.sample is not None}
+
+    @property
+    def progress(self) -> dict[int, list[Progress]]:
+        """The bars of each rank's loops, in the order in which they began."""
+        return {rank: [part.bars[bar] for bar in sorted(part.bars)] for rank, part in self._parts.items() if part.bars}
 
     @property
     def spool(self) -> dict[int, str]:
@@ -217,9 +263,21 @@ class Run:
             part.totals = _add_totals(part.totals, fresh)
         for event in fresh:
             part.apply(event)
+            if isinstance(event.body, Metrics):
+                self._keep_points(batch.rank, part, event.body)
             if isinstance(event.body, Finished) and event.body.outcome == "lost":
                 self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)
+
+    def _keep_points(self, rank: int, part: _RankPart, metrics: Metrics) -> None:
+        for series in metrics.series:
+            if series.left_out:
+                part.points_whole = False
+            if part.points_whole:
+                part.points += len(series.values) // 8
+                part.points_whole = part.points <= POINTS
+            if part.points_whole:
+                self._metrics.add(rank, series)
 
     def mark_lost(self, rank: int, words: str) -> None:
         """``rank`` will say nothing more."""

@@ -34,6 +34,7 @@ from .failures import (
     WorldLost,
 )
 from .fold import Entry, Fold
+from .frameworks import Watch
 from .lifecycle import open_sessions
 from .run import Run
 from .settings import Settings
@@ -242,6 +243,8 @@ class Session:
         wait: bool = True,
         timeout: float | None = None,
         inputs: Mapping[str, Any] | None = None,
+        metrics: bool = True,
+        grad_norm: bool = False,
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
         """Run ``code``, as a cell, on ``ranks`` (default: all).
@@ -249,8 +252,9 @@ class Session:
         With ``wait`` it returns when the run has ended, and raises :class:`DistributedError` unless it ended well, or
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
-        ``inputs``: values that the ranks get first. ``view``: where output goes; ``"cell"`` is the current cell's
-        output, None is nowhere but the :class:`Run`.
+        ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
+        calls; ``grad_norm``: whether the norm of the gradients is, too. ``view``: where output goes; ``"cell"`` is the
+        current cell's output, None is nowhere but the :class:`Run`.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
@@ -275,7 +279,7 @@ class Session:
                 painter_for_cell(), chosen, size, shown_bytes=self._settings.shown_bytes, paint_errors=not wait
             )
         try:
-            self._fold.submit(Entry(run, view, pickled, timeout))
+            self._fold.submit(Entry(run, view, pickled, timeout, Watch(metrics, grad_norm)))
             if wait:
                 self._wait(run)
         except DistributedInterrupt:

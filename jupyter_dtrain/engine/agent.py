@@ -28,10 +28,11 @@ import msgspec
 from IPython.core.error import UsageError
 
 from ..events import Outcome, to_wire
-from ..frameworks import Framework
+from ..frameworks import Framework, Watch
 from ..values import pack, unpack
 from .capture import DescriptorReader
 from .interrupts import Interrupts
+from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
 from .namespace import fetch_values, has_names, store_values
 from .recorder import Recorder
@@ -56,6 +57,7 @@ class Agent:
         recorder: Recorder,
         descriptors: DescriptorReader,
         frameworks: list[Framework],
+        metrics: MetricBuffer,
         home: Path,
     ) -> None:
         self._kernel = kernel
@@ -64,6 +66,7 @@ class Agent:
         self._recorder = recorder
         self._descriptors = descriptors
         self._frameworks = frameworks
+        self._metrics = metrics
         self._tracebacks = Tracebacks(self._cell_name, home)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
@@ -138,11 +141,14 @@ class Agent:
         content = parent["content"]
         run, code = int(content["run"]), str(content["code"])
         self._running = run
-        self._recorder.begin(run)
+        ranks = [int(rank) for rank in content["ranks"]]
+        self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "")
+        self._metrics.begin()
         outcome: Outcome = "error"
         try:
+            watch = msgspec.convert(content["watch"], Watch)
             for framework in self._frameworks:
-                framework.before_cell(int(content["generation"]))
+                framework.before_cell(int(content["generation"]), watch)
             store_values(unpack(content, parent["buffers"]))
             outcome = await self._execute(code)
         except KeyboardInterrupt:
@@ -152,6 +158,7 @@ class Agent:
             self._recorder.append(self._tracebacks.error(error))
         finally:
             self._descriptors.drain()
+            self._end_metrics()
             words = ""
             if self._interrupts.ending:
                 outcome, words = "lost", f"rank {self._rank} was told to end"
@@ -159,6 +166,14 @@ class Agent:
             self._recorder.finish(outcome, words, regroup=regroup)
             self._running = None
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
+
+    def _end_metrics(self) -> None:
+        for framework in self._frameworks:
+            try:
+                framework.after_cell()
+            except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+                self._metrics.complain(f"the metrics of {framework.name} are not whole: {error}")
+        self._metrics.end()
 
     async def _execute(self, code: str) -> Outcome:
         """Run the cell as IPython's own kernel does, but for what needs that kernel's threads."""

@@ -20,12 +20,15 @@ from typing import Any
 
 from ipyparallel.engine.app import IPEngine
 
+from .. import rank_api
 from ..events import EVENTS_MESSAGE, Batch, to_wire
 from ..frameworks import Framework, load_frameworks
 from ..launch.request import RANK_SPEC_VARIABLE, RankSpec
+from ..rank_api import RankHome
 from ..world import Placement, placements, rank_environment
 from .agent import Agent
 from .capture import DescriptorReader, EventSession, RankStream
+from .metrics import MetricBuffer
 from .recorder import Recorder
 from .reports import Ready
 
@@ -70,9 +73,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell = kernel.shell
         events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
         shell.display_pub.session = shell.displayhook.session = events
+        metrics = MetricBuffer(recorder.append, lambda words: recorder.write("stderr", words), recorder.shield)
         for framework in self._frameworks:
-            framework.install(self._place, spec)
-        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, Path.cwd()).install()
+            framework.install(self._place, spec, metrics)
+        rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
+        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, Path.cwd()).install()
         # What the engine has to say from here on ("received signal 15") is not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]

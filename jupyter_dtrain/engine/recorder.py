@@ -22,12 +22,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from ..events import Batch, Body, Dropped, Event, Finished, Outcome, Output, Started, Totals
+import msgspec
+
+from ..events import Batch, Body, Dropped, Event, Finished, Metrics, Outcome, Output, Started, Totals
+from ..metrics import pack, unpack
 from .interrupts import Shield
 from .spool import Spool, spool_path
 
 WIRE_TEXT = 2 << 20
 """Bytes of text of one run that a rank announces in full."""
+WIRE_POINTS = 30_000
+"""Points of metrics, about 1 MB, that a rank announces in a second; of more, only the lowest and highest."""
 TOTALS_PERIOD = 0.25
 """Seconds between two announcements past that."""
 GATHER = 0.004
@@ -89,6 +94,8 @@ class _Open:
         self.told_failure = False
         self.batch: list[Event] = []
         self.next_totals = 0.0
+        self.wire_room = float(WIRE_POINTS)
+        self.wire_time = self.started
 
 
 class Recorder:
@@ -119,8 +126,8 @@ class Recorder:
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
 
-    def begin(self, run: int) -> None:
-        """Everything said from now on belongs to ``run``."""
+    def begin(self, run: int, ranks: list[int] | None = None, source: str = "") -> None:
+        """Everything said from now on belongs to ``run``, the cell ``source`` on ``ranks``."""
         path = spool_path(self._folder, run, self.rank)
         opened = _Open(run, Spool(path))
         with self._lock:
@@ -128,10 +135,13 @@ class Recorder:
             self._last_run = run
             for number in sorted(self._runs)[:-KEEP_RUNS]:
                 self._runs.pop(number).spool.close()
-            self._append(opened, Started(os.getpid(), socket.gethostname(), str(path)))
+            self._append(opened, self._started(path, ranks or [], source))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
+
+    def _started(self, path: Path, ranks: list[int], source: str) -> Started:
+        return Started(os.getpid(), socket.gethostname(), str(path), source=source, ranks=ranks if source else [])
 
     def write(self, stream: str, text: str) -> None:
         """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log."""
@@ -251,7 +261,9 @@ class Recorder:
         opened.spooled += opened.spool.append(event)
         # Only now: an event that cannot be encoded must leave no hole.
         opened.seq += 1
-        if isinstance(body, Output):
+        if isinstance(body, Metrics):
+            opened.batch.append(msgspec.structs.replace(event, body=self._thin(opened, body)))
+        elif isinstance(body, Output):
             opened.wire_text += len(body.text)
             if opened.wire_text <= WIRE_TEXT:
                 opened.batch.append(event)
@@ -261,6 +273,24 @@ class Recorder:
             opened.told_failure = True
             note = f"[jupyter-dtrain] rank {self.rank}: the log cannot be written ({opened.spool.failure}); "
             self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
+
+    def _thin(self, opened: _Open, metrics: Metrics) -> Metrics:
+        """What goes on the wire of ``metrics``, which is in the spool: all of it, while there is room."""
+        now = time.monotonic()
+        opened.wire_room = min(WIRE_POINTS, opened.wire_room + (now - opened.wire_time) * WIRE_POINTS)
+        opened.wire_time = now
+        points = sum(len(series.values) // 8 for series in metrics.series)
+        if points <= opened.wire_room:
+            opened.wire_room -= points
+            return metrics
+        each = max(4, int(opened.wire_room / 2 / len(metrics.series)))
+        thinned = []
+        for series in metrics.series:
+            columns = unpack(series).thinned(each)
+            left_out = len(series.values) // 8 - len(columns.values)
+            opened.wire_room -= len(columns.values)
+            thinned.append(pack(series.name, columns, left_out))
+        return Metrics(thinned)
 
     def _take_batch(self, opened: _Open, *, force: bool = False) -> Batch | None:
         if opened.announced == opened.seq:

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
     from ..world import Placement
 
 GROUP = "jupyter_dtrain.frameworks"
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What a cell wants to see without a line of code."""
+
+    metrics: bool = True
+    grad_norm: bool = False
 
 
 class Framework(Protocol):
@@ -30,11 +40,20 @@ class Framework(Protocol):
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:
         """Variables to set before user code, where the user has not set them."""
 
-    def install(self, place: Placement, spec: RankSpec) -> None:
-        """Hook into the framework's import. Called once, before user code."""
+    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+        """Hook into the framework's import. Called once, before user code. ``metrics``: where losses go."""
 
-    def before_cell(self, generation: int) -> None:
-        """A cell is about to run in the world's ``generation``."""
+    def before_cell(self, generation: int, watch: Watch) -> None:
+        """A cell is about to run in the world's ``generation``; ``watch`` says what it wants to see."""
+
+    def after_cell(self) -> None:
+        """The cell has ended: add what waits to be a point of its metrics."""
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:
+        """For a tensor of this framework with one element: what to add to the metrics, and what reads it later.
+
+        None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number.
+        """
 
     def needs_regroup(self) -> bool:
         """Whether a set-up failed or was left half made, so that the next one must be in a new generation."""

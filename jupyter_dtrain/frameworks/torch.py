@@ -27,10 +27,13 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from ..world import count_ranks
+from .torch_metrics import TorchMetrics, number
 
 if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
     from ..world import Placement
+    from . import Watch
 
 ARRIVAL_POLL = 0.02
 """Seconds between two looks at who has arrived at a set-up."""
@@ -54,19 +57,30 @@ class Torch:
         """Nothing beyond what torchrun sets, which every rank has."""
         return {}
 
-    def install(self, place: Placement, spec: RankSpec) -> None:
-        """Wait for ``torch.distributed`` to be imported."""
+    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+        """Wait for ``torch`` and ``torch.distributed`` to be imported."""
+        self._metrics = TorchMetrics(metrics)
+        self._metrics.install()
         self._place = place
         self._generation = spec.generation
         self._backend = spec.options.get("torch_backend", "auto")
         wrapt.register_post_import_hook(self._hook, "torch.distributed")
 
-    def before_cell(self, generation: int) -> None:
+    def before_cell(self, generation: int, watch: Watch) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
+        self._metrics.begin(watch)
         if generation != self._generation:
             self._generation = generation
             self._attempts = 0
         self._half_made = False
+
+    def after_cell(self) -> None:
+        """Losses that wait for their optimizer step are points now."""
+        self._metrics.end()
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:
+        """A tensor with one element is read when the metrics are flushed, on whatever device it is."""
+        return number(value)
 
     def needs_regroup(self) -> bool:
         """Whether a set-up failed on this rank during the last cell."""

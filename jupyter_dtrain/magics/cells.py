@@ -50,7 +50,15 @@ class CellMagics(Magics):
         session = self._session(args.ranks, inputs)
         before = session.last_run
         try:
-            session.run(cell, args.ranks, wait=not args.no_wait, timeout=args.timeout, inputs=inputs)
+            session.run(
+                cell,
+                args.ranks,
+                wait=not args.no_wait,
+                timeout=args.timeout,
+                inputs=inputs,
+                metrics=args.metrics,
+                grad_norm=args.grad_norm,
+            )
         finally:
             if args.output and session.last_run is not before:
                 self._namespace[args.output] = session.last_run
@@ -124,4 +132,8 @@ def _cell_arguments(parser: MagicParser) -> None:
         "--pull", type=names, default=[], metavar="NAMES", help="bring these back afterwards, as {rank: value}"
     )
     parser.add_argument("--no-wait", action="store_true", help="go on at once; further cells queue in order")
+    parser.add_argument(
+        "--no-metrics", dest="metrics", action="store_false", help="take no losses from the frameworks' own calls"
+    )
+    parser.add_argument("--grad-norm", action="store_true", help="also take the norm of the gradients at every step")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")

@@ -1,0 +1,176 @@
+"""Points that were logged in a rank, on their way from the training loop to the recorder.
+
+The loop appends a tuple and goes on; a thread makes columns of them, :data:`PERIOD` apart or sooner when there are
+many. Values that a device has yet to compute are read by that thread too, so that nothing ever waits for a device.
+
+Under failure: a value that is no number, or one name too many, is left out with one line on the rank's stderr. A
+thread that is slow leaves points waiting, and from :data:`LIMIT` on the loop itself writes them to the spool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..events import Metrics
+from ..metrics import Columns, pack
+from .interrupts import Shield
+
+PERIOD = 0.25
+"""Seconds between two events."""
+SOON = 2048
+"""Points that are worth an event before that: 64 kB of spool."""
+LIMIT = 1 << 18
+"""Points that may wait for the thread."""
+MAX_NAMES = 1000
+"""Metrics of one rank in one run."""
+MAX_NAME = 200
+"""Characters of a metric's name."""
+
+Read = Callable[[Sequence[Any]], Sequence[float]]
+"""Reads many values at once that may still be on a device; waits for them."""
+
+_Point = tuple[str, int, float, Any, "Read | None"]
+
+
+class MetricBuffer:
+    """Gathers points; all methods may be called from any thread."""
+
+    def __init__(self, emit: Callable[[Metrics], None], complain: Callable[[str], None], shield: Shield) -> None:
+        """``emit`` records an event, ``complain`` says a line to the user; ``shield`` puts off interrupts."""
+        self._shield = shield
+        self._emit = emit
+        self._complain = complain
+        self._points: list[_Point] = []
+        self._wake = threading.Event()
+        self._soon = threading.Event()
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._before_flush: list[Callable[[], None]] = []
+        self._names: set[str] = set()
+        self._told: set[str] = set()
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self.step: int | None = None
+        """The newest step of this run."""
+        self.on = False
+        """Whether a cell runs: points are kept only then."""
+        threading.Thread(target=self._loop, name="dtrain-metrics", daemon=True).start()
+
+    def before_flush(self, call: Callable[[], None]) -> None:
+        """``call`` may add points of its own whenever some are about to be recorded; it runs on the thread."""
+        self._before_flush.append(call)
+
+    def begin(self) -> None:
+        """A run begins."""
+        with self._flushing, self._lock:
+            self._points = []
+            self._names.clear()
+            self._told.clear()
+            self._counts.clear()
+            self.step = None
+            self.on = True
+
+    def end(self) -> None:
+        """The run ends: record what is left."""
+        self.flush()
+        self.on = False
+
+    def add(self, name: str, value: Any, step: int | None = None, *, read: Read | None = None) -> None:
+        """One point, now. ``value``: a number; with ``read``, what that makes a number of later.
+
+        ``step``: default one more than the last point of this name, from 0 on.
+        """
+        if not self.on:
+            return
+        with self._lock:
+            if step is None:
+                step = self._counts[name]
+            self._counts[name] = step + 1
+            self.step = step
+            self._points.append((name, step, time.time(), value, read))
+            waiting = len(self._points)
+        if waiting == 1:
+            self._wake.set()
+        elif waiting == SOON:
+            self._soon.set()
+        elif waiting >= LIMIT:
+            with self._shield:
+                self.flush()
+
+    def next_step(self, name: str) -> int:
+        """The step that a point of ``name`` gets when it names none."""
+        return self._counts[name]
+
+    def complain(self, words: str) -> None:
+        """Say ``words`` to the user, once in a run."""
+        if words not in self._told and len(self._told) < MAX_NAMES:
+            self._told.add(words)
+            self._complain(f"[jupyter-dtrain] {words}\n")
+
+    def flush(self) -> None:
+        """Record what was added so far. Waits for values that are on a device."""
+        with self._flushing:
+            for call in self._before_flush:
+                with contextlib.suppress(Exception):
+                    call()
+            with self._lock:
+                self._soon.clear()
+                self._wake.clear()
+                points, self._points = self._points, []
+            if points:
+                series = [pack(name, columns) for name, columns in self._columns(points).items()]
+                if series:
+                    self._emit(Metrics(series))
+
+    def _columns(self, points: list[_Point]) -> dict[str, Columns]:
+        read = self._read(points)
+        found: dict[str, Columns] = {}
+        for index, (name, step, at, value, _) in enumerate(points):
+            columns = found.get(name)
+            if columns is None:
+                if not self._admit(name):
+                    continue
+                columns = found[name] = Columns(array("q"), array("d"), array("d"))
+            columns.steps.append(step)
+            columns.times.append(at)
+            number: Any = read.get(index, value)
+            columns.values.append(number)
+        return found
+
+    def _read(self, points: list[_Point]) -> dict[int, float]:
+        later: defaultdict[Read, list[int]] = defaultdict(list)
+        for index, point in enumerate(points):
+            if point[4] is not None:
+                later[point[4]].append(index)
+        values: dict[int, float] = {}
+        for read, indices in later.items():
+            try:
+                numbers = read([points[index][3] for index in indices])
+            except Exception as error:  # noqa: BLE001 — a device may fail in any way; the cell will hear of it
+                self.complain(f"{points[indices[0]][0]!r} could not be read: {type(error).__name__}: {error}")
+                numbers = [float("nan")] * len(indices)
+            values.update(zip(indices, numbers, strict=True))
+        return values
+
+    def _admit(self, name: str) -> bool:
+        if name in self._names:
+            return True
+        if len(self._names) >= MAX_NAMES:
+            self.complain(f"more than {MAX_NAMES} metrics in one run: {name!r} and further new names are left out")
+            return False
+        self._names.add(name)
+        return True
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.wait()
+            self._soon.wait(PERIOD)
+            try:
+                self.flush()
+            except Exception as error:  # noqa: BLE001 — without this thread nothing more would be recorded
+                self.complain(f"metrics could not be recorded: {type(error).__name__}: {error}")

@@ -1,0 +1,237 @@
+"""What user code calls: ``log`` and ``progress``. In a rank, and everywhere else.
+
+In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, and
+appended to a CSV file where one was named.
+
+Under failure: nothing here raises for a value that cannot be logged; it is left out, with one line on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
+
+from .engine.metrics import MAX_NAME
+from .events import Body, Progress
+
+if TYPE_CHECKING:
+    from .engine.metrics import MetricBuffer
+    from .frameworks import Framework
+    from .world import Placement
+
+CSV_VARIABLE = "DTRAIN_CSV"
+"""Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
+PROGRESS_PERIOD = 0.25
+"""Seconds between two reports of a loop."""
+
+T = TypeVar("T")
+
+
+class RankHome(NamedTuple):
+    """What a rank gives to the calls in this module."""
+
+    place: Placement
+    metrics: MetricBuffer
+    emit: Callable[[Body], None]
+    frameworks: list[Framework]
+
+
+_home: RankHome | None = None
+
+
+def connect(home: RankHome) -> None:
+    """Make this process a rank."""
+    global _home  # noqa: PLW0603 — a process is a rank or is not
+    _home = home
+
+
+def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
+    """Log numbers: ``log(loss=loss, acc=0.9)``, or ``log({"loss/train": loss})`` for names that are no identifiers.
+
+    A number is Python's, numpy's, or a tensor with one element, which is read later without waiting for its device.
+    ``step``: default, for each name, one more than last time. In a rank the points appear in the cell's chart and in
+    ``Run.metrics``. Elsewhere they are printed, and appended to the CSV file that :func:`log_to_csv` or the variable
+    ``DTRAIN_CSV`` names.
+    """
+    pairs = {**(values or {}), **named}
+    if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
+        _complain(f"log(): a step is a whole number, not {step!r}: counted instead")
+        step = None
+    if _home is not None:
+        for name, value in pairs.items():
+            _log_in_rank(_home, _clean(name), value, None if step is None else int(step))
+        return
+    numbers = {}
+    for name, value in pairs.items():
+        with contextlib.suppress(ValueError):
+            numbers[_clean(name)] = _float(name, value)
+    if numbers:
+        _outside.log(numbers, None if step is None else int(step))
+
+
+def log_to_csv(path: str | os.PathLike[str] | None) -> None:
+    """Outside a world, append what is logged to the CSV file ``path``: rank, step, time, name, value. None ends that.
+
+    ``{rank}`` in the name becomes the rank, for several processes on several hosts. In a world nothing changes: there
+    the store keeps everything.
+    """
+    _outside.choose(None if path is None else os.fspath(path))
+
+
+def progress(iterable: Iterable[T], total: float | None = None, name: str = "") -> Iterator[T]:
+    """Go through ``iterable`` and show how far the loop is: one bar in the cell for all ranks.
+
+    ``total``: default its length, if it has one. Outside a world the bar is a line on stderr.
+    """
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    bar = Bar(name, total)
+    try:
+        for done, item in enumerate(iterable, 1):
+            yield item
+            bar.show(done)
+    finally:
+        bar.close()
+
+
+class Bar:
+    """One loop's progress; what :func:`progress` and the hook into tqdm report with."""
+
+    _count = 0
+
+    def __init__(self, name: str, total: float | None) -> None:
+        Bar._count += 1
+        self._number = Bar._count
+        self._name = name
+        self._total = total
+        self._done = 0.0
+        self._began = time.monotonic()
+        self._next = 0.0
+        self._shown = False
+
+    def show(self, done: float) -> None:
+        """``done`` items have been gone through."""
+        self._done = done
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + PROGRESS_PERIOD
+            self._tell(now, ended=False)
+
+    def close(self) -> None:
+        """The loop has ended, at its end or not."""
+        self._tell(time.monotonic(), ended=True)
+
+    def _tell(self, now: float, *, ended: bool) -> None:
+        seconds = now - self._began
+        rate = self._done / seconds if seconds > 0 and self._done else None
+        text = bar_text(self._name, self._done, self._total, seconds, rate)
+        if _home is not None:
+            _home.emit(Progress(self._number, self._name, self._done, self._total, rate, text, ended))
+        elif sys.stderr is not None:
+            self._shown = True
+            sys.stderr.write(f"\r{text}" + ("\n" if ended else ""))
+            sys.stderr.flush()
+
+
+def bar_text(name: str, done: float, total: float | None, seconds: float, rate: float | None) -> str:
+    """A bar as one line: ``train:  40% |████      | 40/100 [0:03, 12.1/s]``."""
+    head = f"{name}: " if name else ""
+    speed = f"{rate:.3g}/s" if rate is not None else "?/s"
+    spent = f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    if not total or not math.isfinite(total):
+        return f"{head}{done:g} [{spent}, {speed}]"
+    share = min(1.0, max(0.0, done / total))
+    filled = "█" * int(10 * share)
+    return f"{head}{share:4.0%} |{filled:<10}| {done:g}/{total:g} [{spent}, {speed}]"
+
+
+def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> None:
+    try:
+        for framework in home.frameworks:
+            found = framework.number(value)
+            if found is not None:
+                home.metrics.add(name, found[0], step, read=found[1])
+                return
+        home.metrics.add(name, _float(name, value, quiet=True), step)
+    except ValueError as error:
+        home.metrics.complain(f"log(): {name!r} is left out: {error}")
+
+
+def _float(name: str, value: Any, *, quiet: bool = False) -> float:
+    """``value`` as a number. Raises :class:`ValueError`, after having said so unless ``quiet``."""
+    reason = ""
+    if isinstance(value, (str, bytes)):
+        reason = f"{value!r:.60} is text, not a number"
+    else:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = f"{type(value).__name__} is not one number ({error})"
+    if not quiet:
+        _complain(f"log(): {name!r} is left out: {reason}")
+    raise ValueError(reason)
+
+
+def _clean(name: Any) -> str:
+    text = " ".join(str(name).split())
+    return text[:MAX_NAME] or "value"
+
+
+_told: set[str] = set()
+
+
+def _complain(words: str) -> None:
+    if _home is not None:
+        _home.metrics.complain(words)
+    elif words not in _told:
+        _told.add(words)
+        print(f"[jupyter-dtrain] {words}", file=sys.stderr)
+
+
+class _Outside:
+    """Where points go when there is no world."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._path = os.environ.get(CSV_VARIABLE)
+        self._file: TextIO | None = None
+        self._rank = os.environ.get("RANK", "0")
+
+    def choose(self, path: str | None) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._path, self._file = path, None
+
+    def log(self, numbers: dict[str, float], step: int | None) -> None:
+        steps = {}
+        for name in numbers:
+            steps[name] = self._counts[name] if step is None else step
+            self._counts[name] = steps[name] + 1
+        shown = "  ".join(f"{name} {value:.6g}" for name, value in numbers.items())
+        who = f"[{self._rank}] " if "RANK" in os.environ else ""
+        print(f"{who}step {max(steps.values())}  {shown}", flush=True)
+        if self._path:
+            self._write([[self._rank, steps[name], f"{time.time():.3f}", name, repr(v)] for name, v in numbers.items()])
+
+    def _write(self, rows: list[list[Any]]) -> None:
+        try:
+            if self._file is None:
+                path = str(self._path).replace("{rank}", self._rank)
+                self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115 — open until the process ends
+                if self._file.tell() == 0:
+                    csv.writer(self._file).writerow(["rank", "step", "time", "name", "value"])
+            csv.writer(self._file).writerows(rows)
+            self._file.flush()
+        except OSError as error:
+            _complain(f"log(): {self._path} cannot be written: {error}")
+            self._path = None
+
+
+_outside = _Outside()
