@@ -28,7 +28,7 @@ BUDGETS = {
     "unit": 60,
     "view": 60,
     "engine": 120,
-    "steward": 240,
+    "steward": 300,
     "session": 300,
     "magics": 240,
     "frameworks": 180,

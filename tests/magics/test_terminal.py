@@ -31,6 +31,8 @@ class Terminal:
             encoding="utf-8",
             timeout=PATIENCE,
             dimensions=(40, 120),
+            # Tests that run under nohup would hand down that this signal is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self.process.delaybeforesend = None
         self.process.expect(PROMPT)
