@@ -43,6 +43,8 @@ CHUNK = 64 << 10
 """Characters in one output event."""
 BETWEEN_LIMIT = 1 << 20
 """Characters printed between two runs (by threads) that are kept for the next run."""
+LAST_EVENTS = 4096
+"""Bytes of memory that the events at the end of a run take at most."""
 TAIL_LINES = 20
 TAIL_WIDTH = 400
 KEEP_RUNS = 8
@@ -196,6 +198,8 @@ class Recorder:
                 if opened is None:
                     return
                 self._spool_pending(opened)
+                # The last events must not push out text after it was counted.
+                opened.spool.make_room(LAST_EVENTS)
                 events = opened.dropped_events + opened.spool.dropped_events
                 if events:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes

@@ -83,7 +83,11 @@ class Spool:
     def _remember(self, event: Event, size: int) -> None:
         self._ring.append((event, size))
         self._ring_bytes += size
-        while self._ring_bytes > RING_BYTES and len(self._ring) > 1:
+        self.make_room(0)
+
+    def make_room(self, size: int) -> None:
+        """Let go of the oldest text in memory, so that ``size`` bytes more push nothing out."""
+        while self._ring_bytes + size > RING_BYTES and len(self._ring) > 1:
             for index, (old, old_size) in enumerate(self._ring):
                 if isinstance(old.body, Output):
                     del self._ring[index]
