@@ -36,6 +36,7 @@ from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
 from .namespace import fetch_values, has_names, store_values
 from .recorder import Recorder
+from .resources import Sampler
 from .tracebacks import Tracebacks
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Agent:
         descriptors: DescriptorReader,
         frameworks: list[Framework],
         metrics: MetricBuffer,
+        sampler: Sampler,
         home: Path,
     ) -> None:
         self._kernel = kernel
@@ -67,6 +69,7 @@ class Agent:
         self._descriptors = descriptors
         self._frameworks = frameworks
         self._metrics = metrics
+        self._sampler = sampler
         self._tracebacks = Tracebacks(self._cell_name, home)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
@@ -144,6 +147,7 @@ class Agent:
         ranks = [int(rank) for rank in content["ranks"]]
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "")
         self._metrics.begin()
+        self._sampler.begin()
         outcome: Outcome = "error"
         try:
             watch = msgspec.convert(content["watch"], Watch)
@@ -158,6 +162,7 @@ class Agent:
             self._recorder.append(self._tracebacks.error(error))
         finally:
             self._descriptors.drain()
+            self._sampler.end()
             self._end_metrics()
             words = ""
             if self._interrupts.ending:

@@ -31,6 +31,7 @@ from .capture import DescriptorReader, EventSession, RankStream
 from .metrics import MetricBuffer
 from .recorder import Recorder
 from .reports import Ready
+from .resources import GpuReader, Sampler
 
 
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
@@ -77,7 +78,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         for framework in self._frameworks:
             framework.install(self._place, spec, metrics)
         rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
-        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, Path.cwd()).install()
+        sampler = Sampler(
+            recorder.append,
+            lambda: metrics.step,
+            lambda: sum(framework.reserved() or 0 for framework in self._frameworks) or None,
+            GpuReader.of_rank(self._place.local_rank),
+        )
+        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, sampler, Path.cwd()).install()
         # What the engine has to say from here on ("received signal 15") is not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]

@@ -55,6 +55,9 @@ class Framework(Protocol):
         None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number.
         """
 
+    def reserved(self) -> int | None:
+        """Bytes of memory of the rank's GPU that this framework holds; None where it uses none. Any thread."""
+
     def needs_regroup(self) -> bool:
         """Whether a set-up failed or was left half made, so that the next one must be in a new generation."""
 

@@ -82,6 +82,13 @@ class Torch:
         """A tensor with one element is read when the metrics are flushed, on whatever device it is."""
         return number(value)
 
+    def reserved(self) -> int | None:
+        """What the caching allocator holds, once CUDA is in use."""
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+            return None
+        return int(torch.cuda.memory_reserved())
+
     def needs_regroup(self) -> bool:
         """Whether a set-up failed on this rank during the last cell."""
         return self._half_made

@@ -1,0 +1,101 @@
+"""Samples of what a process takes of its host."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from jupyter_dtrain.engine import resources
+from jupyter_dtrain.engine.resources import GpuReader, Sampler
+from jupyter_dtrain.events import Gpu, Sample
+
+
+@pytest.fixture
+def samples(monkeypatch):
+    """A sampler of this process, twenty times as often as in a rank, and what it says."""
+    monkeypatch.setattr(resources, "PERIOD", 0.05)
+    said: queue.Queue[Sample] = queue.Queue()
+    sampler = Sampler(said.put, lambda: 7, lambda: None, None)
+    yield sampler, said
+    sampler.end()
+
+
+def test_a_sample_has_processor_memory_and_step(samples):
+    """In per cent of a core and bytes; without a GPU it says so."""
+    sampler, said = samples
+    sampler.begin()
+    sample = said.get(timeout=10)
+
+    assert sample.rss == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
+    assert sample.cpu >= 0
+    assert (sample.step, sample.gpu) == (7, None)
+
+
+def test_a_busy_process_shows(samples):
+    """A loop takes most of a core, a sleep nothing: the two samples are apart, however slow the machine."""
+    sampler, said = samples
+    sampler.begin()
+    quiet = min(said.get(timeout=10).cpu for _ in range(5))
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    busy = max(said.get(timeout=10).cpu for _ in range(20))
+    stop.set()
+    thread.join()
+
+    assert busy > quiet + 5
+
+
+def test_samples_are_taken_only_during_a_run(samples):
+    """End, and begin again."""
+    sampler, said = samples
+    sampler.begin()
+    said.get(timeout=10)
+    sampler.end()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            said.get(timeout=0.5)
+        except queue.Empty:
+            break
+    ended = said.empty()
+    sampler.begin()
+
+    assert ended
+    assert said.get(timeout=10).step == 7
+
+
+def refuse(*_):
+    """As NVML does where a card cannot do something."""
+    raise RuntimeError("Not Supported")
+
+
+DRIVER = SimpleNamespace(
+    NVML_TEMPERATURE_GPU=0,
+    nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=3, total=10),
+    nvmlDeviceGetTemperature=lambda *_: 41,
+    nvmlDeviceGetUtilizationRates=refuse,
+    nvmlDeviceGetPowerUsage=refuse,
+)
+"""The part of NVML that a reader asks, for a card that knows its memory and its temperature, and nothing else."""
+
+
+def test_a_gpu_tells_what_it_can():
+    """What the driver does not know is not available."""
+    assert GpuReader(DRIVER, None, 2).read(5) == Gpu(2, None, 3, 10, 5, 41.0, None)
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "GPU-none", "99"])
+def test_without_such_a_gpu_there_is_none(visible):
+    """No driver, nothing visible, no such card: not available, and no error."""
+    assert GpuReader.of_rank(0, {"CUDA_VISIBLE_DEVICES": visible}) is None
