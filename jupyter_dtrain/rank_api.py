@@ -102,7 +102,7 @@ def progress(iterable: Iterable[T], total: float | None = None, name: str = "") 
 
 
 class Bar:
-    """One loop's progress; what :func:`progress` and the hook into tqdm report with."""
+    """One loop's progress; what :func:`progress` and the hook into tqdm report with. Not for several threads."""
 
     _count = 0
 
@@ -119,23 +119,44 @@ class Bar:
     def show(self, done: float) -> None:
         """``done`` items have been gone through."""
         self._done = done
+        if time.monotonic() >= self._next:
+            self.report(done, self._total, self._rate(), self._text(), self._name)
+
+    def report(self, done: float, total: float | None, rate: float | None, text: str, name: str) -> None:
+        """The same of a bar that knows more; a report that comes too soon after another is left out."""
+        self._done, self._total, self._name = done, total, name
         now = time.monotonic()
         if now >= self._next:
             self._next = now + PROGRESS_PERIOD
-            self._tell(now, ended=False)
+            self._tell(rate, text, ended=False)
 
     def close(self) -> None:
         """The loop has ended, at its end or not."""
-        self._tell(time.monotonic(), ended=True)
+        self._tell(self._rate(), self._text(), ended=True)
 
-    def _tell(self, now: float, *, ended: bool) -> None:
-        seconds = now - self._began
-        rate = self._done / seconds if seconds > 0 and self._done else None
-        text = bar_text(self._name, self._done, self._total, seconds, rate)
+    def end(self, done: float, total: float | None, text: str) -> None:
+        """The same of a bar that knows more. Without ``text`` nothing of it stays."""
+        self._done, self._total = done, total
+        if text or self._shown:
+            self._tell(self._rate(), text, ended=True)
+
+    @staticmethod
+    def begin_run() -> None:
+        """Count bars from 1 again: those of one loop have the same number on all ranks then."""
+        Bar._count = 0
+
+    def _rate(self) -> float | None:
+        seconds = time.monotonic() - self._began
+        return self._done / seconds if seconds > 0 and self._done else None
+
+    def _text(self) -> str:
+        return bar_text(self._name, self._done, self._total, time.monotonic() - self._began, self._rate())
+
+    def _tell(self, rate: float | None, text: str, *, ended: bool) -> None:
+        self._shown = True
         if _home is not None:
-            _home.emit(Progress(self._number, self._name, self._done, self._total, rate, text, ended))
+            _home.emit(Progress(self._number, self._name, float(self._done), self._total, rate, text, ended))
         elif sys.stderr is not None:
-            self._shown = True
             sys.stderr.write(f"\r{text}" + ("\n" if ended else ""))
             sys.stderr.flush()
 

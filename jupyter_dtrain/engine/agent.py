@@ -29,6 +29,7 @@ from IPython.core.error import UsageError
 
 from ..events import Outcome, to_wire
 from ..frameworks import Framework, Watch
+from ..rank_api import Bar
 from ..values import pack, unpack
 from .capture import DescriptorReader
 from .interrupts import Interrupts
@@ -148,6 +149,7 @@ class Agent:
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "")
         self._metrics.begin()
         self._sampler.begin()
+        Bar.begin_run()
         outcome: Outcome = "error"
         try:
             watch = msgspec.convert(content["watch"], Watch)

@@ -27,6 +27,7 @@ from ..launch.request import RANK_SPEC_VARIABLE, RankSpec
 from ..rank_api import RankHome
 from ..world import Placement, placements, rank_environment
 from .agent import Agent
+from .bars import install_bars
 from .capture import DescriptorReader, EventSession, RankStream
 from .metrics import MetricBuffer
 from .recorder import Recorder
@@ -77,6 +78,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         metrics = MetricBuffer(recorder.append, lambda words: recorder.write("stderr", words), recorder.shield)
         for framework in self._frameworks:
             framework.install(self._place, spec, metrics)
+        install_bars()
         rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
         sampler = Sampler(
             recorder.append,

@@ -29,6 +29,7 @@ LIMIT = 1 << 18
 """Points that may wait for the thread."""
 MAX_NAMES = 1000
 """Metrics of one rank in one run."""
+MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
 
@@ -106,10 +107,11 @@ class MetricBuffer:
         """The step that a point of ``name`` gets when it names none."""
         return self._counts[name]
 
-    def complain(self, words: str) -> None:
-        """Say ``words`` to the user, once in a run."""
-        if words not in self._told and len(self._told) < MAX_NAMES:
-            self._told.add(words)
+    def complain(self, words: str, kind: str | None = None) -> None:
+        """Say ``words`` to the user: once in a run, and of one ``kind`` only the first."""
+        kind = kind or words
+        if kind not in self._told and len(self._told) < MAX_COMPLAINTS:
+            self._told.add(kind)
             self._complain(f"[jupyter-dtrain] {words}\n")
 
     def flush(self) -> None:
@@ -161,7 +163,8 @@ class MetricBuffer:
         if name in self._names:
             return True
         if len(self._names) >= MAX_NAMES:
-            self.complain(f"more than {MAX_NAMES} metrics in one run: {name!r} and further new names are left out")
+            words = f"more than {MAX_NAMES} metrics in one run: {name!r} and further new names are left out"
+            self.complain(words, kind="names")
             return False
         self._names.add(name)
         return True

@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.events import Batch, ClearOutput, Display, Dropped, Output, Started
+from jupyter_dtrain.events import Batch, ClearOutput, Display, Dropped, Output, Progress, Started
 
 from . import errors
 from .labels import human, label
@@ -88,6 +88,8 @@ class CellView:
                 self._output(rank, body, now)
             elif isinstance(body, (Display, ClearOutput)):
                 self._rich.push(rank, body, now)
+            elif isinstance(body, Progress):
+                self._progress(rank, body, now)
             elif isinstance(body, Started):
                 self._hosts[rank], self._logs[rank] = body.host, body.spool
             elif isinstance(body, Dropped):
@@ -170,6 +172,19 @@ class CellView:
         )
         for line in lines[1:] if watched else lines:
             self._merger.push(rank, output.stream, line, now)
+
+    def _progress(self, rank: int, bar: Progress, now: float) -> None:
+        """Show a loop's bar as the live line; what it said last stays as a line."""
+        stream = f"bar-{bar.bar}"
+        if self._full:
+            return
+        if not bar.ended:
+            if not self._merger.waiting(rank):
+                self._live.show(rank, stream, bar.text, now)
+        elif not bar.text:
+            self._live.rest(rank, stream, now)
+        elif not self._live.finish(rank, stream, bar.text, now) and not self._live.hides(rank, now):
+            self._merger.push(rank, "stderr", bar.text, now)
 
     def _end_line(self, rank: int, stream: StreamName, now: float) -> None:
         """Take the unfinished line of a rank as finished."""
