@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import cell, output, start
+from . import cell, output, start, training
 from .report import Measurement
 
 MEASUREMENTS = {
@@ -26,6 +26,7 @@ MEASUREMENTS = {
     "bytes": output.measure_bytes,
     "first-line": output.measure_first_line,
     "flood": output.measure_flood,
+    "training": training.measure,
 }
 
 

@@ -9,38 +9,60 @@ from typing import Any
 
 
 @dataclass
+class Promise:
+    """A figure that has a bound."""
+
+    name: str
+    found: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the figure keeps to it."""
+        return (self.at_most is None or self.found <= self.at_most) and (
+            self.at_least is None or self.found >= self.at_least
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        bounds = {name: bound for name, bound in (("at_most", self.at_most), ("at_least", self.at_least)) if bound}
+        return {"name": self.name, "found": round(self.found, 4), **bounds, "held": self.held}
+
+    def text(self) -> str:
+        """For a person."""
+        bound = f"at most {self.at_most:g}" if self.at_most is not None else f"at least {self.at_least:g}"
+        return f"  {'holds' if self.held else 'BROKEN'}: {self.name} is {self.found:.3g}, {bound}"
+
+
+@dataclass
 class Measurement:
     """Figures by name, and promises on some of them."""
 
     figures: dict[str, Any] = field(default_factory=dict)
-    promises: list[tuple[str, float, float]] = field(default_factory=list)
-    """Name, what was found, what it may be at most."""
+    promises: list[Promise] = field(default_factory=list)
 
     def promise(self, name: str, found: float, at_most: float) -> None:
         """``found`` must not be above ``at_most``."""
-        self.promises.append((name, found, at_most))
+        self.promises.append(Promise(name, found, at_most=at_most))
+
+    def promise_at_least(self, name: str, found: float, at_least: float) -> None:
+        """``found`` must not be below ``at_least``."""
+        self.promises.append(Promise(name, found, at_least=at_least))
 
     @property
     def good(self) -> bool:
         """Whether all promises held."""
-        return all(found <= at_most for _, found, at_most in self.promises)
+        return all(promise.held for promise in self.promises)
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        promises = [
-            {"name": name, "found": round(found, 4), "at_most": at_most, "held": found <= at_most}
-            for name, found, at_most in self.promises
-        ]
-        return {"figures": self.figures, "promises": promises}
+        return {"figures": self.figures, "promises": [promise.record() for promise in self.promises]}
 
     def text(self) -> str:
         """For a person."""
         lines = [f"  {name}: {value}" for name, value in self.figures.items()]
-        lines += [
-            f"  {'holds' if found <= at_most else 'BROKEN'}: {name} is {found:.3g}, at most {at_most:g}"
-            for name, found, at_most in self.promises
-        ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(promise.text() for promise in self.promises)])
 
 
 def summary(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> dict[str, float]:

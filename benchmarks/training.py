@@ -1,0 +1,159 @@
+"""What it costs a training loop to be watched: steps a second in a cell with everything on, against torchrun.
+
+Two ranks train one model with DDP: in a cell, through a kernel, with losses, resources, the store and the cell's view;
+and in two processes of torchrun that run the same code. Both worlds are up all the time and take turns, so that what
+else the machine does falls on both alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .notebook import kernel
+from .report import Measurement, summary
+
+PAIRS = 14
+SIZES = {"1 ms": (96, 1500, 0.97), "10 ms": (820, 200, 0.99)}
+"""Width of the model, steps in one turn, the share of torchrun's speed that must be kept."""
+
+MODEL = """
+import time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+
+def make(width):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3), torch.randn(32, width)
+
+def train(made, steps):
+    model, optimizer, data = made
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (model(data) - data).square().mean()
+        loss.backward()
+        optimizer.step()
+    dist.barrier()
+    return steps / (time.perf_counter() - began)
+"""
+
+TORCHRUN = """
+import os, sys, pathlib
+folder, width, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+made, turn = make(width), 0
+train(made, steps // 10)
+while True:
+    while not (folder / f"go-{turn}").exists():
+        time.sleep(0.005)
+    speed = train(made, steps)
+    if dist.get_rank() == 0:
+        (folder / "new").write_text(str(speed))
+        os.replace(folder / "new", folder / f"done-{turn}")
+    turn += 1
+"""
+
+
+def measure() -> Measurement:
+    """Both sizes, in turns."""
+    found = Measurement()
+    for name, (width, steps, share) in SIZES.items():
+        ours, theirs = _alternate(width, steps)
+        ratios = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
+        low, high = _interval(ratios)
+        found.figures |= {
+            f"{name} a step: cell, steps/s": summary(ours),
+            f"{name} a step: torchrun, steps/s": summary(theirs),
+            f"{name} a step: ratio of each pair": summary(ratios, digits=4),
+            f"{name} a step: interval of the median, 95 %": [round(low, 4), round(high, 4)],
+        }
+        found.promise_at_least(f"{name} a step: steps/s in a cell / under torchrun", statistics.median(ratios), share)
+    return found
+
+
+def _alternate(width: int, steps: int) -> tuple[list[float], list[float]]:
+    ours, theirs = [], []
+    with torchrun(width, steps) as turn, kernel() as notebook:
+        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2")
+        notebook.execute(f"%%distributed\n{MODEL}\nmade = make({width}); train(made, {steps // 10});")
+        for _ in range(PAIRS):
+            messages = notebook.execute(f"%%distributed\nspeed = train(made, {steps})\nprint(f'speed {{speed}}')")
+            text = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+            ours.append(float(text.split("speed ")[1].split()[0]))
+            theirs.append(turn())
+        notebook.execute("%distributed stop")
+    return ours, theirs
+
+
+@contextlib.contextmanager
+def torchrun(width: int, steps: int) -> Iterator[_Turn]:
+    """Two processes that wait for their turn without taking anything of the machine."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = folder / "train.py"
+        script.write_text(MODEL + TORCHRUN)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        process = subprocess.Popen(
+            [*command, name, str(width), str(steps)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield _Turn(folder, process)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+class _Turn:
+    """Let torchrun's ranks train once; their steps a second."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self._folder = folder
+        self._process = process
+        self._turn = 0
+
+    def __call__(self) -> float:
+        (self._folder / f"go-{self._turn}").touch()
+        done = self._folder / f"done-{self._turn}"
+        self._turn += 1
+        deadline = time.monotonic() + 120
+        while not done.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("torchrun's ranks have ended or take too long")
+            time.sleep(0.02)
+        return float(done.read_text())
+
+
+def _interval(ordered: list[float]) -> tuple[float, float]:
+    """Of the median, by the order of the values alone (binomial): at least 95 %, for 6 values or more."""
+    size = len(ordered)
+    below, rank = 0.0, 0
+    chances = [_binomial(size, hits) for hits in range(size + 1)]
+    while below + chances[rank] <= 0.025:
+        below += chances[rank]
+        rank += 1
+    return ordered[max(0, rank - 1)], ordered[min(size - 1, size - rank)]
+
+
+def _binomial(size: int, hits: int) -> float:
+    chance = 0.5**size
+    for index in range(hits):
+        chance *= (size - index) / (index + 1)
+    return chance
