@@ -172,6 +172,18 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     ended: bool = False
 
 
+class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
+    """What a widget that was made in a rank says to its other half in the browser, or the other way round."""
+
+    kind: Literal["comm_open", "comm_msg", "comm_close"]
+    comm_id: str
+    data: dict[str, Any]
+    metadata: dict[str, Any] = {}
+    target: str = ""
+    """For ``comm_open``: what is to answer, ``jupyter.widget`` for widgets."""
+    buffers: list[bytes] = []
+
+
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
     """The spool reached its cap (or its disk is full): this much text was counted but not kept."""
 
@@ -192,7 +204,20 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
 
 
-Body = Started | Output | Display | ClearOutput | Result | Error | Metrics | Sample | Progress | Dropped | Finished
+Body = (
+    Started
+    | Output
+    | Display
+    | ClearOutput
+    | Result
+    | Error
+    | Metrics
+    | Sample
+    | Progress
+    | CommMessage
+    | Dropped
+    | Finished
+)
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ class RankHome(NamedTuple):
 
     place: Placement
     metrics: MetricBuffer
-    emit: Callable[[Body], None]
+    emit: Callable[[Body], object]
     frameworks: list[Framework]
 
 

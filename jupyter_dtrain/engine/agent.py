@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
-from ..events import Outcome, to_wire
+from ..events import CommMessage, Outcome, to_wire
 from ..frameworks import Framework, Watch
 from ..rank_api import Bar
 from ..values import pack, unpack
 from .capture import DescriptorReader
+from .comms import RankComms
 from .interrupts import Interrupts
 from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
@@ -61,6 +62,7 @@ class Agent:
         frameworks: list[Framework],
         metrics: MetricBuffer,
         sampler: Sampler,
+        comms: RankComms,
         home: Path,
     ) -> None:
         self._kernel = kernel
@@ -71,10 +73,13 @@ class Agent:
         self._frameworks = frameworks
         self._metrics = metrics
         self._sampler = sampler
+        self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
+        self._hearing = False
+        """Whether callbacks of widgets run, between cells."""
 
     def install(self) -> None:
         """Take over the kernel's handlers and hooks. Main thread, before the kernel's loop starts."""
@@ -137,9 +142,19 @@ class Agent:
                     answer |= {**packed, **problems}
                 case "has":
                     answer["names"] = has_names(content["names"])
+                case "comm":
+                    answer["messages"] = self._hear_widgets(content["messages"])
         except Exception as error:  # noqa: BLE001 — the asker gets it
             answer = {"status": "error", "words": str(error)}
         self._kernel.session.send(stream, "dtrain_values_reply", answer, parent, ident=ident, buffers=buffers)
+
+    def _hear_widgets(self, messages: list[Any]) -> Any:
+        self._hearing = True
+        try:
+            with self._interrupts.enabled():
+                return msgspec.to_builtins(self._comms.hear(msgspec.convert(messages, list[CommMessage])))
+        finally:
+            self._hearing = False
 
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         content = parent["content"]
@@ -248,7 +263,7 @@ class Agent:
         if exc_tuple is not None:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
-        elif self._running is not None and not running_compiled_code and not exception_only:
+        elif (self._running is not None or self._hearing) and not running_compiled_code and not exception_only:
             # Somebody's call (a callback that failed), not the end of the cell; between cells, a failed push or pull.
             traceback.print_exception(kind, value, trace)
 

@@ -29,6 +29,7 @@ from ..world import Placement, placements, rank_environment
 from .agent import Agent
 from .bars import install_bars
 from .capture import DescriptorReader, EventSession, RankStream
+from .comms import RankComms
 from .metrics import MetricBuffer
 from .recorder import Recorder
 from .reports import Ready
@@ -86,7 +87,12 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             lambda: sum(framework.reserved() or 0 for framework in self._frameworks) or None,
             GpuReader.of_rank(self._place.local_rank),
         )
-        Agent(kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, sampler, Path.cwd()).install()
+        comms = RankComms(recorder.append, metrics.complain)
+        comms.install()
+        agent = Agent(
+            kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, sampler, comms, Path.cwd()
+        )
+        agent.install()
         # What the engine has to say from here on ("received signal 15") is not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]

@@ -42,7 +42,7 @@ _Point = tuple[str, int, float, Any, "Read | None"]
 class MetricBuffer:
     """Gathers points; all methods may be called from any thread."""
 
-    def __init__(self, emit: Callable[[Metrics], None], complain: Callable[[str], None], shield: Shield) -> None:
+    def __init__(self, emit: Callable[[Metrics], object], complain: Callable[[str], None], shield: Shield) -> None:
         """``emit`` records an event, ``complain`` says a line to the user; ``shield`` puts off interrupts."""
         self._shield = shield
         self._emit = emit

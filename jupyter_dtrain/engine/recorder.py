@@ -181,14 +181,15 @@ class Recorder:
                 self._spool_pending(self._current)
                 self._wake.notify()
 
-    def append(self, body: Body) -> None:
-        """An event other than text, in its order with the text. Outside a run it is left out."""
+    def append(self, body: Body) -> bool:
+        """An event other than text, in its order with the text. Outside a run it is left out: False."""
         with self.shield, self._lock:
             if self._current is None:
-                return
+                return False
             self._spool_pending(self._current)
             self._append(self._current, body)
             self._wake.notify()
+            return True
 
     def finish(self, outcome: Outcome, words: str = "", *, regroup: bool = False) -> None:
         """End the current run. What is said after this belongs to the next."""

@@ -27,7 +27,7 @@ class Sampler:
 
     def __init__(
         self,
-        emit: Callable[[Sample], None],
+        emit: Callable[[Sample], object],
         step: Callable[[], int | None],
         reserved: Callable[[], int | None],
         gpu: GpuReader | None,

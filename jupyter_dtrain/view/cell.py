@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.events import Batch, ClearOutput, Display, Dropped, Output, Progress, Started
+from jupyter_dtrain.events import Batch, Body, ClearOutput, CommMessage, Display, Dropped, Output, Progress, Started
 
 from . import errors
 from .labels import human, label
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.run import Run
 
+    from .comms import CellWidgets
     from .painter import Painter, StreamName
 
 SHOWN_BYTES: Final = 2_000_000
@@ -40,7 +41,8 @@ class CellView:
     """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
 
     ``ranks`` are those that run the cell, in a world of ``size`` ranks. ``paint_errors``: nobody waits for the run,
-    so no exception will carry its errors, and they are painted when it ends. ``sleep`` (seconds) is what
+    so no exception will carry its errors, and they are painted when it ends. ``widgets``: where those that ranks have
+    made meet the browser; without it they are shown as text. ``sleep`` (seconds) is what
     :meth:`close` waits with.
     """
 
@@ -53,17 +55,19 @@ class CellView:
         pace: Pace = FRONT_END,
         shown_bytes: int = SHOWN_BYTES,
         paint_errors: bool = False,
+        widgets: CellWidgets | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         ranks = sorted(ranks)
         name = f"dtrain-{uuid.uuid4().hex[:12]}"
         self._size = size
+        self._widgets = widgets
         self._limit = shown_bytes
         self._paint_errors = paint_errors
         self._outbox = Outbox(painter, pace, sleep=sleep)
         self._merger = LineMerger(ranks)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
-        self._rich = RichOutputs(self._outbox, self._merger, size, name)
+        self._rich = RichOutputs(self._outbox, self._merger, size, name, widgets=widgets is not None)
         self._notice = Notice(self._outbox, size, name, live=painter.live)
         self._splitters = {(rank, stream): LineSplitter() for rank in ranks for stream in _STREAMS}
         self._open: set[tuple[int, StreamName]] = set()  # the splitters that hold an unfinished line
@@ -83,18 +87,7 @@ class CellView:
             if event.seq > expected and batch.totals is not None:
                 self._only_count(rank, now)
             expected = event.seq + 1
-            body = event.body
-            if isinstance(body, Output):
-                self._output(rank, body, now)
-            elif isinstance(body, (Display, ClearOutput)):
-                self._rich.push(rank, body, now)
-            elif isinstance(body, Progress):
-                self._progress(rank, body, now)
-            elif isinstance(body, Started):
-                self._hosts[rank], self._logs[rank] = body.host, body.spool
-            elif isinstance(body, Dropped):
-                words = f"{human(body.bytes)} of output were not kept: {body.reason}"
-                self._merger.push(rank, "stderr", words, now)
+            self._take(rank, event.body, now)
         if batch.totals is not None:
             if expected <= batch.last:
                 self._only_count(rank, now)
@@ -102,8 +95,26 @@ class CellView:
             self._news = True
         self._show(now)
 
+    def _take(self, rank: int, body: Body, now: float) -> None:
+        if isinstance(body, Output):
+            self._output(rank, body, now)
+        elif isinstance(body, (Display, ClearOutput)):
+            self._rich.push(rank, body, now)
+        elif isinstance(body, CommMessage):
+            if self._widgets is not None:
+                self._widgets.hear(rank, body)
+        elif isinstance(body, Progress):
+            self._progress(rank, body, now)
+        elif isinstance(body, Started):
+            self._hosts[rank], self._logs[rank] = body.host, body.spool
+        elif isinstance(body, Dropped):
+            words = f"{human(body.bytes)} of output were not kept: {body.reason}"
+            self._merger.push(rank, "stderr", words, now)
+
     def idle(self, rank: int, now: float) -> None:
         """``rank`` says no more: its unfinished lines are complete, and no line waits for it."""
+        if self._widgets is not None:
+            self._widgets.idle(rank)
         for stream in _STREAMS:
             self._end_line(rank, stream, now)
         self._merger.idle(rank)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 from .splitter import printable
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import MimeBundle
+    from jupyter_dtrain.events import CommMessage, MimeBundle
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -53,7 +53,7 @@ class KernelPainter:
     paced = True
 
     def __init__(self, kernel: Any, parent: dict[str, Any]) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
         self._parent = parent
 
     def stream(self, name: StreamName, text: str) -> None:
@@ -78,10 +78,32 @@ class KernelPainter:
     def settle(self, display_id: str) -> None:
         """Nothing is left to do: every update was shown."""
 
-    def _send(self, kind: str, content: dict[str, Any], topic: str) -> None:
+    def comm(self, message: CommMessage) -> None:
+        """Say something to the browser's half of a widget."""
+        content: dict[str, Any] = {"comm_id": message.comm_id, "data": message.data}
+        if message.kind == "comm_open":
+            content |= {"target_name": message.target, "target_module": None}
+        self._send(message.kind, content, f"comm-{message.comm_id}", message.metadata, message.buffers)
+
+    def _send(
+        self,
+        kind: str,
+        content: dict[str, Any],
+        topic: str,
+        metadata: dict[str, Any] | None = None,
+        buffers: list[bytes] | None = None,
+    ) -> None:
         # The kernel's socket is a BackgroundSocket: it hands the message to the IOPub thread, which owns the real one.
-        kernel = self._kernel
-        kernel.session.send(kernel.iopub_socket, kind, content, parent=self._parent, ident=topic.encode())
+        kernel = self.kernel
+        kernel.session.send(
+            kernel.iopub_socket,
+            kind,
+            content,
+            parent=self._parent,
+            ident=topic.encode(),
+            metadata=metadata,
+            buffers=buffers,
+        )
 
 
 class PublisherPainter:

@@ -49,9 +49,10 @@ class _OfRank:
 
 
 class RichOutputs:
-    """The rich outputs of one run; ``name`` begins their display ids."""
+    """The rich outputs of one run; ``name`` begins their display ids. ``widgets``: those of ranks can be shown."""
 
-    def __init__(self, outbox: Outbox, merger: LineMerger, size: int, name: str) -> None:
+    def __init__(self, outbox: Outbox, merger: LineMerger, size: int, name: str, *, widgets: bool = False) -> None:
+        self._widgets = widgets
         self._outbox = outbox
         self._merger = merger
         self._size = size
@@ -70,7 +71,7 @@ class RichOutputs:
         if isinstance(event, ClearOutput):
             mine.cleared = True
         else:
-            data = without_widget(event.data)
+            data = event.data if self._widgets else without_widget(event.data)
             if not data:
                 return
             event = Display(data, event.metadata, event.display_id, event.update)

@@ -1,0 +1,93 @@
+"""Widgets that are made in a rank: what they say becomes events of the run, what the front end answers reaches them.
+
+A comm is a pair of objects with one id, here and in the browser. In a rank the browser is far away: what a comm
+publishes is recorded like any output, and the notebook's kernel stands in for the rank towards the front end.
+Answers come between cells, on the main thread, where callbacks may do what a cell may.
+
+Under failure: a message that cannot be written down is left out with a line on stderr; a callback that raises prints
+its traceback, which the next cell shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import comm
+import msgspec
+from comm.base_comm import BaseComm, CommManager
+
+from ..events import CommMessage
+
+KINDS = ("comm_open", "comm_msg", "comm_close")
+
+
+class RankComms:
+    """The comms of a rank. Made once, before user code."""
+
+    def __init__(self, emit: Callable[[CommMessage], bool], complain: Callable[[str], None]) -> None:
+        """``emit`` records a message, and tells whether a cell runs that it belongs to."""
+        self._emit = emit
+        self._complain = complain
+        self._between: list[CommMessage] = []
+        self._manager = CommManager()
+
+    def install(self) -> None:
+        """Every comm that is made in this process from now on is ours; ipykernel is imported already."""
+        comms = self
+
+        class RankComm(BaseComm):
+            """A comm whose other side is reached through the notebook."""
+
+            def publish_msg(
+                self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+            ) -> None:
+                comms.say(msg_type, self.comm_id, data, metadata, buffers, str(keys.get("target_name") or ""))
+
+        comm.create_comm = RankComm
+        comm.get_comm_manager = lambda: self._manager
+
+    def say(self, kind: str, comm_id: str, data: Any, metadata: Any, buffers: Any, target: str) -> None:
+        """A comm of this rank publishes something."""
+        if kind not in KINDS:
+            return
+        try:
+            message = CommMessage(
+                kind,  # type: ignore[arg-type]  # one of KINDS
+                comm_id,
+                msgspec.to_builtins(data or {}, enc_hook=str),
+                msgspec.to_builtins(metadata or {}, enc_hook=str),
+                target,
+                [bytes(buffer) for buffer in buffers or ()],
+            )
+        except Exception as error:  # noqa: BLE001 — a widget's state may hold anything
+            self._complain(f"a message of a widget was left out: {type(error).__name__}: {error}")
+            return
+        if not self._emit(message):
+            self._between.append(message)
+            del self._between[:-1000]
+
+    def hear(self, messages: Iterable[CommMessage]) -> list[CommMessage]:
+        """Messages of the front end, for comms of this rank; what comms have said since the last cell."""
+        for message in messages:
+            found = self._manager.comms.get(message.comm_id)
+            if found is None:
+                continue
+            content = {"comm_id": message.comm_id, "data": message.data}
+            buffers = [memoryview(buffer) for buffer in message.buffers]
+            wire = {"content": content, "metadata": message.metadata, "buffers": buffers}
+            try:
+                if message.kind == "comm_close":
+                    self._manager.comms.pop(message.comm_id, None)
+                    found.handle_close(wire)
+                else:
+                    found.handle_msg(wire)
+            except KeyboardInterrupt:
+                break
+            except Exception:  # noqa: BLE001 — a user's callback
+                with contextlib.suppress(Exception):
+                    traceback.print_exc()
+        said, self._between = self._between, []
+        return said
