@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b)")
-"""Cells that begin so are never sent to the ranks by auto mode."""
+_STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
+"""Cells that begin so are never sent to the ranks by auto mode; a terminal is left by ``exit``."""
 _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
 _ALONE = re.compile(r"\s*%%(distributed|rank)\b.*\n?\Z")
@@ -19,6 +19,7 @@ class CellTransform:
     """Leaves it out where IPython asks whether a cell is complete: a plain line is, also in auto mode."""
 
     def __init__(self) -> None:
+        self._shell: Any = None
         self.auto = False
         """Whether plain cells go to the ranks."""
 
@@ -34,12 +35,21 @@ class CellTransform:
             # IPython refuses a cell magic without a body before the magic could answer -h.
             return [*lines[: first + 1], "#\n"]
         code = next((line for line in lines[first:] if line.strip() and not _COMMENT.match(line)), "")
-        if self.auto and not _STAYS.match(lines[first]) and not _STAYS.match(code):
+        if self.auto and not _STAYS.match(lines[first]) and not _STAYS.match(code) and not self._is_silent():
             return ["%%distributed\n", *lines]
         return lines
 
+    def _is_silent(self) -> bool:
+        """Whether a front end asks for something of its own, such as a list of variables, rather than a person."""
+        kernel = getattr(self._shell, "kernel", None)
+        if kernel is None:
+            return False
+        request = kernel.get_parent("shell")
+        return bool(request.get("content", {}).get("silent", False))
+
     def install(self, shell: Any) -> None:
         """Take part in ``shell``."""
+        self._shell = shell
         shell.input_transformers_cleanup.append(self)
 
     def uninstall(self, shell: Any) -> None:

@@ -167,14 +167,16 @@ def test_auto_mode_runs_plain_lines_on_the_ranks(opened):
     assert "42" in said[3]
 
 
-@pytest.mark.parametrize("end", ["exit", "end of input"])
+@pytest.mark.parametrize("end", ["exit", "exit in auto mode", "end of input"])
 def test_leaving_the_terminal_leaves_no_process(home, tmp_path, end):
     """``exit`` or Ctrl-D."""
     terminal = Terminal(tmp_path)
     terminal.run("%load_ext jupyter_dtrain")
     terminal.run("%distributed start -n 2")
     ranks = [psutil.Process(pid) for pid in terminal.pids()]
-    if end == "exit":
+    if end == "exit in auto mode":
+        terminal.run("%distributed auto on")
+    if end.startswith("exit"):
         terminal.process.sendline("exit")
     else:
         terminal.process.sendeof()

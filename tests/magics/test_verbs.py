@@ -152,6 +152,14 @@ def test_auto_mode_leaves_cells_that_steer_the_notebook_alone(auto):
     assert auto.ok("# only this").said.strip() == ""
 
 
+def test_what_a_front_end_asks_for_itself_stays_here_in_auto_mode(auto):
+    """A list of variables, say: it runs silently, and expects the notebook's."""
+    auto.send("mine = 'here'", silent=True).wait()
+
+    assert auto.ok("%%local\nmine").display_texts == ["'here'"]
+    assert auto.ok("'mine' in globals()").display_texts == ["[0-2] False"]
+
+
 def test_an_empty_cell_does_nothing_in_auto_mode(auto):
     """Front ends send them."""
     assert auto.ok("").said.strip() == ""
