@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RanksBusy,
         RanksDead,
         StartFailed,
+        StoreFailed,
         TransferFailed,
         WorldLost,
     )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .run import Run
     from .session import Session
     from .settings import Settings
+    from .store import Store, StoredRun, runs
     from .world import Node, Rank, World
 
 __version__ = "0.1.0.dev0"
@@ -51,12 +53,16 @@ _HOMES = {
     "RanksBusy": "failures",
     "RanksDead": "failures",
     "StartFailed": "failures",
+    "StoreFailed": "failures",
     "TransferFailed": "failures",
     "WorldLost": "failures",
     "Run": "run",
     "Session": "session",
     "current": "lifecycle",
     "Settings": "settings",
+    "Store": "store",
+    "StoredRun": "store",
+    "runs": "store",
     "Node": "world",
     "Rank": "world",
     "World": "world",
@@ -84,6 +90,9 @@ __all__ = [
     "Session",
     "Settings",
     "StartFailed",
+    "Store",
+    "StoreFailed",
+    "StoredRun",
     "TransferFailed",
     "World",
     "WorldLost",
@@ -93,6 +102,7 @@ __all__ = [
     "log",
     "log_to_csv",
     "progress",
+    "runs",
     "unload_ipython_extension",
 ]
 

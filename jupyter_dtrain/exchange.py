@@ -149,3 +149,26 @@ class Exchange:
 def still_work(busy: Mapping[int, int]) -> str:
     """``busy``: rank → run, as words."""
     return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"
+
+
+def describe_stacks(stacks: Mapping[int, list[dict[str, Any]] | None]) -> str:
+    """What :meth:`Session.stacks` found, as text: ranks that are at the same place are told once."""
+    groups: dict[str, list[int]] = {}
+    for rank, threads in stacks.items():
+        groups.setdefault(_describe(threads), []).append(rank)
+    return "\n".join(
+        f"{count_ranks(ranks)}: {text}" for text, ranks in sorted(groups.items(), key=lambda item: item[1])
+    )
+
+
+def _describe(threads: list[dict[str, Any]] | None) -> str:
+    if threads is None:
+        return "no answer (dead, stopped, or in native code that holds the interpreter lock)"
+    main = threads[0]
+    if main["state"] == "idle":
+        return "idle"
+    lines = []
+    for frame in main["frames"]:
+        function = f" in {frame['function']}" if frame["function"] else ""
+        lines.append(f"\n    {frame['file']}, line {frame['line']}{function}: {frame['source']}")
+    return "running" + "".join(lines)

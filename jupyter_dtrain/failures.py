@@ -59,6 +59,10 @@ class RanksDead(DtrainError):
     """Some of the wanted ranks have died, so the cell was not sent."""
 
 
+class StoreFailed(DtrainError):
+    """The store of runs cannot be used; nothing in it was changed."""
+
+
 class TransferFailed(DtrainError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
 

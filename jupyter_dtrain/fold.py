@@ -66,10 +66,11 @@ class Entry:
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
 
-    def __init__(self, interrupt_timeout: float, advance: Callable[[], int]) -> None:
-        """``advance`` asks the steward for a new generation."""
+    def __init__(self, interrupt_timeout: float, advance: Callable[[], int], ended: Callable[[Run], None]) -> None:
+        """``advance`` asks the steward for a new generation; ``ended`` gets each run that has ended."""
         self._interrupt_timeout = interrupt_timeout
         self._advance = advance
+        self._ended = ended
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: list[Entry] = []
         self._left: dict[int, Entry] = {}
@@ -376,6 +377,7 @@ class Fold:
         self._entries.remove(entry)
         run = entry.run
         run.end()
+        self._ended(run)
         if entry.sent and run.busy:
             self._left[run.number] = entry
         self._tell_view(entry, lambda view: view.close(run, time.monotonic()))

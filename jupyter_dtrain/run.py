@@ -129,7 +129,7 @@ class Run:
     @property
     def outcome(self) -> Outcome | Literal["running"]:
         """``running``; ``interrupted`` once somebody asked for that; else the worst of what the ranks ended with."""
-        if not self.done:
+        if self._ended is None:
             return "running"
         found = set(self.outcomes.values())
         if self.busy or self.interrupted:

@@ -22,7 +22,7 @@ import msgspec
 
 from . import worlds
 from .events import Event
-from .exchange import Exchange, still_work
+from .exchange import Exchange, describe_stacks, still_work
 from .failures import (
     BadRequest,
     DistributedError,
@@ -36,6 +36,7 @@ from .failures import (
 from .fold import Entry, Fold
 from .frameworks import Watch
 from .lifecycle import open_sessions
+from .news import News
 from .run import Run
 from .settings import Settings
 from .syntax import check_syntax
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from .channels import RanksChannel, StewardChannel
     from .launch.request import WorldRequest
-    from .view import RunView
+    from .view import CommRelay, RunView
 
 START_POLL = 0.03
 Ranks = str | int | Iterable[int] | None
@@ -72,8 +73,10 @@ class Session:
         self._closed = False
         self._lost = ""
         self._lock = threading.RLock()
-        self._fold = Fold(settings.interrupt_timeout, self._advance)
+        self._news = News()
+        self._fold = Fold(settings.interrupt_timeout, self._advance, self._news.ended)
         self._exchange = Exchange(self._bound, self._fold.busy, settings)
+        self._relay: CommRelay | None = None
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
         self.last_run: Run | None = None
         """The run that was submitted last."""
@@ -89,6 +92,7 @@ class Session:
         env: Mapping[str, str] | None = None,
         torch_backend: TorchBackend = "auto",
         mpiexec: str | None = None,
+        tensorboard: str | os.PathLike[str] | None = None,
         progress: Callable[[str], None] | None = None,
         settings: Settings | None = None,
     ) -> Self:
@@ -96,7 +100,8 @@ class Session:
 
         ``n``: default one per visible GPU, else 2. ``name``: default ``world``, ``world-2``, …. ``env``: variables for
         the ranks. ``torch_backend``: what ``init_process_group()`` takes when the cell names none. ``mpiexec``: default
-        this environment's. ``progress`` is called with a line of text whenever there is news. ``settings``: default
+        this environment's. ``tensorboard``: a folder that gets metrics as TensorBoard's event files, one folder per run
+        and rank. ``progress`` is called with a line of text whenever there is news. ``settings``: default
         :meth:`Settings.from_environment`.
 
         Raises :class:`BadRequest` for arguments that cannot be, and :class:`StartFailed` with the reason and what the
@@ -105,7 +110,13 @@ class Session:
         settings = settings or Settings.from_environment()
         with worlds.one_at_a_time():
             request = worlds.make_request(
-                n, name=name, env=env or {}, torch_backend=torch_backend, mpiexec=mpiexec, settings=settings
+                n,
+                name=name,
+                env=env or {},
+                torch_backend=torch_backend,
+                mpiexec=mpiexec,
+                settings=settings,
+                tensorboard=None if tensorboard is None else os.fspath(tensorboard),
             )
             try:
                 listing = worlds.launch_steward(request, settings)
@@ -133,6 +144,9 @@ class Session:
                 Path(request.spool).rmdir()
             raise
         open_sessions.add(session)
+        if words := worlds.explain_spool(request):
+            session._news.hear(words)
+        session._news.show()
         return session
 
     def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
@@ -184,6 +198,8 @@ class Session:
             self._incarnation = state["incarnation"]
             self._next_run = max(self._next_run, state["last_run"] + 1)
         self._fold.bind(world, channel, state["spool"])
+        for words in state["notices"]:
+            self._news.hear(words)
         if old is not None:
             old.close(linger=0)
 
@@ -261,6 +277,7 @@ class Session:
         that an interrupted cell left behind.
         """
         chosen = self._choose(ranks)
+        self._news.show()
         check_syntax(code)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
@@ -273,10 +290,22 @@ class Session:
             run = Run(number, code, chosen, size, self._exchange.read_events)
             self.last_run = run
         if view == "cell":
-            from .view import CellView, painter_for_cell
+            from .view import Actions, CommRelay, painter_for_cell, view_of_cell
 
-            view = CellView(
-                painter_for_cell(), chosen, size, shown_bytes=self._settings.shown_bytes, paint_errors=not wait
+            self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
+            actions = Actions(
+                interrupt=self.interrupt,
+                stacks=lambda: describe_stacks(self.stacks(chosen)),
+                output=run.text,
+                over=lambda: run.done,
+            )
+            view = view_of_cell(
+                painter_for_cell(),
+                run,
+                actions,
+                self._relay,
+                shown_bytes=self._settings.shown_bytes,
+                paint_errors=not wait,
             )
         try:
             self._fold.submit(Entry(run, view, pickled, timeout, Watch(metrics, grad_norm)))
@@ -375,7 +404,7 @@ class Session:
         self._fold.world_lost("its world was stopped")
         if worlds.is_alive(self._listing):
             with contextlib.suppress(WorldLost):
-                self._steward.ask("stop")
+                self._steward.ask("stop", **self._news.to_tell())
         if not self._await_steward_end():
             raise WorldLost(
                 f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there."
@@ -387,7 +416,7 @@ class Session:
         if not self._closed:
             self._closed = True
             with contextlib.suppress(Exception):
-                self._steward.ask("stop", timeout=1.0)
+                self._steward.ask("stop", timeout=1.0, **self._news.to_tell(self._fold.busy().values()))
             self._fold.world_lost("its kernel is shutting down")
 
     def __enter__(self) -> Self:
@@ -427,10 +456,12 @@ class Session:
                 self._lose("its steward has ended")
                 return
             now = time.monotonic()
-            if now >= renew_at:
+            if now >= renew_at or self._news.waiting:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
                 with contextlib.suppress(WorldLost):
-                    self._steward.ask("renew", last_run=self._next_run - 1)
+                    news = self._news.to_tell()
+                    self._steward.ask("renew", last_run=self._next_run - 1, **news)
+                    self._news.was_told(news)
 
     def _heard(self, event: dict[str, Any]) -> None:
         match event["kind"]:
@@ -442,12 +473,18 @@ class Session:
                     ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
                     self._world = msgspec.structs.replace(self._world, ranks=ranks)
                 self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]), event["generation"])
+            case "notice":
+                self._news.hear(str(event["words"]))
             case "ended" if not self._closed:
                 self._lose(str(event["words"]))
 
     def _lose(self, words: str) -> None:
         self._lost = self._lost or words
         self._fold.world_lost(words)
+
+    def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
+        world, channel = self._bound()
+        return channel.values(world.ranks[rank].engine, "comm", content)
 
     def _advance(self) -> int:
         if self._lost:

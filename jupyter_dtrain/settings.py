@@ -36,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Text that one rank may print in one run before the rest is counted but not kept."""
     spool_days: float = 7.0
     """Spools of worlds that ended longer ago than this are removed when a world starts. Unit: days."""
+    store_days: float = 365.0
+    """Runs in the store that are older than this are removed. Unit: days."""
     shown_bytes: int = 2_000_000
     """What a cell shows of its ranks' text before it shows only the last lines."""
 

@@ -26,9 +26,12 @@ from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from .failures import BadRequest, NoWorld, StartFailed, WorldLost
+from .identity import still_runs
 from .launch import local
 from .launch.request import WorldRequest
 from .settings import Settings
+from .store.schema import store_file
+from .store.tensorboard import check_folder
 from .world import TorchBackend, check_environment, check_name, check_size
 
 MAX_PORT = 65535
@@ -73,12 +76,7 @@ def list_worlds() -> list[Listing]:
 
 def is_alive(listing: Listing) -> bool:
     """Whether the world's steward still runs."""
-    try:
-        process = psutil.Process(listing.steward)
-        created: float = process.create_time()
-        return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(created - listing.created) < 1.0
-    except psutil.Error:
-        return False
+    return still_runs(listing.steward, listing.created)
 
 
 def stop_world(name: str, patience: float = 20.0) -> None:
@@ -165,21 +163,40 @@ def new_id(name: str) -> str:
 
 
 def make_folders(world_id: str) -> tuple[Path, Path]:
-    """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails."""
+    """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails.
+
+    A spool that cannot be made among Jupyter's data (a read-only home) lies in the run-time folder, and ends with it.
+    """
     runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
     try:
-        for folder in (runtime, spool):
-            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
+        _make_private(runtime)
         for part in ("logs", "profile", "ipython"):
             (runtime / part).mkdir(mode=0o700)
+        try:
+            _make_private(spool)
+        except OSError:
+            spool = runtime / "spool"
+            _make_private(spool)
     except OSError as error:
-        for folder in (runtime, spool):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise StartFailed(
-            f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_DATA_DIR and JUPYTER_RUNTIME_DIR."
-        ) from error
+        shutil.rmtree(runtime, ignore_errors=True)
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_RUNTIME_DIR.") from error
     return runtime, spool
+
+
+def _make_private(folder: Path) -> None:
+    folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700)
+
+
+def explain_spool(request: WorldRequest) -> str:
+    """What is to be said of where the spool lies; empty when that is its usual place."""
+    if not request.spool.startswith(request.folder):
+        return ""
+    return (
+        f"{spool_folder()} cannot be written: what runs print is kept until their world ends. Set JUPYTER_DATA_DIR to "
+        f"a folder that can."
+    )
 
 
 def socket_folder(runtime: Path) -> Path:
@@ -210,6 +227,7 @@ def make_request(
     torch_backend: TorchBackend,
     mpiexec: str | None,
     settings: Settings,
+    tensorboard: str | None = None,
 ) -> WorldRequest:
     """Check what is asked for and make the world's folders. Raises as :meth:`.Session.start`."""
     size = check_size(default_size() if n is None else n)
@@ -227,6 +245,7 @@ def make_request(
         ) from error
     chosen = choose_name(name)
     found = local.find_mpiexec(mpiexec)
+    events = None if tensorboard is None else check_folder(tensorboard)
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
     runtime, spool = make_folders(world_id)
@@ -244,6 +263,8 @@ def make_request(
         mpiexec=found,
         torch_backend=torch_backend,
         settings=settings,
+        store=str(store_file()),
+        tensorboard=events,
     )
 
 

@@ -4,13 +4,16 @@
     python -m tests.run --all            everything
     python -m tests.run view unit lint   only these
 
-``lint`` stands for style and types, ``unit`` for the test files that lie in ``tests`` itself. The exit status is 0
+``lint`` stands for style and types, ``typescript`` for style, types and tests of the front end, ``unit`` for the test files that lie in ``tests`` itself. The exit status is 0
 only if all passed within their budgets. The last line is ``N passed, N failed, N skipped``, over all tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,19 +28,29 @@ REPORTS = ROOT / "build" / "tests"
 
 BUDGETS = {
     "lint": 60,
+    "typescript": 60,
     "unit": 60,
     "view": 60,
     "engine": 120,
     "steward": 300,
     "session": 300,
     "magics": 240,
+    "store": 120,
     "frameworks": 180,
+    "browser": 180,
     "examples": 180,
 }
 """Seconds that each part may take on a machine with 2 cores, in the order in which they run. In all < 25 minutes."""
 
 NO_TESTS = 5
 """Exit status of pytest when it had nothing to run."""
+
+FRONT_END = ROOT / "labextension"
+TYPESCRIPT = ["check", "test"]
+"""npm's scripts, in the order in which they run."""
+
+COUNT = re.compile(r"^ *Tests +(?:(\d+) failed)?[ |]*(?:(\d+) passed)?[ |]*(?:(\d+) skipped)?", re.MULTILINE)
+"""What vitest says in the end."""
 
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]]
 
@@ -63,7 +76,7 @@ def parts() -> list[str]:
     """The names of all parts that exist. A part without a budget comes last, and is an error later."""
     found = {path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")}
     found |= {"unit"} if any(TESTS.glob("test_*.py")) else set()
-    known = [name for name in BUDGETS if name == "lint" or name in found]
+    known = [name for name in BUDGETS if name in {"lint", "typescript"} or name in found]
     return known + sorted(found - set(BUDGETS))
 
 
@@ -89,6 +102,39 @@ def lint(part: Part) -> None:
     """Style and types."""
     broken = [" ".join(command) for command in LINT if call(command, 600) != 0]
     part.problem = " and ".join(broken) + " did not pass" if broken else ""
+
+
+def typescript(part: Part) -> None:
+    """Style, types and tests of the front end, with npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        part.skipped.append((part.name, "needs Node with npm"))
+        return
+    commands = [["run", script] for script in TYPESCRIPT]
+    if not (FRONT_END / "node_modules").exists():
+        commands.insert(0, ["ci", "--no-audit", "--no-fund"])
+    for command in commands:
+        done = subprocess.run(
+            [npm, *command],
+            cwd=FRONT_END,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        counted = COUNT.search(done.stdout)
+        if counted:
+            failed, passed, skipped = (int(number or 0) for number in counted.groups())
+            part.passed += passed
+            part.failed += [f"{part.name}: a test of vitest"] * failed
+            part.skipped += [(part.name, "vitest skipped a test")] * skipped
+        if done.returncode:
+            print(done.stdout, flush=True)
+            part.problem = f"npm {' '.join(command)} did not pass"
+            return
+    if not part.passed:
+        part.problem = "vitest ran no test"
 
 
 def tests(part: Part, *, slow: bool) -> None:
@@ -148,7 +194,12 @@ def main() -> int:
             part.problem = "has no budget: give it one in tests/run.py"
             continue
         started = time.monotonic()
-        lint(part) if name == "lint" else tests(part, slow=wanted.all)
+        if name == "lint":
+            lint(part)
+        elif name == "typescript":
+            typescript(part)
+        else:
+            tests(part, slow=wanted.all)
         part.seconds = time.monotonic() - started
         if part.seconds > BUDGETS[name] and not wanted.all and not part.problem:
             part.problem = "took longer than its budget"

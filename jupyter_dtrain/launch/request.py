@@ -39,6 +39,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
     mpiexec: str | None
     torch_backend: TorchBackend
     settings: Settings
+    store: str
+    """The file that keeps what is known of all runs."""
+    tensorboard: str | None = None
+    """Folder that gets TensorBoard's event files as well."""
 
     @property
     def passing_folders(self) -> list[str]:

@@ -74,6 +74,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    """A whole number above 0."""
+    if not text.strip().isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a whole number above 0")
+    return int(text)
+
+
 def assignment(text: str) -> tuple[str, str]:
     """``NAME=value``."""
     name, equals, value = text.partition("=")

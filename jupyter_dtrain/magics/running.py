@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from IPython.core.getipython import get_ipython
 
+from ..exchange import describe_stacks
 from ..lifecycle import current
-from ..world import count_ranks
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
 
@@ -24,24 +22,7 @@ def stacks_arguments(parser: MagicParser) -> None:
 
 def stacks(args: Parsed) -> None:
     """``%distributed stacks``: ranks that are at the same place are told once."""
-    groups: dict[str, list[int]] = {}
-    for rank, threads in current().stacks(args.ranks).items():
-        groups.setdefault(_describe(threads), []).append(rank)
-    for text, ranks in sorted(groups.items(), key=lambda item: item[1]):
-        print(f"{count_ranks(ranks)}: {text}")
-
-
-def _describe(threads: list[dict[str, Any]] | None) -> str:
-    if threads is None:
-        return "no answer (dead, stopped, or in native code that holds the interpreter lock)"
-    main = threads[0]
-    if main["state"] == "idle":
-        return "idle"
-    lines = []
-    for frame in main["frames"]:
-        function = f" in {frame['function']}" if frame["function"] else ""
-        lines.append(f"\n    {frame['file']}, line {frame['line']}{function}: {frame['source']}")
-    return "running" + "".join(lines)
+    print(describe_stacks(current().stacks(args.ranks)))
 
 
 def auto_arguments(parser: MagicParser) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from . import running, worlds
+from . import running, stored, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -32,5 +32,8 @@ VERBS: tuple[Verb, ...] = (
     Verb("interrupt", "interrupt the running cells on every rank; variables stay", _none, running.interrupt),
     Verb("stacks", "where every rank is now", running.stacks_arguments, running.stacks),
     Verb("list", "all worlds of this user on this machine", _none, worlds.listing),
+    Verb("runs", "the runs that are stored, newest first", stored.runs_arguments, stored.runs),
+    Verb("show", "a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
+    Verb("compare", "two stored runs: their metrics side by side", stored.compare_arguments, stored.compare),
     Verb("auto", "send every plain cell to the ranks, or no longer", running.auto_arguments, running.auto),
 )

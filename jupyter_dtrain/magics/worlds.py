@@ -10,6 +10,7 @@ from IPython.core import display_functions
 from ..failures import BadRequest, NoWorld
 from ..lifecycle import current
 from ..session import Session
+from ..store.tensorboard import check_folder
 from ..view import painter_for_cell
 from ..view.tables import table
 from ..world import TorchBackend
@@ -31,6 +32,7 @@ def start_arguments(parser: MagicParser) -> None:
         help="what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
     )
     parser.add_argument("--mpiexec", metavar="PATH", help="which mpiexec (default: this environment's own)")
+    parser.add_argument("--tensorboard", metavar="DIR", help="write metrics as TensorBoard's event files as well")
 
 
 def start(args: Parsed) -> None:
@@ -43,7 +45,14 @@ def start(args: Parsed) -> None:
         _keep(running, args)
         return
     _mention_others(
-        start_world(args.n, name=args.name, env=dict(args.env), torch_backend=args.torch_backend, mpiexec=args.mpiexec)
+        start_world(
+            args.n,
+            name=args.name,
+            env=dict(args.env),
+            torch_backend=args.torch_backend,
+            mpiexec=args.mpiexec,
+            tensorboard=args.tensorboard,
+        )
     )
 
 
@@ -55,6 +64,7 @@ def _keep(session: Session, args: Parsed) -> None:
         "name": args.name or request.name,
         "env": dict(args.env),
         "torch_backend": args.torch_backend,
+        "tensorboard": args.tensorboard and check_folder(args.tensorboard),
     }
     if any(getattr(request, field) != value for field, value in wanted.items()):
         raise BadRequest(
@@ -72,11 +82,20 @@ def start_world(
     env: dict[str, str] | None = None,
     torch_backend: TorchBackend = "auto",
     mpiexec: str | None = None,
+    tensorboard: str | None = None,
 ) -> Session:
     """Start a world with a progress line."""
     line = ProgressLine()
     try:
-        return Session.start(n, name=name, env=env, torch_backend=torch_backend, mpiexec=mpiexec, progress=line.say)
+        return Session.start(
+            n,
+            name=name,
+            env=env,
+            torch_backend=torch_backend,
+            mpiexec=mpiexec,
+            tensorboard=tensorboard,
+            progress=line.say,
+        )
     finally:
         line.end()
 

@@ -34,6 +34,7 @@ from ..failures import DtrainError
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
+from .keeper import Keeper
 from .processes import (
     become_subreaper,
     describe_descendants,
@@ -94,6 +95,8 @@ class Supervisor:
         self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
+        self._notices: list[str] = []
+        self._keeper = Keeper(request, self._notice)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
 
     # What other threads call.
@@ -117,6 +120,7 @@ class Supervisor:
             case "state":
                 return self._snapshot()
             case "renew":
+                self._keeper.renewed(content)
                 with self._lock:
                     self._lease_end = time.monotonic() + self._request.settings.lease
                     self._last_run = max(self._last_run, int(content.get("last_run", 0)))
@@ -126,6 +130,7 @@ class Supervisor:
                     self._generation += 1
                     return {"status": "ok", "generation": self._generation}
             case "stop":
+                self._keeper.renewed(content)
                 self.end("a client asked for it")
                 return {"status": "ok"}
             case "restart":
@@ -164,12 +169,14 @@ class Supervisor:
                 "last_run": self._last_run,
                 "lease_left": self._lease_end - time.monotonic(),
                 "mpi": self._mpi.version if self._mpi else "",
+                "notices": list(self._notices),
             }
 
     # Everything below runs on the supervisor's thread.
 
     def _run(self) -> None:
         self._start()
+        self._keeper.start()
         while not self.ended.is_set():
             try:
                 task = self._queue.get(timeout=TICK)
@@ -192,6 +199,12 @@ class Supervisor:
             self._waiting.append(event)
         else:
             self._announce(event)
+
+    def _notice(self, words: str) -> None:
+        """Tell the user, also one who is not there yet. Any thread."""
+        with self._lock:
+            self._notices.append(words)
+        self._queue.put(lambda: self._tell("notice", words=words))
 
     def _start(self) -> None:
         self._launches = 0
@@ -318,6 +331,7 @@ class Supervisor:
             self._ranks[number] = msgspec.structs.replace(rank, state="dead", words=words)
             self._generation += 1
             generation = self._generation
+        self._keeper.rank_died(number, words)
         told = msgspec.to_builtins(events)
         self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
@@ -406,6 +420,7 @@ class Supervisor:
     def _restart(self) -> None:
         self._tell("restarting")
         self._clear()
+        self._keeper.ranks_ended("its world was restarted")
         with self._lock:
             self._generation += 1
             self._healable = True
@@ -428,6 +443,7 @@ class Supervisor:
             with contextlib.suppress(Exception):
                 self._tell("ended", words=reason)
             self._tear_down()
+            self._keeper.close(reason)
         finally:
             # Whatever went wrong: without a steward the parent-death signals end what is left.
             for folder in self._request.passing_folders:

@@ -78,6 +78,8 @@ class CellView:
         self._full = False  # the limit was reached: no more text is shown
         self._counted: set[int] = set()  # ranks whose text is only counted, since some of it was left out
         self._news = False  # the notice has not told of everything
+        self.shows_bars = True
+        """Whether loops' bars are shown as text: not where a panel draws them."""
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank and show what can be shown."""
@@ -187,7 +189,7 @@ class CellView:
     def _progress(self, rank: int, bar: Progress, now: float) -> None:
         """Show a loop's bar as the live line; what it said last stays as a line."""
         stream = f"bar-{bar.bar}"
-        if self._full:
+        if self._full or not self.shows_bars:
             return
         if not bar.ended:
             if not self._merger.waiting(rank):

@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def displays(self) -> list[dict[str, Any]]:
-        """The rich outputs as they look now: updates stand in place of what they replace."""
+        """The rich outputs as they look now: updates stand in place of what they replace, empty ones are not seen."""
         shown: list[dict[str, Any]] = []
         by_id: dict[str, dict[str, Any]] = {}
         for message in list(self.messages):
@@ -91,7 +91,7 @@ class Cell:
                 shown.append(content)
                 if display_id is not None:
                     by_id[display_id] = content
-        return shown
+        return [content for content in shown if content["data"]]
 
     @property
     def display_texts(self) -> list[str]:

@@ -99,18 +99,18 @@ def test_the_first_line_does_not_wait_for_the_end_of_its_cell(ranks):
     assert before_end >= 28
 
 
-def test_a_progress_bar_is_one_display_that_moves(ranks):
-    """Rank 0's stands for all; in the end the full bar is left."""
+def test_progress_is_one_bar_in_the_cells_panel(ranks):
+    """With every rank's part in it; what is left in the end needs no widget."""
     pytest.importorskip("tqdm")
     cell = ranks.ok(
         "%%distributed\nimport time\nfrom tqdm import tqdm\nfor step in tqdm(range(12)): time.sleep(0.1)\nprint('done')"
     )
+    (panel,) = cell.displays
+    (bar,) = panel["data"]["application/vnd.jupyter-dtrain.run+json"]["bars"]
 
-    assert len(cell.displays) == 1
-    assert cell.displays[0]["metadata"]["dtrain"] == {"rank": 0}
-    assert cell.display_texts[0].startswith("[0] 100%|")
-    assert "12/12" in cell.display_texts[0]
-    assert 2 <= len(cell.of("update_display_data")) <= 12
+    assert "application/vnd.jupyter.widget-view+json" not in panel["data"]
+    assert "ranks 0-2: ok" in panel["data"]["text/plain"]
+    assert [part[:3] for part in bar[2]] == [[rank, 12.0, 12.0] for rank in range(3)]
     assert cell.err == ""
     assert cell.lines == ["[0-2] done"]
 

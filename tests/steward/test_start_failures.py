@@ -133,13 +133,6 @@ def test_a_runtime_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> N
     fails("cannot be made: Not a directory.*JUPYTER_RUNTIME_DIR")
 
 
-def test_a_spool_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
-    """The run-time folder, which was made before, is removed again."""
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file" / "data"))
-    fails("cannot be made: Not a directory.*JUPYTER_DATA_DIR")
-
-
 def test_a_working_directory_that_is_gone(fails, tmp_path, monkeypatch) -> None:
     """The notebook's folder was removed under it."""
     folder = tmp_path / "gone"

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
@@ -18,7 +21,18 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
+LOSSES = ROOT / "examples" / "02_losses.ipynb"
+NOTEBOOKS = [NOTEBOOK, LOSSES]
 PATIENCE = 300
+RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
+
+
+class ThisPython(KernelSpecManager):
+    """Knows one kernel, under every name: the interpreter that runs the tests."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
 def accuracy_in(text):
@@ -28,12 +42,13 @@ def accuracy_in(text):
 
 def test_every_example_is_executed_by_a_test():
     """Whoever adds one adds its test."""
-    assert {path.name for path in (ROOT / "examples").glob("*.ipynb")} == {NOTEBOOK.name}
+    assert {path.name for path in (ROOT / "examples").glob("*.ipynb")} == {path.name for path in NOTEBOOKS}
 
 
-def test_examples_are_kept_without_outputs():
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_examples_are_kept_without_outputs(path):
     """What a newcomer sees is made on their own machine; a diff shows what was changed."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
 
     assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
@@ -74,23 +89,57 @@ def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home):
     assert "Traceback" not in page
 
 
-def test_the_cells_run_unchanged_under_torchrun(tmp_path):
-    """The promise of promises: the code is the user's own, and plain PyTorch."""
-    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+def torchrun(path, folder, change=lambda code: code):
+    """Run the ``%%distributed`` cells of a notebook as a script on two processes."""
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     bodies = [source.partition("\n")[2] for source in cells if source.startswith("%%distributed")]
-    script = tmp_path / "train.py"
-    script.write_text("\n\n".join(bodies), encoding="utf-8")
+    script = folder / "train.py"
+    script.write_text(change("\n\n".join(bodies)), encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
         check=False,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        cwd=tmp_path,
+        cwd=folder,
     )
-
-    assert len(bodies) >= 6
+    assert len(bodies) >= 5
     assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended
+
+
+def test_the_cells_run_unchanged_under_torchrun(tmp_path):
+    """The promise of promises: the code is the user's own, and plain PyTorch."""
+    ended = torchrun(NOTEBOOK, tmp_path)
+
     assert accuracy_in(ended.stdout) > 0.95
     assert ended.stdout.count("parameters identical on all 2 ranks: True") == 2
     assert len(re.findall(r"rank [01] epoch \d+ loss", ended.stdout)) == 20
+
+
+def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, tmp_path):
+    """Both runs learn, are stored and compared; the notebook that is saved has their charts, and no widget."""
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(LOSSES, as_version=4)
+    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}})
+    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
+    client.execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    ends = re.findall(r"from ([0-9.]+) to ([0-9.]+)", str(cells[-5].outputs))
+    charts = [
+        [output for output in cell.outputs if RUN_TYPE in output.get("data", {})]
+        for cell in cells
+        if "train(learning_rate" in cell.source
+    ]
+
+    assert len(ends) == 2
+    assert all(float(last) < 0.8 * float(first) for first, last in ends)
+    assert [len(found) for found in charts] == [1, 1]
+    assert all("image/svg+xml" in found[0].data and "loss" in found[0].data["text/plain"] for found in charts)
+    assert "widget-view" not in str(notebook)
+    assert any("image/svg+xml" in output.get("data", {}) for cell in cells for output in cell.outputs)
+
+
+def test_the_second_example_is_plain_pytorch_too(tmp_path):
+    """Its cells under torchrun, with a few steps."""
+    torchrun(LOSSES, tmp_path, lambda code: code.replace("steps=300", "steps=3"))

@@ -1,0 +1,241 @@
+"""What the user calls a value: the name of the variable at a call, found from the frames of the running call.
+
+``loss.backward()`` names ``loss``; ``accelerator.backward(loss)`` does so too, some frames further out. Every
+instruction is looked at once, with the source that tracebacks use; after that a look-up costs less than a microsecond.
+
+Under failure: a call whose source cannot be read, or whose value has no name, has none; the caller has a word for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import os
+import sysconfig
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+MAX_SITES = 4096
+"""Instructions to remember; a cell that is run again brings new ones."""
+MAX_INDEX = 64
+"""``losses[i]`` is a name of its own for each ``i`` below this."""
+
+_SAME = {"sum", "mean", "float", "double", "half", "bfloat16", "to", "cpu", "cuda"}
+_SAME |= {"squeeze", "reshape", "view", "clone", "contiguous", "requires_grad_"}
+"""Methods of a tensor after which it is still what its name says."""
+_SCALING = ("scale", "scale_loss")
+"""Methods whose first argument is what the result shows, as in ``scaler.scale(loss)``."""
+
+
+class Call(Enum):
+    """How the frame that is looked at came to us."""
+
+    METHOD = 1
+    """It calls a method of the value: ``loss.backward()``."""
+    FUNCTION = 2
+    """It gives the value or values to a function: ``torch.autograd.backward([a, b])``."""
+    THROUGH = 3
+    """It called a library that came to us: ``accelerator.backward(loss)``."""
+    STEP = 4
+    """Somewhere it calls ``step`` of the value: ``optimizer.step()``."""
+    STEP_OF = 5
+    """It calls ``step`` with the value: ``scaler.step(optimizer)``."""
+
+
+class Label(NamedTuple):
+    """A name, or a name and the variable that indexes it: ``losses[task]``."""
+
+    text: str
+    variable: str | None = None
+
+    def read(self, frame: FrameType) -> str:
+        """The name in ``frame``, where the index has a value."""
+        if self.variable is None:
+            return self.text
+        value = frame.f_locals.get(self.variable, frame.f_globals.get(self.variable))
+        if isinstance(value, str) or (type(value) is int and -MAX_INDEX < value < MAX_INDEX):
+            return f"{self.text}[{value}]"
+        return self.text
+
+
+class _Site:
+    """One instruction of the user's code."""
+
+    def __init__(self, labels: Sequence[Label | None], *, spread: bool) -> None:
+        """``spread``: the label is that of a list of values."""
+        self._labels = labels
+        self._spread = spread
+        only = labels[0] if len(labels) == 1 else None
+        self.fixed = (only.text,) if only is not None and only.variable is None else None
+        """The names of a single value, if they are the same each time."""
+
+    def names(self, frame: FrameType, count: int) -> tuple[str | None, ...]:
+        read = [None if label is None else label.read(frame) for label in self._labels]
+        if len(read) == count:
+            return tuple(read)
+        if self._spread and read[0] is not None:
+            return tuple(f"{read[0]}[{index}]" for index in range(count))
+        return (None,) * count
+
+
+_OUTWARD = {Call.METHOD: Call.THROUGH, Call.FUNCTION: Call.THROUGH, Call.STEP_OF: Call.STEP}
+"""What a call is to the code that called it."""
+_NAMELESS = _Site((None,), spread=False)
+
+
+class CallSites:
+    """Names by instruction, for one process. Any thread may ask."""
+
+    def __init__(self) -> None:
+        paths = sysconfig.get_paths()
+        roots = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+        roots |= {str(Path(__file__).parents[1])}
+        self._roots = tuple(f"{root}{os.sep}" for root in roots)
+        self._sites: dict[tuple[int, int, Call], _Site | None] = {}
+        self.known: dict[tuple[int, int], str] = {}
+        """For hurried callers: names of values whose method is called, by the id of the code and the instruction."""
+        # While a code object lives, no other has its id.
+        self._codes: list[CodeType] = []
+
+    def add_library(self, folder: str) -> None:
+        """Code in ``folder`` is not the user's, as that of Python and of installed packages is not."""
+        self._roots = (*self._roots, f"{folder}{os.sep}")
+
+    def forget(self) -> None:
+        """Make room where many cells have run."""
+        if len(self._sites) > MAX_SITES:
+            self.known.clear()
+            self._sites.clear()
+            self._codes.clear()
+
+    def names(self, frame: FrameType | None, call: Call, count: int = 1) -> tuple[str | None, ...] | None:
+        """What the user calls the ``count`` values of the call that ``frame`` has made, or its nearest user code.
+
+        A value without a name is None. None in place of the names: no code of the user's is on this stack.
+        """
+        while frame is not None:
+            key = (id(frame.f_code), frame.f_lasti, call)
+            try:
+                site = self._sites[key]
+            except KeyError:
+                self._codes.append(frame.f_code)
+                site = self._sites[key] = self._look(frame, call)
+                if site is not None and site.fixed and call is Call.METHOD:
+                    self.known[key[:2]] = site.fixed[0]
+            if site is not None:
+                return site.fixed if count == 1 and site.fixed else site.names(frame, count)
+            frame = frame.f_back
+            call = _OUTWARD.get(call, call)
+        return None
+
+    def _look(self, frame: FrameType, call: Call) -> _Site | None:
+        file = frame.f_code.co_filename
+        if not self._is_users(file):
+            return None
+        with contextlib.suppress(Exception):
+            return _site(frame, call)
+        return _NAMELESS
+
+    def _is_users(self, file: str) -> bool:
+        if file.startswith("<"):
+            # A cell, or code that a library has generated: that one has no source.
+            return bool(linecache.getlines(file))
+        return not file.startswith(self._roots) and "-packages" + os.sep not in file
+
+
+def _site(frame: FrameType, call: Call) -> _Site:
+    from executing import Source
+
+    found = Source.executing(frame)
+    if isinstance(found.node, ast.Call):
+        return _read_call(found.node, call)
+    # Code that was rewritten (by torch.compile, say) still has its lines: good enough where they leave no doubt.
+    word = "step" if call in {Call.STEP, Call.STEP_OF} else "backward"
+    line = frame.f_lineno
+    sites = [
+        _read_call(node, call)
+        for node in ast.walk(found.source.tree or ast.Module([], []))
+        if isinstance(node, ast.Call)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        and word in _function_name(node)
+    ]
+    return sites[0] if len(sites) == 1 else _NAMELESS
+
+
+def _read_call(node: ast.Call, call: Call) -> _Site:
+    receiver = _label(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    name = _function_name(node)
+    match call:
+        case Call.METHOD:
+            return _Site((receiver,), spread=False)
+        case Call.FUNCTION:
+            return _read_argument(_argument(node, "tensors"))
+        case Call.THROUGH if "backward" in name:
+            argument = _argument(node, "loss")
+            return _Site((receiver,), spread=False) if argument is None else _read_argument(argument)
+        case Call.STEP if name == "step":
+            return _Site((receiver,), spread=False)
+        case Call.STEP_OF if name == "step":
+            return _read_argument(_argument(node, "optimizer"))
+    return _NAMELESS
+
+
+def _read_argument(node: ast.expr | None) -> _Site:
+    match node:
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            return _Site([_label(element) for element in elements], spread=False)
+        case ast.Call(func=ast.Attribute(attr=method), args=[first, *_]) if method in _SCALING:
+            return _read_argument(first)
+    return _Site((None if node is None else _label(node),), spread=True)
+
+
+def _argument(node: ast.Call, name: str) -> ast.expr | None:
+    if node.args and not isinstance(node.args[0], ast.Starred):
+        return node.args[0]
+    return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
+
+
+def _function_name(node: ast.Call) -> str:
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _label(node: ast.expr) -> Label | None:
+    """What an expression is called. None for one without a name, such as ``model(x).sum()`` or ``a + b``."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.NamedExpr(target=ast.Name(id=name)):
+            return Label(name)
+        case ast.Subscript(value=base, slice=index):
+            return _indexed(_label(base), index)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _label(operand)
+            return None if inner is None else Label(f"-{inner.text}", inner.variable)
+        case ast.BinOp(left=left, op=ast.Div()):
+            return _label(left)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            labels = [label for label in (_label(left), _label(right)) if label is not None]
+            return next((label for label in labels if "loss" in label.text.lower()), labels[0] if labels else None)
+        case ast.Call(func=ast.Attribute(attr=method), args=[first, *_]) if method in _SCALING:
+            return _label(first)
+        case ast.Call(func=ast.Attribute(value=base, attr=method)) if method in _SAME:
+            return _label(base)
+    return None
+
+
+def _indexed(base: Label | None, index: ast.expr) -> Label | None:
+    if base is None or base.variable is not None:
+        return base
+    match index:
+        case ast.Name(id=name):
+            return Label(base.text, name)
+        case ast.Constant(value=value) if isinstance(value, (str, int)):
+            return Label(f"{base.text}[{value}]")
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return Label(f"{base.text}[-{value}]")
+    return base

@@ -1,0 +1,24 @@
+"""Which process it was: an id alone may be another process's by now, its id and time of creation are its own."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+CLOSE = 1.0
+"""Seconds within which two times of creation are the same: they are computed from the machine's start, and waver."""
+
+
+def own_process() -> tuple[int, float]:
+    """The id of this process and when it was created, in seconds since the epoch."""
+    return os.getpid(), psutil.Process().create_time()
+
+
+def still_runs(pid: int, created: float) -> bool:
+    """Whether the process that had this id, and was created then, runs on this machine and is no mere exit status."""
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(process.create_time() - created) < CLOSE
+    except psutil.Error:
+        return False

@@ -1,0 +1,102 @@
+"""The verbs that look back: what was run, how it ended, and two runs side by side. They need no world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core import display_functions
+
+from ..failures import BadRequest, StoreFailed
+from .parsing import MagicParser, Parsed, count
+
+TOLD = 10
+"""Runs that finished while nobody looked which are told one by one."""
+
+_RUN_HELP = "41 or #41, as %%distributed runs shows it, or WORLD/RUN, such as world/3"
+
+
+def runs_arguments(parser: MagicParser) -> None:
+    """Arguments of ``runs``."""
+    parser.add_argument("-n", type=count, default=20, metavar="N", help="how many (default: 20)")
+    parser.add_argument("--world", metavar="NAME", help="only those of the worlds of this name")
+
+
+def runs(args: Parsed) -> None:
+    """``%distributed runs``."""
+    from ..store import Store
+    from ..view.stored import listing
+
+    found = Store.open().runs(args.n, args.world)
+    if found:
+        _publish(listing(found))
+    elif args.world is None:
+        print("No run has been stored yet.")
+    else:
+        print(f"No run of a world named {args.world!r} is stored.")
+
+
+def show_arguments(parser: MagicParser) -> None:
+    """Arguments of ``show``."""
+    parser.add_argument("run_name", metavar="RUN", help=_RUN_HELP)
+
+
+def show(args: Parsed) -> None:
+    """``%distributed show RUN``: as the stored run shows itself."""
+    from ..store import Store
+
+    _publish(Store.open().run(args.run_name)._repr_mimebundle_())
+
+
+def compare_arguments(parser: MagicParser) -> None:
+    """Arguments of ``compare``."""
+    parser.add_argument("first", metavar="A", help=_RUN_HELP)
+    parser.add_argument("second", metavar="B", help="the other one")
+
+
+def compare(args: Parsed) -> None:
+    """``%distributed compare A B``."""
+    from ..store import Store
+    from ..view.stored import comparison, overlay
+
+    store = Store.open()
+    first, second = store.run(args.first), store.run(args.second)
+    if first.id == second.id:
+        raise BadRequest(f"{args.first} and {args.second} are the same run: name two.")
+    _publish(comparison(first, second))
+    try:
+        picture = overlay(first, second)
+    except ImportError:
+        print("To see the curves, install matplotlib: pip install matplotlib")
+        return
+    if picture is not None:
+        _publish({"image/svg+xml": picture, "text/plain": f"<the metrics of #{first.id} and #{second.id}>"})
+    elif first.metrics and second.metrics:
+        print("They have no metric in common, so no curves are drawn.")
+
+
+def tell_finished() -> None:
+    """Say once which runs ended while their notebook was gone. Says nothing where the store cannot be read."""
+    from ..store import Store
+    from ..view.stored import took
+
+    try:
+        store = Store.open()
+        away = store.finished_away()
+        if not away:
+            return
+        for run in away[-TOLD:]:
+            print(
+                f"run #{run.id} (world {run.world!r}) finished while you were away: {run.outcome}, {took(run.elapsed)}"
+            )
+        if len(away) > TOLD:
+            print(f"and {len(away) - TOLD} earlier ones: see %distributed runs")
+        print(f"%distributed show {away[-1].id} shows what it printed and logged.")
+        store.mark_seen(away)
+    except StoreFailed:
+        # The verbs above tell it to whoever asks for runs, and the next world when it starts.
+        return
+
+
+def _publish(data: dict[str, Any]) -> None:
+    publish: Any = display_functions.publish_display_data
+    publish(data)

@@ -1,0 +1,68 @@
+"""What a session has to tell its steward, and what it was told that its user must read.
+
+With each renewal of the lease the steward hears which process drives the world, and which runs were followed to their
+end here: about those nobody has to be told any more. Thread-safe; nothing here fails or waits.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .identity import own_process
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class News:
+    """Between one session and its steward."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        """Whether there is something that the steward should hear before the lease must be renewed."""
+        self._driver = own_process()
+        self._lock = threading.Lock()
+        self._followed: list[dict[str, Any]] = []
+        self._notices: list[str] = []
+        self._shown: set[str] = set()
+
+    # To the steward.
+
+    def ended(self, run: Run) -> None:
+        """``run`` was followed to its end."""
+        outcomes = {str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"}
+        told = {"run": run.number, "interrupted": run.interrupted or bool(run.busy), "ranks": outcomes}
+        with self._lock:
+            self._followed.append(told)
+            self.waiting = True
+
+    def to_tell(self, given_up: Iterable[int] = ()) -> dict[str, Any]:
+        """What goes along with a request. ``given_up``: runs that nobody wants to hear of, since their world ends."""
+        with self._lock:
+            self.waiting = False
+            followed = [*self._followed, *({"run": number} for number in sorted(set(given_up)))]
+            return {"driver": self._driver, "followed": followed}
+
+    def was_told(self, content: dict[str, Any]) -> None:
+        """The steward has ``content``."""
+        with self._lock:
+            self._followed = [told for told in self._followed if told not in content["followed"]]
+
+    # To the user.
+
+    def hear(self, words: str) -> None:
+        """Something that the user must read."""
+        with self._lock:
+            if words not in self._shown:
+                self._shown.add(words)
+                self._notices.append(words)
+
+    def show(self) -> None:
+        """Write what was not shown yet to stderr, which in a notebook is the current cell's."""
+        with self._lock:
+            notices, self._notices = self._notices, []
+        for words in notices:
+            sys.stderr.write(f"[jupyter-dtrain] {words}\n")

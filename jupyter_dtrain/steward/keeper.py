@@ -1,0 +1,133 @@
+"""The thread of the steward that keeps what the ranks say, without any client.
+
+It reads the ranks' spools about twice a second while a run goes on, and hands what is new to the store and, where that
+was asked for, to TensorBoard. The supervisor posts to it and never waits, but for a bounded time when the world ends.
+
+Under failure: what goes wrong with the store is told to the user once; the world does not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..identity import own_process
+from ..launch.request import WorldRequest
+
+if TYPE_CHECKING:
+    from ..store.intake import StoreIntake
+    from ..store.tensorboard import TensorBoardIntake
+    from ..store.writer import StoreWriter
+
+PERIOD = 0.5
+"""Seconds between two looks at the spools of a run that goes on."""
+IDLE_PERIOD = 1.0
+"""Seconds between two looks whether one has begun."""
+PATIENCE = 5.0
+"""Seconds that a world which ends waits for the rest to be stored. What is left then, the next steward stores."""
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Feeds the store. Methods may be called from any thread; none waits but :meth:`close`."""
+
+    def __init__(self, request: WorldRequest, say: Callable[[str], None]) -> None:
+        """``say`` tells the user."""
+        self._request = request
+        self._say = say
+        self._news: queue.SimpleQueue[Callable[[StoreWriter], None]] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._reason = ""
+        self._store: StoreIntake | None = None
+        self._tensorboard: TensorBoardIntake | None = None
+        self._thread = threading.Thread(target=self._run, name="dtrain-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def renewed(self, content: dict[str, Any]) -> None:
+        """A client has renewed the lease, or ends the world: who it is, and which runs it has followed to their end."""
+        from ..store.writer import Told
+
+        for told in msgspec.convert(content.get("followed", []), list[Told]):
+            self._news.put(lambda writer, told=told: writer.tell(told))  # type: ignore[misc]
+        if driver := content.get("driver"):
+            pid, created = int(driver[0]), float(driver[1])
+            self._news.put(lambda writer: writer.set_driver(pid, created))
+
+    def rank_died(self, rank: int, words: str) -> None:
+        """A rank will say nothing more."""
+        self._news.put(lambda writer: writer.rank_died(rank, words))
+
+    def ranks_ended(self, words: str) -> None:
+        """No rank that ran so far will say anything more."""
+        when = time.time()
+        self._news.put(lambda writer: writer.ranks_ended(words, when))
+
+    def close(self, words: str) -> None:
+        """The world has ended: store the rest; returns after at most :data:`PATIENCE` seconds."""
+        self._reason = words
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE)
+
+    # The keeper's thread.
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            pause = 0.0
+            while not self._closing.wait(pause):
+                pause = self._round()
+            self._take_news()
+            assert self._store is not None
+            self._store.close(self._reason)
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+        except Exception as error:  # noqa: BLE001 — the world goes on without it
+            _log.exception("The keeper failed")
+            self._say(f"Runs are not stored any more ({type(error).__name__}: {error}). Cells run all the same.")
+
+    def _begin(self) -> None:
+        from ..store.intake import StoreIntake
+        from ..store.source import SpoolFolder
+        from ..store.tensorboard import UNWANTED, TensorBoardIntake
+        from ..store.writer import SKIPPED, Owner
+
+        request = self._request
+        owner = Owner(
+            request.id, request.name, request.size, socket.gethostname(), request.spool, time.time(), *own_process()
+        )
+        days, source = request.settings.store_days, SpoolFolder(request.spool, SKIPPED)
+        self._store = StoreIntake(Path(request.store), owner, source, days, self._say)
+        if request.tensorboard:
+            folder = Path(request.tensorboard) / request.id
+            self._tensorboard = TensorBoardIntake(folder, SpoolFolder(request.spool, UNWANTED), self._say)
+
+    def _round(self) -> float:
+        """Look once; the seconds until the next look."""
+        assert self._store is not None
+        began = time.monotonic()
+        self._take_news()
+        more = self._store.poll()
+        if self._tensorboard is not None:
+            more |= self._tensorboard.poll()
+        if more:
+            # Never more than half of a core, also when ranks print faster than that.
+            return time.monotonic() - began
+        return PERIOD if self._store.active else IDLE_PERIOD
+
+    def _take_news(self) -> None:
+        assert self._store is not None
+        while not self._news.empty():
+            self._news.get()(self._store.writer)

@@ -1,0 +1,144 @@
+"""Keeps the store written, whatever happens to its file.
+
+One :class:`StoreIntake` lives in each steward. It opens the file, writes its own world's runs, finishes those of worlds
+whose steward was killed on this machine, and removes runs that are older than they are kept.
+
+Under failure: the reason is said once, in words for the user; the file is tried again :data:`RETRY` seconds later, and
+what the spools hold is stored then. No failure reaches the world.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..failures import StoreFailed
+from ..identity import still_runs
+from .schema import explain, open_for_writing, transaction
+from .source import Source, SpoolFolder
+from .writer import SKIPPED, Owner, StoreWriter
+
+RETRY = 2.0
+"""Seconds after which a store that failed is tried again."""
+PRUNED = 20
+"""Old runs that are removed between two polls."""
+
+_log = logging.getLogger(__name__)
+
+
+class StoreIntake:
+    """From a source of events into the store. One thread."""
+
+    def __init__(self, path: Path, owner: Owner, source: Source, days: float, say: Callable[[str], None]) -> None:
+        """``days``: how long runs are kept. ``say``: tells the user."""
+        self._path = path
+        self.writer = StoreWriter(owner, source)
+        self._days = days
+        self._say = say
+        self._said: set[str] = set()
+        self._db: sqlite3.Connection | None = None
+        self._retry_at = 0.0
+        self._orphans: list[StoreWriter] | None = None
+        self._old: list[int] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether a run goes on."""
+        return self.writer.active
+
+    def poll(self) -> bool:
+        """Store what is new; whether there is more at once. Never raises."""
+        if time.monotonic() < self._retry_at:
+            return False
+        return self._guard(self._poll)
+
+    def close(self, words: str) -> None:
+        """The world has ended: store the rest, and let go of the file. Never raises."""
+
+        def closing(db: sqlite3.Connection) -> bool:
+            self.writer.close(db, words)
+            return False
+
+        self._guard(closing)
+        self._disconnect()
+
+    def _guard(self, task: Callable[[sqlite3.Connection], bool]) -> bool:
+        try:
+            return task(self._db if self._db is not None else self._connect())
+        except StoreFailed as error:
+            self._failed(str(error))
+        except (sqlite3.Error, OSError) as error:
+            self._failed(explain(error, self._path))
+        except Exception as error:  # noqa: BLE001 — whatever it is, the world goes on
+            _log.exception("The store failed")
+            self._failed(f"Runs cannot be stored ({type(error).__name__}: {error}). Cells run all the same.")
+        return False
+
+    def _failed(self, words: str) -> None:
+        self._disconnect()
+        self.writer.forget()
+        self._retry_at = time.monotonic() + RETRY
+        if words not in self._said:
+            self._said.add(words)
+            self._say(words)
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+
+    def _connect(self) -> sqlite3.Connection:
+        db = self._db = open_for_writing(self._path)
+        if self._orphans is None:
+            self._orphans = [writer for owner in _orphans(db) if (writer := _adopt(db, owner, self.writer.owner))]
+            limit = time.time() - self._days * 86400
+            self._old = [row[0] for row in db.execute("SELECT id FROM runs WHERE started < ?", (limit,)).fetchall()]
+        return db
+
+    def _poll(self, db: sqlite3.Connection) -> bool:
+        more = self.writer.poll(db)
+        if not more and not self.writer.active:
+            if self._orphans:
+                orphan = self._orphans[-1]
+                if not orphan.poll(db):
+                    orphan.close(db, "its steward was killed")
+                    self._orphans.pop()
+                return True
+            if self._old:
+                self._prune(db)
+                return bool(self._old)
+        return more
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        old, self._old = self._old[:PRUNED], self._old[PRUNED:]
+        with transaction(db):
+            db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in old])
+            if not self._old:
+                db.execute("DELETE FROM worlds WHERE id NOT IN (SELECT world FROM runs) AND ended IS NOT NULL")
+
+
+def _orphans(db: sqlite3.Connection) -> list[Owner]:
+    """The worlds of this machine that ended without their stewards saying so."""
+    rows = db.execute(
+        "SELECT key, name, size, host, spool, started, steward, steward_created FROM worlds "
+        "WHERE ended IS NULL AND host = ?",
+        (socket.gethostname(),),
+    ).fetchall()
+    owners = [Owner(*row) for row in rows]
+    return [owner for owner in owners if not still_runs(owner.steward, owner.steward_created)]
+
+
+def _adopt(db: sqlite3.Connection, owner: Owner, by: Owner) -> StoreWriter | None:
+    """A writer for the world of ``owner``; None where another steward was faster."""
+    with transaction(db):
+        taken = db.execute(
+            "UPDATE worlds SET steward = ?, steward_created = ? WHERE key = ? AND steward = ? AND steward_created = ?",
+            (by.steward, by.steward_created, owner.id, owner.steward, owner.steward_created),
+        ).rowcount
+    return StoreWriter(owner, SpoolFolder(owner.spool, SKIPPED), afterwards=True) if taken else None

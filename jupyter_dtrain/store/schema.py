@@ -1,0 +1,219 @@
+"""The file: where it lies, its tables, and how it is opened.
+
+``PRAGMA user_version`` counts the migrations that a file has seen. They are applied in order, in one transaction, by
+whoever opens an older file for writing. A file of a newer version, or one that is not ours, is not touched.
+
+Several stewards write to one file, each in short transactions; readers never wait for them (WAL). The file is 0600 in
+a folder of mode 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from jupyter_core.paths import jupyter_data_dir
+
+from ..failures import StoreFailed
+
+APPLICATION_ID = 0x6474726E
+"""Tells SQLite files of ours (``PRAGMA application_id``)."""
+BUSY_TIMEOUT = 5.0
+"""Seconds that a writer waits for another one."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE worlds (
+            id INTEGER PRIMARY KEY,
+            key TEXT NOT NULL UNIQUE,  -- the world's own id
+            name TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            host TEXT NOT NULL,
+            spool TEXT NOT NULL,
+            started REAL NOT NULL,
+            ended REAL,
+            words TEXT NOT NULL DEFAULT '',  -- why it ended
+            steward INTEGER NOT NULL,  -- process ids on that host, and when these processes were created
+            steward_created REAL NOT NULL,
+            driver INTEGER,
+            driver_created REAL
+        )""",
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,  -- #41: never given twice
+            world INTEGER NOT NULL REFERENCES worlds ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            source TEXT NOT NULL DEFAULT '',
+            ranks TEXT,  -- JSON; NULL until the lowest of them has begun
+            started REAL NOT NULL,
+            ended REAL,
+            outcome TEXT,  -- NULL while it runs
+            elapsed REAL,
+            seen INTEGER NOT NULL DEFAULT 0,  -- whether somebody was shown how it ended
+            UNIQUE (world, number)
+        )""",
+        """CREATE TABLE parts (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            rank INTEGER NOT NULL,
+            pid INTEGER NOT NULL DEFAULT 0,
+            host TEXT NOT NULL DEFAULT '',
+            spool TEXT NOT NULL DEFAULT '',
+            started REAL,
+            outcome TEXT,
+            elapsed REAL,
+            ended REAL,
+            heard REAL,  -- when it said the last thing
+            words TEXT NOT NULL DEFAULT '',
+            position INTEGER NOT NULL DEFAULT 0,  -- where the source reads on
+            next_seq INTEGER NOT NULL DEFAULT 0,  -- the event that comes next: earlier ones are in
+            bytes INTEGER NOT NULL DEFAULT 0,  -- of text, as printed
+            head INTEGER NOT NULL DEFAULT 0,  -- of which these are stored from the beginning
+            error TEXT,
+            result TEXT,
+            PRIMARY KEY (run, rank)
+        )""",
+        """CREATE TABLE series (
+            id INTEGER PRIMARY KEY,
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            kind TEXT NOT NULL,  -- metric or resource
+            rank INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            UNIQUE (run, kind, rank, name)
+        )""",
+        """CREATE TABLE blocks (
+            series INTEGER NOT NULL REFERENCES series ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            points INTEGER NOT NULL,
+            steps BLOB NOT NULL,  -- little-endian int64, float64, float64, as in events.Series
+            times BLOB NOT NULL,
+            amounts BLOB NOT NULL,
+            PRIMARY KEY (series, number)
+        )""",
+        """CREATE TABLE texts (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            rank INTEGER NOT NULL,
+            number INTEGER NOT NULL,  -- from 0 on for the head; -1 for the tail
+            pieces BLOB NOT NULL,  -- JSON: [[stream, text], ...]
+            PRIMARY KEY (run, rank, number)
+        )""",
+        "CREATE INDEX unseen ON runs (seen, ended)",
+    ),
+)
+"""The statements that bring a file from each version to the next."""
+
+
+def store_file() -> Path:
+    """Where the store is: ``dtrain/runs.sqlite`` among Jupyter's data."""
+    return Path(jupyter_data_dir()) / "dtrain" / "runs.sqlite"
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """A connection to the store, which is made or brought to this version. Transactions are the caller's.
+
+    Raises :class:`StoreFailed`, in words for the user; then the file is as it was.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if path.stat().st_size:
+            with contextlib.closing(_connect(path, "ro")) as db:
+                check(db, path)
+        db = _connect(path, "rw")
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA foreign_keys = ON")
+            _migrate(db, path)
+        except BaseException:
+            db.close()
+            raise
+    except (OSError, sqlite3.Error) as error:
+        raise StoreFailed(explain(error, path)) from error
+    return db
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection | None:
+    """A connection that changes nothing; None where nothing was ever stored. Raises :class:`StoreFailed`."""
+    try:
+        if not path.exists() or not path.stat().st_size:
+            return None
+        try:
+            db = _connect(path, "ro")
+            version = check(db, path)
+        except sqlite3.OperationalError:
+            # WAL needs a file beside this one, which a read-only folder does not take. Nobody writes there, either.
+            wal = path.with_name(path.name + "-wal")
+            if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
+                raise
+            db = _connect(path, "ro&immutable=1")
+            version = check(db, path)
+        if version < len(MIGRATIONS):
+            db.close()
+            if not version:
+                return None
+            open_for_writing(path).close()
+            db = _connect(path, "ro")
+    except (OSError, sqlite3.Error) as error:
+        raise StoreFailed(explain(error, path)) from error
+    return db
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, and alone among writers."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+
+
+def check(db: sqlite3.Connection, path: Path) -> int:
+    """The version of the file, 0 for an empty one. Raises :class:`StoreFailed` for one that is not for us."""
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    owner: int = db.execute("PRAGMA application_id").fetchone()[0]
+    if owner != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise StoreFailed(
+            f"{path} is another program's SQLite file: runs are not stored. Move it away, and a new store begins."
+        )
+    if version > len(MIGRATIONS):
+        raise StoreFailed(
+            f"The store {path} was written by a newer jupyter-dtrain (version {version} of the store; this one knows "
+            f"{len(MIGRATIONS)}): it is left as it is, and runs are not stored. Update jupyter-dtrain, or move the "
+            f"file away."
+        )
+    return version
+
+
+def explain(error: Exception, path: Path) -> str:
+    """What is wrong with the store, and what to do."""
+    words = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    if isinstance(error, sqlite3.DatabaseError) and any(part in words for part in ("not a database", "malformed")):
+        return (
+            f"The store {path} is damaged ({words}): it is left as it is, and runs are not stored. Move it away, and a "
+            f"new one begins."
+        )
+    return f"The store {path} cannot be used ({words}): runs are not stored until it can. Cells run all the same."
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    # The keeper's thread opens, uses and closes its connection; a reader's is used within one call.
+    return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    if check(db, path) == len(MIGRATIONS):
+        return
+    with transaction(db):
+        # Another steward may have been faster.
+        for statements in MIGRATIONS[check(db, path) :]:
+            for statement in statements:
+                db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

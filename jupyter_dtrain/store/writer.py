@@ -1,0 +1,484 @@
+"""Folds the events of one world's runs into the tables.
+
+A poll asks the source for what is new and writes it in one transaction, together with where the source reads on. So
+every event counts once, whatever happens between two polls; events that come twice, from any source, are told by
+their numbers. What is kept in memory is a copy of what the file says, and is read again after any failure.
+
+A run has ended when all its ranks have. A rank has by its ``Finished`` event. One that will never write it has ended
+as ``lost``: its process is gone, or the world. Where the log of a rank ends early though the rank goes on (its disk
+is full), the client that ran the cell tells how it ended, or else the rank's next run shows that it did.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started
+from . import pieces
+from .columns import ColumnWriter, Fresh
+from .schema import transaction
+from .source import Read, Source
+
+MAX_JSON = 64 << 10
+"""Bytes of an error or a result."""
+MAX_SOURCE = 1 << 20
+"""Characters of a cell."""
+SKIPPED = ("display", "clear_output", "progress", "dropped")
+"""Types of events that stay in the spool alone."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The world whose runs these are."""
+
+    id: str
+    name: str
+    size: int
+    host: str
+    spool: str
+    started: float
+    steward: int
+    steward_created: float
+    """Process id of its steward on ``host``, and when that was created."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a client tells of a run that it has followed to its end."""
+
+    run: int
+    interrupted: bool = False
+    ranks: dict[str, Outcome] = {}
+    """The outcomes of ranks that have said so themselves."""
+
+
+class _Gone(NamedTuple):
+    """All ranks of the world have ended: runs that began ``before`` that get nothing more."""
+
+    before: float
+    words: str
+    dead: dict[int, str]
+
+
+class _Part:
+    """One rank of a run."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.host = ""
+        self.spool = ""
+        self.started: float | None = None
+        self.outcome: Outcome | None = None
+        self.elapsed: float | None = None
+        self.ended: float | None = None
+        self.heard: float | None = None
+        self.words = ""
+        self.position = 0
+        self.next_seq = 0
+        self.bytes = 0
+        self.head = 0
+        self.tail = pieces.Tail()
+
+    def finish(self, outcome: Outcome, words: str, ended: float, elapsed: float) -> None:
+        self.outcome, self.words, self.ended, self.elapsed = outcome, words, ended, elapsed
+
+
+_COLUMNS = (
+    "pid",
+    "host",
+    "spool",
+    "started",
+    "outcome",
+    "elapsed",
+    "ended",
+    "heard",
+    "words",
+    "position",
+    "next_seq",
+    "bytes",
+    "head",
+)
+_SET_PART = (
+    f"INSERT INTO parts (run, rank, {', '.join(_COLUMNS)}) VALUES (?, ?{', ?' * len(_COLUMNS)}) "  # noqa: S608 — names of ours
+    f"ON CONFLICT (run, rank) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS)}"
+)
+
+
+class _Run:
+    """A run that has not ended."""
+
+    def __init__(self, row: int, started: float, ranks: list[int] | None) -> None:
+        self.row = row
+        self.started = started
+        self.ranks = ranks
+        self.parts: dict[int, _Part] = {}
+        self.told: Told | None = None
+
+    def part(self, rank: int) -> _Part:
+        return self.parts.setdefault(rank, _Part())
+
+    @property
+    def expected(self) -> list[int]:
+        return self.ranks if self.ranks is not None else sorted(self.parts)
+
+
+class StoreWriter:
+    """Writes what one world says. One thread; the connection comes with each call."""
+
+    def __init__(self, owner: Owner, source: Source, *, afterwards: bool = False) -> None:
+        """``afterwards``: the world ended before now, nobody knows when."""
+        self.owner = owner
+        self._afterwards = afterwards
+        self._source = source
+        self._world: int | None = None
+        """The row of the world, once it has one."""
+        self._known: set[int] = set()
+        """The numbers of all runs that have a row."""
+        self._active: dict[int, _Run] | None = None
+        """What the file says of runs that have not ended; None: it must be asked."""
+        self._newest: dict[int, int] = {}
+        """The newest run that each rank had begun when that was last looked at."""
+        self._columns = ColumnWriter()
+        self._told: dict[int, Told] = {}
+        self._dead: dict[int, str] = {}
+        self._gone: list[_Gone] = []
+        self._driver: tuple[int | None, float | None] = (None, None)
+        self._news = False
+        """Whether something was told that is not in the file yet."""
+
+    # What is told.
+
+    def tell(self, told: Told) -> None:
+        """A client has followed a run to its end."""
+        self._told[told.run] = told
+        self._news = True
+
+    def set_driver(self, pid: int, created: float) -> None:
+        """The process of the client that runs cells, and when that was created."""
+        if self._driver != (pid, created):
+            self._driver = (pid, created)
+            self._news = True
+
+    def rank_died(self, rank: int, words: str) -> None:
+        """A rank will say nothing more."""
+        self._dead[rank] = words
+        self._news = True
+
+    def ranks_ended(self, words: str, when: float) -> None:
+        """No rank that ran at ``when`` will say anything more; there may be new ones."""
+        self._gone.append(_Gone(when, words, self._dead))
+        self._dead = {}
+        self._news = True
+
+    # What is done.
+
+    @property
+    def active(self) -> bool:
+        """Whether a run goes on."""
+        return bool(self._active)
+
+    def forget(self) -> None:
+        """Something failed: ask the file what it holds."""
+        self._active = None
+        self._news = True
+        self._columns.forget()
+
+    def poll(self, db: sqlite3.Connection) -> bool:
+        """Store what is new; whether there is more of it. Raises :class:`sqlite3.Error` and :class:`OSError`."""
+        try:
+            active = self._active if self._active is not None else self._load(db)
+            read = list(self._read(active))
+            if not read and not self._news and not self._over(active):
+                return False
+            behind = {(number, rank) for number, rank, found in read if found.more}
+            with transaction(db):
+                self._write(db, active, read, behind)
+        except BaseException:
+            self.forget()
+            raise
+        for number, rank, _ in read:
+            self._newest[rank] = max(number, self._newest.get(rank, 0))
+        self._told = {number: told for number, told in self._told.items() if number in active}
+        self._news = bool(behind) and self._news
+        if not behind:
+            self._gone.clear()
+        return bool(behind)
+
+    def close(self, db: sqlite3.Connection, words: str) -> None:
+        """The world has ended, because of ``words``: what has not finished is lost. Raises as :meth:`poll`."""
+        while self.poll(db):
+            pass
+        self.ranks_ended(words, math.inf)
+        self.poll(db)
+        if self._world is not None:
+            db.execute("UPDATE worlds SET ended = ?, words = ? WHERE id = ?", (time.time(), words, self._world))
+
+    def _over(self, active: dict[int, _Run]) -> bool:
+        """Whether a rank of an active run has ended without a word."""
+        return any(
+            part.outcome is None and (rank in self._dead or self._newest.get(rank, 0) > number)
+            for number, run in active.items()
+            for rank, part in run.parts.items()
+        )
+
+    def _load(self, db: sqlite3.Connection) -> dict[int, _Run]:
+        active: dict[int, _Run] = {}
+        self._world, self._known, self._newest = None, set(), {}
+        row = db.execute("SELECT id FROM worlds WHERE key = ?", (self.owner.id,)).fetchone()
+        if row is not None:
+            self._world = row[0]
+            rows = db.execute("SELECT id, number, started, ranks, outcome FROM runs WHERE world = ?", row).fetchall()
+            self._known = {number for _, number, *_ in rows}
+            for run, number, started, ranks, outcome in rows:
+                if outcome is None:
+                    active[number] = self._load_run(db, run, started, ranks)
+            query = "SELECT rank, max(number) FROM parts JOIN runs ON runs.id = parts.run WHERE world = ? GROUP BY rank"
+            self._newest = dict(db.execute(query, row).fetchall())
+        self._active = active
+        return active
+
+    def _load_run(self, db: sqlite3.Connection, row: int, started: float, ranks: str | None) -> _Run:
+        run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=list[int]))
+        query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — names of ours
+        for rank, *values in db.execute(query, (row,)).fetchall():
+            part = run.part(rank)
+            for name, value in zip(_COLUMNS, values, strict=True):
+                setattr(part, name, value)
+            tail = db.execute(
+                "SELECT pieces FROM texts WHERE run = ? AND rank = ? AND number = -1", (row, rank)
+            ).fetchone()
+            part.tail = pieces.Tail(pieces.unpack(tail[0]) if tail else ())
+        return run
+
+    def _read(self, active: dict[int, _Run]) -> Iterator[tuple[int, int, Read]]:
+        found = self._source.runs()
+        for number in sorted((found - self._known) | set(active)):
+            run = active.get(number)
+            for rank in self._source.ranks(number):
+                part = run.parts.get(rank) if run is not None else None
+                if part is not None and part.outcome is not None:
+                    continue
+                read = self._source.read(number, rank, part.position if part is not None else 0)
+                if read.events or read.more or (part is not None and read.position != part.position):
+                    yield number, rank, read
+
+    def _write(
+        self,
+        db: sqlite3.Connection,
+        active: dict[int, _Run],
+        read: list[tuple[int, int, Read]],
+        behind: set[tuple[int, int]],
+    ) -> None:
+        """``behind``: ranks, of runs, of which there is more to read."""
+        for number, rank, found in read:
+            run = active.get(number)
+            if run is None:
+                if not found.events:
+                    continue
+                run = active[number] = self._begin(db, number, found.events[0].time)
+            self._apply(db, run, rank, found)
+        if self._news and self._world is not None:
+            db.execute("UPDATE worlds SET driver = ?, driver_created = ? WHERE id = ?", (*self._driver, self._world))
+            self._take_told(db, active)
+        for number, run in list(active.items()):
+            self._settle(db, number, run, behind)
+            if run.expected and all(run.part(rank).outcome is not None for rank in run.expected):
+                self._end(db, run)
+                del active[number]
+
+    def _begin(self, db: sqlite3.Connection, number: int, when: float) -> _Run:
+        owner = self.owner
+        if self._world is None:
+            self._world = db.execute(
+                "INSERT INTO worlds (key, name, size, host, spool, started, steward, steward_created, driver, "
+                "driver_created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    owner.id,
+                    owner.name,
+                    owner.size,
+                    owner.host,
+                    owner.spool,
+                    owner.started,
+                    owner.steward,
+                    owner.steward_created,
+                    *self._driver,
+                ),
+            ).lastrowid
+        row = db.execute(
+            "INSERT INTO runs (world, number, started) VALUES (?, ?, ?)", (self._world, number, when)
+        ).lastrowid
+        assert row is not None
+        self._known.add(number)
+        return _Run(row, when, None)
+
+    def _apply(self, db: sqlite3.Connection, run: _Run, rank: int, read: Read) -> None:
+        part = run.part(rank)
+        fresh = Fresh()
+        head: list[pieces.Piece] = []
+        before = part.bytes
+        for event in read.events:
+            if event.seq < part.next_seq:
+                continue
+            part.next_seq, part.heard = event.seq + 1, event.time
+            match event.body:
+                case Output(stream, text):
+                    _add_text(part, head, stream, text)
+                case Metrics(series):
+                    for one in series:
+                        fresh.add("metric", one)
+                case Sample() as sample:
+                    fresh.add_sample(sample, event.time)
+                case _:
+                    self._apply_rare(db, run, rank, event)
+        part.position = read.position
+        self._write_text(db, run, rank, head, changed=part.bytes > before)
+        self._columns.write(db, run.row, rank, fresh)
+        self._write_part(db, run, rank)
+
+    def _apply_rare(self, db: sqlite3.Connection, run: _Run, rank: int, event: Event) -> None:
+        part = run.part(rank)
+        match event.body:
+            case Started() as started:
+                part.pid, part.host, part.spool, part.started = started.pid, started.host, started.spool, event.time
+                if started.ranks:
+                    run.ranks = started.ranks
+                    db.execute(
+                        "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?) WHERE id = ?",
+                        (started.source[:MAX_SOURCE], _json(started.ranks), event.time, run.row),
+                    )
+            case Error() as error:
+                self._write_part(db, run, rank)
+                db.execute(
+                    "UPDATE parts SET error = ? WHERE run = ? AND rank = ?", (_json(_bounded(error)), run.row, rank)
+                )
+            case Result() as result:
+                self._write_part(db, run, rank)
+                text = _json(_bounded_result(result))
+                db.execute("UPDATE parts SET result = ? WHERE run = ? AND rank = ?", (text, run.row, rank))
+            case Finished(outcome, elapsed, words):
+                part.finish(outcome, words, event.time, elapsed)
+
+    def _write_part(self, db: sqlite3.Connection, run: _Run, rank: int) -> None:
+        part = run.part(rank)
+        db.execute(_SET_PART, (run.row, rank, *(getattr(part, name) for name in _COLUMNS)))
+
+    def _write_text(
+        self, db: sqlite3.Connection, run: _Run, rank: int, head: list[pieces.Piece], *, changed: bool
+    ) -> None:
+        if head:
+            last = db.execute(
+                "SELECT number, pieces FROM texts WHERE run = ? AND rank = ? AND number >= 0 "
+                "ORDER BY number DESC LIMIT 1",
+                (run.row, rank),
+            ).fetchone()
+            number, stored = (-1, b"") if last is None else last
+            if last is not None and len(stored) < pieces.CHUNK:
+                earlier = pieces.unpack(stored)
+                for stream, text in head:
+                    pieces.append(earlier, stream, text)
+                head = earlier
+            else:
+                number += 1
+            self._set_text(db, run, rank, number, head)
+        if changed and (tail := run.part(rank).tail.trimmed()):
+            self._set_text(db, run, rank, -1, tail)
+
+    def _set_text(self, db: sqlite3.Connection, run: _Run, rank: int, number: int, text: list[pieces.Piece]) -> None:
+        db.execute(
+            "INSERT INTO texts (run, rank, number, pieces) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (run, rank, number) DO UPDATE SET pieces = excluded.pieces",
+            (run.row, rank, number, pieces.pack(text)),
+        )
+
+    def _take_told(self, db: sqlite3.Connection, active: dict[int, _Run]) -> None:
+        for number, told in self._told.items():
+            # A run without a row never reached a rank, or none that could log it.
+            db.execute("UPDATE runs SET seen = 1 WHERE world = ? AND number = ?", (self._world, number))
+            if number in active:
+                active[number].told = told
+            elif told.interrupted:
+                db.execute(
+                    "UPDATE runs SET outcome = 'interrupted' WHERE world = ? AND number = ?", (self._world, number)
+                )
+
+    def _settle(self, db: sqlite3.Connection, number: int, run: _Run, behind: set[tuple[int, int]]) -> None:
+        """End the ranks of ``run`` that will say nothing more."""
+        told = run.told.ranks if run.told is not None else {}
+        if run.ranks is None and told:
+            run.ranks = sorted(int(rank) for rank in told)
+        for rank in run.expected:
+            part = run.part(rank)
+            if part.outcome is not None or (number, rank) in behind:
+                continue
+            outcome: Outcome = "lost"
+            if (own := told.get(str(rank))) is not None:
+                outcome, words = own, "its log is not whole: it could not be written"
+            elif (gone := next((gone for gone in self._gone if run.started < gone.before), None)) is not None:
+                words = gone.dead.get(rank) or f"rank {rank} is lost: {gone.words}"
+            elif rank in self._dead:
+                words = self._dead[rank]
+            elif self._newest.get(rank, 0) > number:
+                words = "its log ends before the cell did: it could not be written"
+            else:
+                continue
+            began = part.started or run.started
+            ended = part.heard or began if self._afterwards else time.time()
+            part.finish(outcome, words, ended, ended - began)
+            self._write_part(db, run, rank)
+
+    def _end(self, db: sqlite3.Connection, run: _Run) -> None:
+        parts = [run.part(rank) for rank in run.expected]
+        outcomes = {part.outcome for part in parts}
+        outcome = next((worst for worst in ("lost", "interrupted", "error") if worst in outcomes), "ok")
+        if run.told is not None and run.told.interrupted:
+            outcome = "interrupted"
+        db.execute(
+            "UPDATE runs SET outcome = ?, ended = ?, elapsed = ?, ranks = ? WHERE id = ?",
+            (
+                outcome,
+                max(part.ended or 0.0 for part in parts),
+                max(part.elapsed or 0.0 for part in parts),
+                _json(run.expected),
+                run.row,
+            ),
+        )
+        self._columns.ended(run.row)
+
+
+def _add_text(part: _Part, head: list[pieces.Piece], stream: str, text: str) -> None:
+    part.bytes += pieces.size(text)
+    if part.head < pieces.HEAD:
+        first, text = pieces.cut(text, pieces.HEAD - part.head)
+        part.head += pieces.size(first)
+        if text:
+            part.head = pieces.HEAD  # a character of several bytes may have left a gap
+        pieces.append(head, stream, first)
+    if text:
+        part.tail.add(stream, text)
+
+
+def _bounded(error: Error) -> Error:
+    if len(_json(error)) <= MAX_JSON:
+        return error
+    return Error(
+        error.ename[:1000],
+        error.evalue[:20_000],
+        error.frames[-20:] if len(_json(error.frames[-20:])) < MAX_JSON // 2 else [],
+        syntax=error.syntax[:1000] if error.syntax is not None else None,
+        left_out=error.left_out + len(error.members),
+    )
+
+
+def _bounded_result(result: Result) -> Result:
+    if len(_json(result)) <= MAX_JSON:
+        return result
+    text = str(result.data.get("text/plain", ""))[: MAX_JSON // 4]
+    return Result({"text/plain": text}, execution_count=result.execution_count)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,279 @@
+"""A run as the front end draws it: one JSON document, live and in a saved notebook.
+
+:class:`Picture` is what is to be drawn, as plain data; :func:`document` makes a document of bounded size from it. Few
+series are carried as they are, thinned; many as their mean, lowest and highest value, with the values that each rank
+had last and the ranks that are farthest from the others. ``labextension/src/document.ts`` reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from jupyter_dtrain.events import Outcome, Progress, Sample
+from jupyter_dtrain.metrics import Columns
+
+from .history import thinned
+
+VERSION: Final = 1
+"""Of the document."""
+
+MIME: Final = "application/vnd.jupyter-dtrain.run+json"
+
+SAVED_BYTES: Final = 190_000
+"""What a document in a saved notebook takes at most, as JSON."""
+
+MOST_METRICS: Final = 60
+"""Metrics in one document; the others are counted."""
+
+_LONGEST: Final = 1000  # points of one series
+_ENOUGH: Final = 100  # points with which a line is still worth being drawn for each rank
+_BUCKETS: Final = 300  # points of a mean
+_FARTHEST: Final = 3  # ranks whose own lines are drawn beside the mean
+_BAD: Final = 40  # points of a metric that are no numbers
+_POINT: Final = 10.7  # bytes of a step and a value: two float32 as base64
+_TEXT: Final = 200  # characters of words about a rank
+
+RankState = Literal["idle", "waiting", "running", "ok", "error", "interrupted", "lost"]
+"""What the front end shows of a rank; the last four are outcomes."""
+
+
+@dataclass
+class Picture:
+    """What is known of a run, by rank."""
+
+    run: int
+    size: int
+    """Ranks in the world."""
+    ranks: Sequence[int]
+    """Those that run the cell."""
+    outcome: Outcome | Literal["running"]
+    elapsed: float
+    """Seconds."""
+    metrics: Mapping[str, Mapping[int, Columns]]
+    states: Mapping[int, RankState]
+    """A rank that is not named runs while the run does; afterwards it is lost."""
+    samples: Mapping[int, Sample] = field(default_factory=dict)
+    progress: Mapping[int, Sequence[Progress]] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    words: Mapping[int, str] = field(default_factory=dict)
+    """What happened to ranks that were lost."""
+    pace: Mapping[int, float] = field(default_factory=dict)
+    """Seconds that a step takes."""
+    steps: Mapping[int, int] = field(default_factory=dict)
+    """The newest step."""
+    left_out: int = 0
+    """Metrics that are not among ``metrics``."""
+
+
+class Band(NamedTuple):
+    """One metric over all ranks: columns of equal length."""
+
+    steps: array[float]
+    mean: array[float]
+    low: array[float]
+    high: array[float]
+
+
+def is_main(name: str) -> bool:
+    """Whether a metric is shown before others: not the learning rate and the like."""
+    return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
+
+
+def in_order(names: Mapping[str, Any]) -> list[str]:
+    """The names of metrics: losses first, then what else is logged, then learning rates and speeds."""
+    return sorted(names, key=lambda name: (not is_main(name), "loss" not in name.lower()))
+
+
+def status(picture: Picture) -> dict[str, Any]:
+    """The document without its metrics: what changes all the time."""
+    nodes = list(dict.fromkeys(picture.hosts.get(rank, "") for rank in picture.ranks))
+    ranks = []
+    for rank in picture.ranks:
+        sample = picture.samples.get(rank)
+        gpu = sample.gpu if sample is not None else None
+        row: list[Any] = [
+            rank,
+            nodes.index(picture.hosts.get(rank, "")),
+            picture.states.get(rank, "running" if picture.outcome == "running" else "lost"),
+            picture.steps.get(rank, sample.step if sample is not None else None),
+            None if sample is None else sample.rss,
+            None if sample is None else _short(sample.cpu),
+            None if gpu is None else _short(gpu.utilisation),
+            None if gpu is None else gpu.used,
+            None if gpu is None else gpu.total,
+            _short(picture.pace.get(rank)),
+        ]
+        while row[-1] is None:
+            row.pop()
+        ranks.append(row)
+    bars: dict[int, list[Any]] = {}
+    for rank in picture.ranks:
+        for bar in picture.progress.get(rank, ()):
+            whole = bars.setdefault(bar.bar, [bar.bar, bar.name[:_TEXT], []])
+            whole[2].append([rank, _short(bar.done), _short(bar.total), _short(bar.rate), int(bar.ended)])
+    return {
+        "version": VERSION,
+        "run": picture.run,
+        "size": picture.size,
+        "outcome": picture.outcome,
+        "elapsed": round(picture.elapsed, 2),
+        "nodes": nodes,
+        "ranks": ranks,
+        "words": {str(rank): words[:_TEXT] for rank, words in picture.words.items()},
+        "bars": [bars[number] for number in sorted(bars)][-8:],
+    }
+
+
+def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
+    """All of ``picture``, thinned until it takes at most ``limit`` bytes as JSON."""
+    found = status(picture)
+    names = in_order(picture.metrics)
+    room = limit - len(json.dumps(found)) - 200
+    kept = names[: max(1, min(MOST_METRICS, room // 2000))]
+    for _ in range(6):
+        found["metrics"] = _metrics({name: picture.metrics[name] for name in kept}, room)
+        found["left_out"] = picture.left_out + len(names) - len(kept)
+        if len(json.dumps(found, separators=(",", ":"))) <= limit:
+            return found
+        room = room * 2 // 3
+        kept = kept[: max(1, len(kept) * 3 // 4)]
+    found["metrics"], found["left_out"] = [], picture.left_out + len(names)
+    return found
+
+
+def band_of(series: Mapping[int, Columns], buckets: int = _BUCKETS) -> Band:
+    """The mean, lowest and highest value of all ranks: at every step, or of ``buckets`` stretches of many steps."""
+    steps = sorted({step for columns in series.values() for step in columns.steps})
+    found = Band(array("d"), array("d"), array("d"), array("d"))
+    if not steps:
+        return found
+    if len(steps) <= buckets:
+        place = {step: index for index, step in enumerate(steps)}
+        where: Sequence[float] = steps
+    else:
+        width = (steps[-1] - steps[0]) / buckets
+        place = {step: min(buckets - 1, int((step - steps[0]) / width)) for step in steps}
+        where = [steps[0] + (index + 0.5) * width for index in range(buckets)]
+    sums, counts = [0.0] * len(where), [0] * len(where)
+    low, high = [math.inf] * len(where), [-math.inf] * len(where)
+    for columns in series.values():
+        for step, value in zip(columns.steps, columns.values, strict=True):
+            if value - value != 0:
+                continue
+            index = place[step]
+            sums[index] += value
+            counts[index] += 1
+            low[index] = min(low[index], value)
+            high[index] = max(high[index], value)
+    for index, count in enumerate(counts):
+        if count:
+            found.steps.append(where[index])
+            found.mean.append(sums[index] / count)
+            found.low.append(low[index])
+            found.high.append(high[index])
+    return found
+
+
+def _metrics(metrics: Mapping[str, Mapping[int, Columns]], room: float) -> list[dict[str, Any]]:
+    series = sum(len(ranks) for ranks in metrics.values())
+    room -= len(metrics) * 4 * _BUCKETS * _POINT / 2  # for bands
+    points = int((room / max(1, series) - 40) / _POINT)
+    if points >= _ENOUGH or not any(len(c.values) > points for ranks in metrics.values() for c in ranks.values()):
+        return [_each(name, ranks, min(points, _LONGEST)) for name, ranks in metrics.items()]
+    each = room / max(1, len(metrics)) + 2 * _BUCKETS * _POINT
+    return [_together(name, ranks, each) for name, ranks in metrics.items()]
+
+
+def _each(name: str, ranks: Mapping[int, Columns], points: int) -> dict[str, Any]:
+    """A metric with the points of each rank; the mean of thinned ones would not be that of all."""
+    part: dict[str, Any] = {"name": name, "series": [_line(rank, ranks[rank], points) for rank in sorted(ranks)]}
+    if len(ranks) > 1 and any(len(columns.values) > points for columns in ranks.values()):
+        part["band"] = _packed_band(band_of(ranks, min(_BUCKETS, points)))
+    return part
+
+
+def _together(name: str, ranks: Mapping[int, Columns], room: float) -> dict[str, Any]:
+    """A metric as a band over all ranks."""
+    last = {rank: columns.values[-1] for rank, columns in sorted(ranks.items()) if columns.values}
+    room -= len(last) * _POINT + 400
+    buckets = max(20, min(_BUCKETS, int(room * 0.6 / (2 * _POINT))))
+    band = band_of({rank: thinned(columns, 4 * buckets) for rank, columns in ranks.items()}, buckets)
+    bad = [
+        [rank, step, _kind(value)]
+        for rank, columns in sorted(ranks.items())
+        for step, value in zip(columns.steps, columns.values, strict=True)
+        if value - value != 0
+    ]
+    points = max(10, min(buckets, int(room * 0.3 / _FARTHEST / _POINT)))
+    return {
+        "name": name,
+        "series": [_line(rank, ranks[rank], points) for rank in farthest(last)],
+        "band": _packed_band(band),
+        "last": {"ranks": list(last), "values": _floats(array("d", last.values()))},
+        "bad": bad[:_BAD],
+    }
+
+
+def _packed_band(band: Band) -> dict[str, str]:
+    return {part: _floats(column) for part, column in zip(Band._fields, band, strict=True)}
+
+
+def farthest(last: Mapping[int, float]) -> list[int]:
+    """The ranks whose value is farthest from the median of all; what is no number is farthest of all."""
+    finite = sorted(value for value in last.values() if value - value == 0)
+    middle = finite[len(finite) // 2] if finite else 0.0
+    away = {rank: abs(value - middle) if value - value == 0 else math.inf for rank, value in last.items()}
+    return sorted(sorted(away, key=lambda rank: -away[rank])[:_FARTHEST])
+
+
+def _line(rank: int, columns: Columns, points: int) -> list[Any]:
+    few = thinned(columns, points)
+    return [rank, _steps(few.steps), _floats(few.values)]
+
+
+def _steps(steps: array[int]) -> list[int] | str:
+    """``[first, distance, how many]`` where they are even, else base64."""
+    if (even := even_steps(steps)) is not None:
+        return [even[0], even[1], len(steps)]
+    return _floats(steps)
+
+
+def even_steps(steps: array[int]) -> tuple[int, int] | None:
+    """The first of ``steps`` and their distance, if they have only one."""
+    if not steps:
+        return (0, 1)
+    stride = steps[1] - steps[0] if len(steps) > 1 else 1
+    if stride <= 0 or steps[-1] - steps[0] != stride * (len(steps) - 1):
+        return None
+    return (steps[0], stride) if steps == array("q", range(steps[0], steps[-1] + 1, stride)) else None
+
+
+def _floats(column: Sequence[float]) -> str:
+    return base64.b64encode(little("f", column)).decode()
+
+
+def little(kind: Literal["f", "d"], column: Sequence[float]) -> bytes:
+    """``column`` as little-endian float32 or float64."""
+    import sys
+
+    packed = array(kind, column)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _kind(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits; what is no number is left out, since JSON has none."""
+    if value is None or value - value != 0:
+        return None
+    return float(f"{value:.6g}")

@@ -1,0 +1,127 @@
+"""What a panel knows of its run: the newest state of each rank, and its metrics, thinned.
+
+Bounded whatever comes: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics; the rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.events import Event, Finished, Metrics, Progress, Sample, Started
+from jupyter_dtrain.metrics import Columns, unpack
+
+from .document import Picture, RankState
+from .history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_NAMES: Final = 200
+"""Metrics that are followed; Run.metrics has all."""
+
+POINTS: Final = 1 << 18
+"""Points that are kept, over all series."""
+
+_ROOM: Final = (64, 4000)  # points of one series, at least and at most
+_MARKS: Final = 24  # newest steps of a rank from which its pace is taken
+
+
+class Gathered:
+    """The events of run number ``run`` on ``ranks``, in a world of ``size`` ranks, gathered."""
+
+    def __init__(self, run: int, ranks: Sequence[int], size: int) -> None:
+        self._run = run
+        self._ranks = sorted(ranks)
+        self._size = size
+        self._samples: dict[int, Sample] = {}
+        self._bars: dict[int, dict[int, Progress]] = {}
+        self._hosts: dict[int, str] = {}
+        self._histories: dict[str, dict[int, History]] = {}
+        self._series = 0
+        self._unseen: set[str] = set()
+        self._marks: dict[int, deque[tuple[float, int]]] = {}
+        self._clock: dict[int, str] = {}  # the metric by which a rank's pace is taken
+        self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "waiting")
+        """What each rank does, or how it ended."""
+        self.words: dict[int, str] = {}
+        """What happened to ranks that were lost."""
+
+    @property
+    def has_something(self) -> bool:
+        """Whether there are metrics or progress."""
+        return bool(self._histories) or bool(self._bars)
+
+    def take(self, event: Event) -> list[tuple[str, Columns]] | None:
+        """Take the next event of a rank: the points that came with it by metric, or None if it changes nothing."""
+        rank = event.rank
+        match event.body:
+            case Started() as started:
+                self.states[rank] = "running"
+                self._hosts[rank] = started.host
+            case Metrics() as metrics:
+                points = [(series.name, unpack(series)) for series in metrics.series]
+                return [(name, columns) for name, columns in points if self._take_points(rank, name, columns)]
+            case Sample() as sample:
+                self._samples[rank] = sample
+            case Progress() as bar:
+                self._bars.setdefault(rank, {})[bar.bar] = bar
+            case Finished() as finished:
+                self.states[rank] = finished.outcome
+                if finished.words:
+                    self.words[rank] = finished.words
+            case _:
+                return None
+        return []
+
+    def gone(self, rank: int) -> None:
+        """``rank`` says no more: one that has not said how it ended is lost."""
+        if self.states[rank] in ("waiting", "running"):
+            self.states[rank] = "lost"
+
+    def picture(self, outcome: Any, elapsed: float) -> Picture:
+        """All of it, as it is now."""
+        pace = {}
+        for rank, marks in self._marks.items():
+            (began, first), (ended, last) = marks[0], marks[-1]
+            if last > first and ended > began:
+                pace[rank] = (ended - began) / (last - first)
+        return Picture(
+            self._run,
+            self._size,
+            self._ranks,
+            outcome,
+            elapsed,
+            {name: {rank: one.columns for rank, one in ranks.items()} for name, ranks in self._histories.items()},
+            self.states,
+            self._samples,
+            {rank: [bars[number] for number in sorted(bars)] for rank, bars in self._bars.items()},
+            self._hosts,
+            self.words,
+            pace,
+            {rank: marks[-1][1] for rank, marks in self._marks.items()},
+            len(self._unseen),
+        )
+
+    def _take_points(self, rank: int, name: str, points: Columns) -> bool:
+        if not points.values:
+            return False
+        if name not in self._histories and len(self._histories) >= MOST_NAMES:
+            self._unseen.add(name)
+            return False
+        ranks = self._histories.setdefault(name, {})
+        if rank not in ranks:
+            self._series += 1
+            ranks[rank] = History(self._room)
+            if self._series & (self._series - 1) == 0:  # at 2, 4, 8, … series there is less room for each
+                for others in self._histories.values():
+                    for history in others.values():
+                        history.limit(self._room)
+        ranks[rank].add(points)
+        if self._clock.setdefault(rank, name) == name:
+            self._marks.setdefault(rank, deque(maxlen=_MARKS)).append((points.times[-1], points.steps[-1]))
+        return True
+
+    @property
+    def _room(self) -> int:
+        return max(_ROOM[0], min(_ROOM[1], POINTS // max(1, self._series)))

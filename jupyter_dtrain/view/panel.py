@@ -1,0 +1,275 @@
+"""The panel of one run: a widget above the cell's output while it goes on, its saved form when it has ended.
+
+There is none until there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE` seconds.
+Output that comes earlier goes below a display without content, which the panel fills when its time comes; a run that
+had nothing to show leaves it empty. Points go to the front end at most :data:`PER_SECOND` times a second and thinned
+to :data:`BYTES_PER_SECOND`; what is kept here is bounded too, and a copy of it, about once a second, is what a page
+starts from that comes late. Where no widget can be shown, only the saved form is.
+
+A panel that fails goes quiet: neither the run nor the cell's text suffers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.world import count_ranks
+
+from . import drawing, saved, widget
+from .document import document, even_steps, little, status
+from .gathered import Gathered
+from .history import thinned
+from .pace import DISPLAY, FRONT_END, Pace
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.events import Batch
+    from jupyter_dtrain.run import Run
+
+    from .painter import Painter
+    from .widget import Actions, Link
+
+PATIENCE: Final = 2.0
+"""Seconds after which a run is shown that has neither metrics nor progress."""
+
+PER_SECOND: Final = 6.0
+"""Messages with points, at most."""
+
+BYTES_PER_SECOND: Final = 1_000_000
+"""Of points, about."""
+
+STATUS_PERIOD: Final = 0.5
+"""Seconds between two messages about ranks that have none with points."""
+
+KEEP_PERIOD: Final = 1.0
+"""Seconds between two copies for pages that come late; longer where copying takes more than 3 % of the time."""
+
+KEPT_BYTES: Final = 60_000
+"""Of such a copy."""
+
+_CHUNK: Final = int(BYTES_PER_SECOND / PER_SECOND / 4)  # points of one message
+_SHARE: Final = 0.03
+
+
+class Panel:
+    """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
+
+    ``ranks`` are those that run the cell, in a world of ``size`` ranks; ``run`` is the run's number. ``actions``: what
+    a widget may ask for; None where no widget can be shown. ``display_id`` is that of the panel's display.
+    """
+
+    def __init__(
+        self,
+        painter: Painter,
+        run: int,
+        ranks: Sequence[int],
+        size: int,
+        *,
+        display_id: str,
+        actions: Actions | None = None,
+        pace: Pace = FRONT_END,
+        with_svg: bool = True,
+    ) -> None:
+        self._painter = painter
+        self._display_id = display_id
+        # By this JupyterLab's extension finds the panel again in a page that was reloaded.
+        self._metadata = {"dtrain": {"panel": display_id}}
+        self._actions = actions
+        self._pace = pace
+        self._with_svg = with_svg
+        self._gathered = Gathered(run, ranks, size)
+        self._title = f"Run {run} on {count_ranks(sorted(ranks))}"
+        self._pending: dict[tuple[str, int], Columns] = {}
+        self._sequence = 0
+        self._began: float | None = None
+        self._reserved = False
+        self._over = False
+        self._link: Link | None = None
+        self._loading: threading.Thread | None = None
+        self._maker: Callable[[Actions, bytes], Link] | None = None
+        self._news = False  # the front end has not heard of everything
+        self._stale = True  # nor has the copy
+        self._next_send = 0.0
+        self._next_keep = 0.0
+
+    # What the run says.
+
+    def feed(self, batch: Batch, now: float) -> None:
+        """Take the next events of one rank."""
+        if self._began is None:
+            self._began = now
+        for event in batch.events:
+            points = self._gathered.take(event)
+            if points is None:
+                continue
+            self._news = self._stale = True
+            if self._actions is not None:
+                for name, columns in points:
+                    self._add(name, batch.rank, columns)
+        self.tick(now)
+
+    def idle(self, rank: int, now: float) -> None:
+        """``rank`` says no more."""
+        self._gathered.gone(rank)
+        self._news = self._stale = True
+        self.tick(now)
+
+    def tick(self, now: float) -> float | None:
+        """Send what is due; returns when the next call is wanted, or ``None``."""
+        if self._began is None:
+            self._began = now
+        if self._over or self._actions is None:
+            return None
+        if self._link is None:
+            return self._show(now)
+        if now >= self._next_send and (self._news or self._pending):
+            self._send(now)
+        if now >= self._next_keep and self._stale:
+            self._keep(now)
+        wanted = []
+        if self._news or self._pending:
+            wanted.append(self._next_send)
+        if self._stale:
+            wanted.append(self._next_keep)
+        return min(wanted, default=None)
+
+    def close(self, run: Run, now: float) -> None:
+        """The run ended: replace the widget by what the notebook keeps, or by nothing."""
+        del now
+        self._gathered.states.update(run.outcomes)
+        self._gathered.words.update(run.lost)
+        picture = self._gathered.picture(run.outcome, run.elapsed)
+        if self._link is not None:
+            if self._pending:
+                self._send(time.monotonic())
+            last = {**document(picture, KEPT_BYTES), "seq": self._sequence}
+            self._link.end(_packed(last))
+        self._over = True
+        if self.has_something:
+            self._fill(saved.bundle(picture, with_svg=self._with_svg))
+        elif self._link is not None:
+            self._fill({})
+
+    # Where it is.
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it shows the run while it goes on, or is about to."""
+        return self._actions is not None
+
+    @property
+    def has_something(self) -> bool:
+        """Whether there is anything that is worth keeping."""
+        return self._gathered.has_something
+
+    def reserve(self) -> None:
+        """Keep the panel's place: what is painted from now on is below it."""
+        if not self._reserved and not self._over:
+            self._reserved = True
+            self._paint(lambda: self._painter.display({}, self._metadata, self._display_id))
+
+    def _fill(self, data: dict[str, Any]) -> None:
+        if not self._reserved:
+            self._reserved = True
+            self._paint(lambda: self._painter.display(data, self._metadata, self._display_id))
+        else:
+            self._paint(lambda: self._painter.update(data, self._metadata, self._display_id))
+        self._paint(lambda: self._painter.settle(self._display_id))
+
+    def _paint(self, paint: Callable[[], None]) -> None:
+        if self._painter.paced:
+            self._pace.spend(DISPLAY, time.monotonic())
+        paint()
+
+    def _show(self, now: float) -> float | None:
+        """Make the widget once there is something to show and what it needs is imported."""
+        assert self._began is not None
+        assert self._actions is not None
+        if not self.has_something and now < self._began + PATIENCE:
+            return self._began + PATIENCE
+        if self._loading is None:
+            self._loading = threading.Thread(target=self._load, name="dtrain-panel", daemon=True)
+            self._loading.start()
+            return now + 0.02
+        if self._maker is None:
+            if self._loading.is_alive():
+                return now + 0.02
+            self._actions = None  # there are no widgets here
+            return None
+        self._link = self._maker(self._actions, _packed({**self._document(now), "seq": self._sequence}))
+        self._pending.clear()
+        self._fill(
+            {
+                widget.VIEW: self._link.view,
+                "text/plain": f"{self._title} is shown here while it goes on.",
+            }
+        )
+        self._next_send, self._next_keep = now + 1 / PER_SECOND, now + KEEP_PERIOD
+        self._news = self._stale = False
+        return None
+
+    def _load(self) -> None:
+        self._maker = widget.load()
+        if self._maker is not None:
+            drawing.prepare()  # it would take half a second of the cell's end
+
+    # What it says.
+
+    def _add(self, name: str, rank: int, points: Columns) -> None:
+        """Points that the front end gets with the next message."""
+        waiting = self._pending.setdefault((name, rank), Columns.empty())
+        waiting.steps.extend(points.steps)
+        waiting.times.extend(points.times)
+        waiting.values.extend(points.values)
+        if len(waiting.values) > _CHUNK:
+            self._pending[name, rank] = thinned(waiting, _CHUNK // 2)
+
+    def _send(self, now: float) -> None:
+        assert self._link is not None
+        picture = self._gathered.picture("running", now - (self._began or now))
+        header: dict[str, Any] = {"type": "news", "seq": self._sequence, "status": status(picture)}
+        size = len(header["status"]["ranks"]) * 60
+        buffers: list[bytes] = []
+        if self._pending:
+            points = sum(len(columns.values) for columns in self._pending.values())
+            share = min(1.0, _CHUNK / points)
+            values, steps = array("f"), array("d")
+            names: dict[str, int] = {}
+            series = []
+            for (name, rank), columns in self._pending.items():
+                few = thinned(columns, max(2, int(len(columns.values) * share)))
+                even = even_steps(few.steps)
+                index = names.setdefault(name, len(names))
+                series.append([index, rank, len(few.values), *(even or ())])
+                values.extend(array("f", few.values))
+                if even is None:
+                    steps.extend(array("d", few.steps))
+            header |= {"names": list(names), "series": series}
+            buffers = [little("f", values), little("d", steps)]
+            size += sum(map(len, buffers)) + 20 * len(series)
+            self._pending.clear()
+            self._sequence += 1
+        self._link.send(header, buffers)
+        self._news = False
+        self._next_send = now + max(1 / PER_SECOND if buffers else STATUS_PERIOD, size / BYTES_PER_SECOND)
+
+    def _keep(self, now: float) -> None:
+        assert self._link is not None
+        if self._pending:
+            return  # a copy holds what was sent, no more: the next tick sends, then copies
+        began = time.perf_counter()
+        self._link.keep(_packed({**self._document(now), "seq": self._sequence}))
+        self._stale = False
+        self._next_keep = now + max(KEEP_PERIOD, (time.perf_counter() - began) / _SHARE)
+
+    def _document(self, now: float) -> dict[str, Any]:
+        return document(self._gathered.picture("running", now - (self._began or now)), KEPT_BYTES)
+
+
+def _packed(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()

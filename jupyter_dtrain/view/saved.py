@@ -1,0 +1,117 @@
+"""What a notebook keeps of a run: a document that our JupyterLab extension draws, a picture, and text.
+
+Made from plain data, so that a run out of the store looks like one that has just ended. No representation is larger
+than :data:`~jupyter_dtrain.view.document.SAVED_BYTES`. Where matplotlib is missing or fails, there is no picture.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final
+
+from jupyter_dtrain.world import count_ranks
+
+from .document import MIME, Picture, document, in_order
+from .drawing import svg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jupyter_dtrain.events import MimeBundle
+    from jupyter_dtrain.metrics import Columns
+
+_LISTED: Final = 30  # metrics in the text
+_RANKS: Final = 8  # ranks whose values the text tells one by one
+_NAME: Final = 40  # characters of a metric's name in the text
+
+
+def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
+    """All representations of ``picture``, by MIME type."""
+    if not picture.pace:
+        picture.pace = paces(picture.metrics)
+    if not picture.steps:
+        picture.steps = {
+            rank: max(columns.steps[-1], -1)
+            for ranks in picture.metrics.values()
+            for rank, columns in ranks.items()
+            if columns.steps
+        }
+    # Through JSON once: what front ends get is then what a notebook file gives back.
+    data: MimeBundle = {MIME: json.loads(json.dumps(document(picture)))}
+    drawn = svg(picture) if with_svg and picture.metrics else None
+    if drawn is not None:
+        data["image/svg+xml"] = drawn
+    data["text/plain"] = text(picture)
+    return data
+
+
+def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
+    """Seconds that a step took each rank, from the times of its longest metric."""
+    found: dict[int, float] = {}
+    longest: dict[int, int] = {}
+    for ranks in metrics.values():
+        for rank, columns in ranks.items():
+            steps, times = columns.steps, columns.times
+            if len(steps) > max(1, longest.get(rank, 0)) and steps[-1] > steps[0] and times[-1] > times[0]:
+                longest[rank] = len(steps)
+                found[rank] = (times[-1] - times[0]) / (steps[-1] - steps[0])
+    return found
+
+
+def text(picture: Picture) -> str:
+    """The run in a few lines: how it ended, and the last value of each metric on each rank."""
+    ranks = list(picture.ranks)
+    head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {_seconds(picture.elapsed)}"
+    newest = [step for step in picture.steps.values() if step >= 0]
+    if newest:
+        head += f", step {max(newest):,}"
+    if picture.pace:
+        middle = sorted(picture.pace.values())[len(picture.pace) // 2]
+        head += f", {_number(1 / middle)} steps/s"
+    names = in_order(picture.metrics)
+    rows = [_row(name, picture.metrics[name], ranks) for name in names[:_LISTED]]
+    width = max((len(row[0]) for row in rows), default=0)
+    columns = max((len(row) for row in rows), default=0)
+    widths = [max((len(row[index]) for row in rows if index < len(row)), default=0) for index in range(columns)]
+    lines = [head]
+    if len(ranks) <= _RANKS and rows:
+        titles = [f"rank {rank}" for rank in ranks]
+        widths = [width, *(max(len(title), widths[index + 1]) for index, title in enumerate(titles))]
+        rows.insert(0, ["last value", *titles])
+        widths[0] = max(width, len(rows[0][0]))
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(widths[index + 1]) for index, cell in enumerate(row[1:]))]
+        lines.append("  " + "  ".join(cells).rstrip())
+    hidden = len(names) - _LISTED
+    hidden = max(0, hidden) + picture.left_out
+    if hidden:
+        lines.append(f"  and {hidden} more metrics: Run.metrics has them")
+    lines += [words for _, words in sorted(picture.words.items())][:_RANKS]
+    return "\n".join(lines)
+
+
+def _row(name: str, series: Mapping[int, Columns], ranks: list[int]) -> list[str]:
+    last = {rank: series[rank].values[-1] for rank in ranks if rank in series and series[rank].values}
+    name = name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+    if len(ranks) <= _RANKS:
+        return [name, *(_number(last[rank]) if rank in last else "-" for rank in ranks)]
+    finite = {rank: value for rank, value in last.items() if math.isfinite(value)}
+    if not finite:
+        return [name, "no finite value"]
+    mean = sum(finite.values()) / len(finite)
+    low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
+    words = f"mean {_number(mean)}, from {_number(finite[low])} (rank {low}) to {_number(finite[high])} (rank {high})"
+    strange = [rank for rank in last if rank not in finite]
+    return [name, words + (f"; not finite on {count_ranks(strange)}" if strange else "")]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 60:  # noqa: PLR2004 — a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d} min"  # noqa: PLR2004

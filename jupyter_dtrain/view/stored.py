@@ -1,0 +1,241 @@
+"""Runs out of the store, as a person sees them: one run, a list, and two side by side.
+
+:func:`bundle` is what a stored run shows as, in a cell that ends with one and by ``%distributed show``. Everything
+here is bounded, whatever the run has printed or logged, and works without matplotlib but for :func:`overlay`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.world import count_ranks
+
+from .labels import label
+from .tables import table
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.events import MimeBundle
+    from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.store import StoredRun
+
+_SOURCE: Final = 12  # lines of the cell
+_LINES: Final = 10  # last lines of a rank
+_TAILS: Final = 4  # ranks, or groups of ranks that printed alike, whose last lines are shown
+_RANKS: Final = 8  # ranks that get a column each
+_METRICS: Final = 60
+_NAME: Final = 40
+_CELL: Final = 48  # characters of the cell in a list
+_WIDTH: Final = 200  # characters of a printed line
+_CHARTS: Final = 6
+_BUCKETS: Final = 400  # points of a line
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+Series = Mapping[int, "Columns"]
+
+
+def bundle(run: StoredRun) -> MimeBundle:
+    """The run as text and as HTML: the cell, how it ended, the last values of its metrics, the end of its output."""
+    head = (
+        f"Run #{run.id} ({run.world}/{run.number}): {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
+        f"started {moment(run.started)}"
+    )
+    source = run.source.rstrip().splitlines()
+    cell = source[:_SOURCE]
+    if len(source) > _SOURCE:
+        cell.append(f"… {len(source) - _SOURCE} more lines: .source has them")
+    troubles = _troubles(run)
+    metrics = dict(run.metrics)
+    shown = _metrics_table(metrics, run.ranks) if metrics else None
+    tail = _tails(run)
+    text = [head, *(f"    {line}" for line in cell), *troubles]
+    html = [f"<p>{escape(head)}</p><pre>{escape(chr(10).join(cell))}</pre>"]
+    html += [f"<p>{escape(line)}</p>" for line in troubles]
+    if shown is not None:
+        text += ["", shown["text/plain"]]
+        html.append(shown["text/html"])
+    if tail:
+        text += ["", "The end of its output", *tail]
+        html.append(f"<p>The end of its output</p><pre>{escape(chr(10).join(tail))}</pre>")
+    return {"text/plain": "\n".join(text), "text/html": "".join(html)}
+
+
+def listing(runs: Sequence[StoredRun]) -> MimeBundle:
+    """A table of runs."""
+    rows = [
+        [
+            f"#{run.id}",
+            f"{run.world}/{run.number}",
+            len(run.ranks),
+            moment(run.started),
+            run.outcome,
+            took(run.elapsed),
+            _first_line(run.source),
+        ]
+        for run in runs
+    ]
+    return {**table("Stored runs", ["run", "in world", "ranks", "started", "outcome", "took", "cell"], rows)}
+
+
+def comparison(first: StoredRun, second: StoredRun) -> MimeBundle:
+    """A table of the metrics of both runs: the last value (the mean over ranks), and the lowest and highest of all."""
+    both = dict(first.metrics), dict(second.metrics)
+    names = list(dict.fromkeys([*both[0], *both[1]]))
+    rows = []
+    for name in names[:_METRICS]:
+        measured = [_measures(run.get(name, {})) for run in both]
+        rows.append([_short(name), *(_number(value) for pair in zip(*measured, strict=True) for value in pair)])
+    marks = f"#{first.id}", f"#{second.id}"
+    headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
+    caption = "; ".join(
+        f"#{run.id} ({run.world}/{run.number}): {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}"
+        for run in (first, second)
+    )
+    if not rows:
+        return {"text/plain": f"{caption}\nNeither has logged a metric."}
+    if len(names) > _METRICS:
+        caption += f"; {len(names) - _METRICS} more metrics"
+    return {**table(caption, headers, rows)}
+
+
+def overlay(first: StoredRun, second: StoredRun) -> str | None:
+    """The curves of the metrics that both have, as SVG: means over ranks. None when they share no metric.
+
+    Raises :class:`ImportError` where matplotlib is not installed.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    both = dict(first.metrics), dict(second.metrics)
+    names = [name for name in both[0] if name in both[1]][:_CHARTS]
+    if not names:
+        return None
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
+        columns = min(2, len(names))
+        rows = math.ceil(len(names) / columns)
+        figure = Figure(figsize=(4.6 * columns + 0.8, 2.5 * rows + 0.2), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for name, ax in zip(names, axes, strict=False):
+            for run, metrics, colour, style in zip((first, second), both, ("#0072B2", "#D55E00"), "-:", strict=True):
+                steps, means = _mean(metrics[name])
+                mark = "." if len(steps) == 1 else None
+                ax.plot(steps, means, style, color=colour, linewidth=1.4, label=f"#{run.id}", marker=mark)
+            ax.set_title(_short(name).replace("$", r"\$"), fontsize=10, loc="left")
+            ax.set_xlabel("step", fontsize=8)
+            ax.tick_params(labelsize=8)
+            ax.grid(visible=True, linewidth=0.4, alpha=0.5)
+            ax.legend(fontsize=8, frameon=False)
+            for side in ("top", "right"):
+                ax.spines[side].set_visible(False)
+        for ax in axes[len(names) :]:
+            ax.remove()
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
+
+
+def moment(seconds: float) -> str:
+    """A time of day, with its date, by this machine's clock and zone."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def took(seconds: float) -> str:
+    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``."""
+    if seconds < 60:  # noqa: PLR2004 — a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d} h" if hours else f"{minutes}:{rest:02d} min"
+
+
+def _troubles(run: StoredRun) -> list[str]:
+    """What was wrong, once for all ranks that share it."""
+    found: dict[str, list[int]] = {}
+    for rank, error in run.errors.items():
+        found.setdefault(f"{error.ename}: {error.evalue}"[:_WIDTH], []).append(rank)
+    for rank, part in run.parts.items():
+        if part.words:
+            found.setdefault(part.words, []).append(rank)
+    return [f"{count_ranks(sorted(ranks)).capitalize()}: {words}" for words, ranks in found.items()][:_RANKS]
+
+
+def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[str, str]:
+    rows = []
+    several = len(ranks) > _RANKS
+    for name, series in list(metrics.items())[:_METRICS]:
+        points = sum(len(columns.values) for columns in series.values())
+        if several:
+            values: Sequence[float | None] = _measures(series)
+        else:
+            values = [series[rank].values[-1] if rank in series and series[rank].values else None for rank in ranks]
+        rows.append([_short(name), points, *map(_number, values)])
+    caption = "Metrics: " + (
+        "last value (mean over ranks), lowest, highest" if several else "the last value of each rank"
+    )
+    if len(metrics) > _METRICS:
+        caption += f"; {len(metrics) - _METRICS} more: .metrics has them"
+    titles = ["last", "lowest", "highest"] if several else [f"rank {rank}" for rank in ranks]
+    return table(caption, ["metric", "points", *titles], rows)
+
+
+def _measures(series: Series) -> tuple[float | None, float | None, float | None]:
+    """Last (the mean over ranks), lowest and highest finite value."""
+    last = [columns.values[-1] for columns in series.values() if columns.values]
+    finite = [value for columns in series.values() for value in columns.values if value - value == 0]
+    mean = sum(last) / len(last) if last else None
+    return mean, min(finite, default=None), max(finite, default=None)
+
+
+def _mean(series: Series) -> tuple[list[float], list[float]]:
+    """Steps and the mean over all ranks, in at most :data:`_BUCKETS` stretches; NaN where nothing is finite."""
+    every = [
+        (step, value) for columns in series.values() for step, value in zip(columns.steps, columns.values, strict=True)
+    ]
+    first, last = min(step for step, _ in every), max(step for step, _ in every)
+    width = max(1, math.ceil((last - first + 1) / _BUCKETS))
+    sums: dict[int, list[float]] = {}
+    for step, value in every:
+        stretch = sums.setdefault((step - first) // width, [0.0, 0.0])
+        if value - value == 0:
+            stretch[0] += value
+            stretch[1] += 1
+    found = sorted(sums.items())
+    steps = [first + index * width + (width - 1) / 2 for index, _ in found]
+    return steps, [total / count if count else math.nan for _, (total, count) in found]
+
+
+def _tails(run: StoredRun) -> list[str]:
+    """The last lines of each rank; ranks that printed alike are told once."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank in run.parts:
+        lines = [_ANSI.sub("", line)[:_WIDTH] for line in run.tail(rank, _LINES)]
+        if lines:
+            groups.setdefault(tuple(lines), []).append(rank)
+    shown = [label(ranks, run.size) + line for lines, ranks in list(groups.items())[:_TAILS] for line in lines]
+    if len(groups) > _TAILS:
+        hidden = sum(len(ranks) for ranks in list(groups.values())[_TAILS:])
+        shown.append(f"… and {hidden} more ranks: .text(rank) has all")
+    return shown
+
+
+def _first_line(source: str) -> str:
+    """The first line that is code, or else the first."""
+    lines = [line.strip() for line in source.splitlines() if line.strip()]
+    code = [line for line in lines if not line.startswith("#")]
+    line = (code or lines or [""])[0]
+    return line if len(line) <= _CELL else line[: _CELL - 1] + "…"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,140 @@
+"""The view of a cell: its panel, and below it its output.
+
+A part that fails is left out from then on, and logged; the other goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .cell import CellView
+from .comms import CellWidgets
+from .painter import KernelPainter, TextPainter
+from .panel import Panel
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.events import Batch, MimeBundle
+    from jupyter_dtrain.run import Run
+
+    from .comms import CommRelay
+    from .painter import Painter, StreamName
+    from .protocol import RunView
+    from .widget import Actions
+
+T = TypeVar("T")
+
+_log = logging.getLogger("jupyter_dtrain")
+
+
+def view_of_cell(painter: Painter, run: Run, actions: Actions, relay: CommRelay, **options: Any) -> RunView:
+    """The view of ``run`` for the cell that ``painter`` paints to; ``options`` are those of :class:`CellView`.
+
+    ``relay``: of the session, for widgets that ranks make.
+    """
+    notebook = isinstance(painter, KernelPainter)
+    panel = Panel(
+        painter,
+        run.number,
+        run.ranks,
+        run.size,
+        display_id=f"dtrain-{uuid.uuid4().hex[:12]}-panel",
+        actions=actions if notebook else None,
+        with_svg=not isinstance(painter, TextPainter),
+    )
+    below = _Below(painter, panel.reserve) if notebook else painter
+    widgets = CellWidgets(relay, painter) if isinstance(painter, KernelPainter) else None
+    cell = CellView(below, run.ranks, run.size, widgets=widgets, **options)
+    return PanelAndCell(panel, cell, painter_is_live=notebook)
+
+
+class PanelAndCell:
+    """Both views of one run; a :class:`~jupyter_dtrain.view.protocol.RunView`."""
+
+    def __init__(self, panel: Panel, cell: CellView, *, painter_is_live: bool) -> None:
+        self._panel: Panel | None = panel
+        self._cell: CellView | None = cell
+        self._above = painter_is_live
+
+    def feed(self, batch: Batch, now: float) -> None:
+        """Take the next events of one rank."""
+        self._tell(lambda view: view.feed(batch, now))
+
+    def idle(self, rank: int, now: float) -> None:
+        """``rank`` says no more."""
+        self._tell(lambda view: view.idle(rank, now))
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; when the next call is wanted."""
+        wanted = self._tell(lambda view: view.tick(now))
+        return min((time for time in wanted if time is not None), default=None)
+
+    def close(self, run: Run, now: float) -> None:
+        """The run has ended."""
+        panel = self._panel
+        if panel is not None and self._above and panel.has_something:
+            self._on_panel(lambda view: view.reserve())
+        elif panel is not None and self._above:
+            self._on_panel(lambda view: view.close(run, now))
+            self._panel = None
+        if self._cell is not None:
+            self._on_cell(lambda view: view.close(run, now))
+        self._on_panel(lambda view: view.close(run, now))
+
+    def _tell(self, tell: Callable[[RunView], T]) -> list[T | None]:
+        if self._cell is not None:
+            self._cell.shows_bars = self._panel is None or not self._panel.is_live
+        # The panel first: it takes its place before the cell's output takes it.
+        return [self._on_panel(tell), self._on_cell(tell)]
+
+    def _on_panel(self, tell: Callable[[Panel], T]) -> T | None:
+        if self._panel is None:
+            return None
+        try:
+            return tell(self._panel)
+        except Exception:  # noqa: BLE001 — whatever it is, the run goes on, and so does the other part
+            _log.exception("The panel of a distributed cell fails; its output is still shown.")
+            self._panel = None
+            return None
+
+    def _on_cell(self, tell: Callable[[CellView], T]) -> T | None:
+        if self._cell is None:
+            return None
+        try:
+            return tell(self._cell)
+        except Exception:  # noqa: BLE001 — whatever it is, the run goes on, and so does the other part
+            _log.exception("The output of a distributed cell can no longer be shown; the run itself goes on.")
+            self._cell = None
+            return None
+
+
+class _Below:
+    """A painter that calls ``first`` before it paints anything."""
+
+    def __init__(self, painter: Painter, first: Callable[[], None]) -> None:
+        self._painter = painter
+        self._first = first
+        self.live = painter.live
+        self.paced = painter.paced
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Show text."""
+        self._first()
+        self._painter.stream(name, text)
+
+    def display(
+        self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
+    ) -> None:
+        """Show a rich output."""
+        self._first()
+        self._painter.display(data, metadata, display_id, moving=moving)
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Replace the content of a display."""
+        self._painter.update(data, metadata, display_id)
+
+    def settle(self, display_id: str) -> None:
+        """A display has its last content."""
+        self._painter.settle(display_id)

@@ -1,0 +1,109 @@
+/**
+ * The document that describes a run: what a notebook keeps of it, and what a live widget starts from.
+ *
+ * `jupyter_dtrain/view/document.py` writes it. Numbers of a metric are float32 in base64, little-endian.
+ */
+
+export const MIME = "application/vnd.jupyter-dtrain.run+json";
+
+/** The newest version that is understood. */
+const VERSION = 1;
+
+export type Outcome = "running" | "ok" | "error" | "interrupted" | "lost";
+export type RankState = "idle" | "waiting" | Outcome;
+
+/** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total, seconds per step. */
+export type RankRow = [
+  number,
+  number,
+  RankState,
+  (number | null)?,
+  (number | null)?,
+  (number | null)?,
+  (number | null)?,
+  (number | null)?,
+  (number | null)?,
+  (number | null)?,
+];
+
+/** rank, done, total, per second, whether it has ended. */
+export type BarPart = [number, number | null, number | null, number | null, number];
+
+/** Either base64, or `[first, distance, how many]`. */
+export type Steps = string | [number, number, number];
+
+export interface MetricPart {
+  name: string;
+  series: [number, Steps, string][];
+  /** Over all ranks; there where the series were thinned. */
+  band?: { steps: string; mean: string; low: string; high: string };
+  /** Where not every rank has a series. */
+  last?: { ranks: number[]; values: string };
+  bad?: [number, number, string][];
+}
+
+export interface Status {
+  version: number;
+  run: number;
+  size: number;
+  outcome: Outcome;
+  elapsed: number;
+  nodes: string[];
+  ranks: RankRow[];
+  words: Record<string, string>;
+  bars: [number, string, BarPart[]][];
+}
+
+export interface RunDocument extends Status {
+  metrics: MetricPart[];
+  left_out?: number;
+  seq?: number;
+}
+
+/** A document from what a notebook or a kernel gave. Throws an Error that says what is wrong with it. */
+export function readDocument(data: unknown): RunDocument {
+  if (typeof data !== "object" || data === null) throw new Error("This is no run of jupyter-dtrain.");
+  const found = data as Partial<RunDocument>;
+  if (typeof found.version !== "number" || !Array.isArray(found.ranks) || !Array.isArray(found.metrics)) {
+    throw new Error("This is no run of jupyter-dtrain.");
+  }
+  if (found.version > VERSION) {
+    throw new Error("This run was saved by a newer jupyter-dtrain: update the package to see it.");
+  }
+  return found as RunDocument;
+}
+
+/** The numbers in a base64 text. */
+export function decodeFloats(text: string): Float32Array {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length - (binary.length % 4));
+  for (let index = 0; index < bytes.length; index += 1) bytes[index] = binary.charCodeAt(index);
+  return readFloats(new DataView(bytes.buffer));
+}
+
+/** The steps of a series. */
+export function decodeSteps(steps: Steps): ArrayLike<number> {
+  if (typeof steps === "string") return decodeFloats(steps);
+  return evenSteps(steps[0], steps[1], steps[2]);
+}
+
+/** `count` steps from `first` on. */
+export function evenSteps(first: number, distance: number, count: number): Float64Array {
+  const found = new Float64Array(count);
+  for (let index = 0; index < count; index += 1) found[index] = first + index * distance;
+  return found;
+}
+
+/** The little-endian float32 in a message's buffer. */
+export function readFloats(view: DataView): Float32Array {
+  const found = new Float32Array(view.byteLength >> 2);
+  for (let index = 0; index < found.length; index += 1) found[index] = view.getFloat32(4 * index, true);
+  return found;
+}
+
+/** The little-endian float64 in a message's buffer. */
+export function readDoubles(view: DataView): Float64Array {
+  const found = new Float64Array(view.byteLength >> 3);
+  for (let index = 0; index < found.length; index += 1) found[index] = view.getFloat64(8 * index, true);
+  return found;
+}

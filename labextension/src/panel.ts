@@ -1,0 +1,408 @@
+/** A whole run: summary and buttons, ranks, progress, charts, and what was asked for. The same live and saved. */
+
+import type { Range } from "./arrange";
+import { ProgressBars } from "./bars";
+import { Chart } from "./chart";
+import { h, setAttribute, setText } from "./dom";
+import { median, outliers, slowest } from "./judge";
+import { isMain, type Metric, type RunModel } from "./model";
+import { RankStrip } from "./strip";
+import { onThemeChange, themeOf, type Theme } from "./theme";
+import { clock, count, duration, rankList, rate } from "./words";
+
+export type Question = "interrupt" | "stacks" | "output";
+
+export interface Answer {
+  text: string;
+  /** Characters before `text` that were left out. */
+  cut?: number;
+}
+
+/** What can be asked while a run goes on. A promise that fails says what to do instead. */
+export interface Questions {
+  ask(question: Question, rank?: number): Promise<Answer>;
+}
+
+/** Up to this many ranks have a line of their own from the start. */
+const LINES = 8;
+
+/** Charts that are open from the start. */
+const OPEN = 6;
+
+/** Milliseconds from which a frame counts as slow, and how many times as long nothing is drawn after one. */
+const SLOW = 25;
+const REST = 3;
+
+const OUTCOMES: Record<string, string> = {
+  running: "running",
+  ok: "finished",
+  error: "failed",
+  interrupted: "interrupted",
+  lost: "lost ranks",
+};
+
+export class RunPanel {
+  private summary = h("span", { class: "dtrain-summary" });
+  private badge = h("span", { class: "dtrain-badge" });
+  private interruptButton = h("button", { class: "dtrain-button", type: "button" }, "Interrupt");
+  private stacksButton = h("button", { class: "dtrain-button", type: "button" }, "Stacks");
+  private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
+  private strip: RankStrip;
+  private bars = new ProgressBars();
+  private tools = h("div", { class: "dtrain-tools", hidden: true });
+  private toggles = h("span", { class: "dtrain-toggles" });
+  private reset = h("button", { class: "dtrain-small", type: "button", hidden: true }, "show all steps");
+  private main = h("div", { class: "dtrain-charts" });
+  private side = h("div", { class: "dtrain-charts" });
+  private more = h("details", { class: "dtrain-more", hidden: true }, h("summary", {}), this.side);
+  private drawer = h("div", { class: "dtrain-drawer", hidden: true });
+  private charts = new Map<string, Chart>();
+  private shown = new Set<number>();
+  private touched = false;
+  private smoothing = 0;
+  private range: Range | null = null;
+  private chosen: number | null = null;
+  private pending = 0;
+  private resting = 0;
+  private rested = 0;
+  private theme: Theme;
+  private ends: (() => void)[] = [];
+  private questions: Questions | null = null;
+  private notices = 0;
+
+  constructor(
+    private root: HTMLElement,
+    private model: RunModel,
+  ) {
+    root.classList.add("dtrain-run");
+    this.strip = new RankStrip((rank) => {
+      this.choose(rank);
+    });
+    this.interruptButton.title = "Interrupt the cell on every rank; variables stay";
+    this.stacksButton.title = "Where every rank is now";
+    this.interruptButton.addEventListener("click", () => {
+      void this.interrupt();
+    });
+    this.stacksButton.addEventListener("click", () => {
+      void this.open("Stacks", "stacks");
+    });
+    this.reset.addEventListener("click", () => {
+      this.zoom(null);
+    });
+    this.tools.append(this.toggles, this.slider(), this.reset);
+    root.replaceChildren(
+      h("div", { class: "dtrain-header" }, this.badge, this.summary, this.stacksButton, this.interruptButton),
+      this.notice,
+      this.strip.node,
+      this.bars.node,
+      this.tools,
+      this.main,
+      this.more,
+      this.drawer,
+    );
+    this.theme = themeOf(root);
+    this.more.addEventListener("toggle", () => {
+      this.schedule();
+    });
+    const observer = new ResizeObserver(() => {
+      this.schedule();
+    });
+    observer.observe(root);
+    this.ends = [
+      model.listen(() => {
+        this.scheduleSoon();
+      }),
+      onThemeChange(() => {
+        // The theme's style sheets may be on their way: look now, and again when they must have come.
+        this.schedule();
+        setTimeout(() => {
+          this.schedule();
+        }, 500);
+      }),
+      () => {
+        observer.disconnect();
+      },
+    ];
+    this.setQuestions(null);
+    this.schedule();
+  }
+
+  /** Whom to ask; null when nobody can be asked, then there are no buttons. */
+  setQuestions(questions: Questions | null): void {
+    this.questions = questions;
+    this.interruptButton.hidden = questions === null;
+    this.stacksButton.hidden = questions === null;
+  }
+
+  destroy(): void {
+    cancelAnimationFrame(this.pending);
+    clearTimeout(this.resting);
+    for (const end of this.ends) end();
+    for (const chart of this.charts.values()) chart.destroy();
+    this.root.replaceChildren();
+  }
+
+  /** Draw with the next frame: for what a person does. */
+  private schedule(): void {
+    if (this.pending !== 0) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = 0;
+      const began = performance.now();
+      this.draw();
+      // The next frame comes when this one was painted.
+      requestAnimationFrame(() => {
+        const now = performance.now();
+        this.rested = now + (now - began > SLOW ? REST * (now - began) : 0);
+      });
+    });
+  }
+
+  /** Draw soon: for news, of which there will be more. A page that needs long for it gets time for other things. */
+  private scheduleSoon(): void {
+    if (this.pending !== 0 || this.resting !== 0) return;
+    const wait = this.rested - performance.now();
+    if (wait <= 0) {
+      this.schedule();
+      return;
+    }
+    this.resting = window.setTimeout(() => {
+      this.resting = 0;
+      this.schedule();
+    }, wait);
+  }
+
+  /** Follow the page's theme, which is known once the panel is on the page. */
+  private retheme(): void {
+    const theme = themeOf(this.root);
+    if (theme.text === this.theme.text && theme.dark === this.theme.dark) return;
+    this.theme = theme;
+    for (const chart of this.charts.values()) chart.setTheme(theme);
+    this.toggles.replaceChildren();
+  }
+
+  private draw(): void {
+    const { model } = this;
+    this.retheme();
+    const metrics = model.ordered;
+    if (!this.touched && model.ranks.length <= LINES && this.shown.size !== model.ranks.length) {
+      this.shown = new Set(model.ranks.map((rank) => rank.rank));
+    }
+    const apart = new Map<number, string>();
+    const mains = metrics.filter((metric) => isMain(metric.name));
+    const front = (mains.length > 0 ? mains : metrics).slice(0, OPEN);
+    const lossLike = front.filter((metric) => metric.name.toLowerCase().includes("loss"));
+    for (const metric of lossLike) {
+      for (const [rank, words] of outliers(metric)) apart.set(rank, `${metric.name} ${words}`);
+    }
+    this.tellSummary(metrics);
+    this.strip.update(model, this.chosen, apart);
+    this.bars.update(model);
+    this.tools.hidden = metrics.length === 0;
+    this.reset.hidden = this.range === null;
+    this.drawToggles();
+    const rest = metrics.filter((metric) => !front.includes(metric));
+    this.arrangeCharts(this.main, front);
+    this.more.hidden = rest.length === 0 && model.leftOut === 0;
+    const words = rest.map((metric) => metric.name);
+    const names = words.length > 4 ? `${words.slice(0, 4).join(", ")}, …` : words.join(", ");
+    const left = model.leftOut > 0 ? `; ${count(model.leftOut)} are in Run.metrics only` : "";
+    setText(this.more.firstElementChild!, `${count(rest.length)} more: ${names}${left}`);
+    if (this.more.open) this.arrangeCharts(this.side, rest);
+    const options = { shown: this.shown, smoothing: this.smoothing, range: this.range };
+    const visible = this.more.open ? [...front, ...rest] : front;
+    for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
+  }
+
+  /** The charts of `metrics` in `place`, in their order. */
+  private arrangeCharts(place: HTMLElement, metrics: Metric[]): void {
+    metrics.forEach((metric, index) => {
+      let chart = this.charts.get(metric.name);
+      if (chart === undefined) {
+        chart = new Chart(metric, this.theme, (range) => {
+          this.zoom(range);
+        });
+        this.charts.set(metric.name, chart);
+      }
+      if (place.children[index] !== chart.node) place.insertBefore(chart.node, place.children[index] ?? null);
+    });
+    place.classList.toggle("dtrain-single", metrics.length === 1);
+  }
+
+  private tellSummary(metrics: Metric[]): void {
+    const { model } = this;
+    setText(this.badge, OUTCOMES[model.outcome] ?? model.outcome);
+    this.badge.dataset.outcome = model.outcome;
+    const ranks = model.ranks.map((rank) => rank.rank);
+    const parts = [
+      `Run ${model.run}`,
+      ranks.length === model.size
+        ? `${count(model.size)} rank${model.size === 1 ? "" : "s"}`
+        : `rank ${rankList(ranks)}`,
+      clock(model.elapsed),
+    ];
+    const steps = model.ranks.map((rank) => rank.step).filter((step) => step !== null);
+    if (steps.length > 0) parts.push(`step ${count(Math.max(...steps))}`);
+    const paces = model.ranks.map((rank) => rank.pace).filter((pace) => pace !== null);
+    const speed = (name: string): number | null => {
+      const last = [...(metrics.find((metric) => metric.name === name)?.last.values() ?? [])];
+      const finite = last.filter((value) => Number.isFinite(value));
+      return finite.length > 0 ? finite.reduce((sum, value) => sum + value, 0) / finite.length : null;
+    };
+    const own = speed("steps/s");
+    const pace = paces.length > 0 ? median(paces) : own === null ? null : 1 / own;
+    if (pace !== null && pace > 0) parts.push(`${rate(own ?? 1 / pace)} steps/s`, `${duration(pace)}/step`);
+    const samples = speed("samples/s");
+    if (samples !== null) parts.push(`${rate(samples)} samples/s`);
+    const slow = slowest(model.ranks);
+    if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
+    setText(this.summary, parts.join(" · "));
+  }
+
+  private drawToggles(): void {
+    const { model, theme } = this;
+    if (model.ranks.length < 2) {
+      this.toggles.replaceChildren();
+      return;
+    }
+    const many = model.ranks.length > 16;
+    const ranks = many ? [...this.shown].sort((one, other) => one - other) : model.ranks.map((rank) => rank.rank);
+    const key = ranks.join();
+    if (this.toggles.dataset.ranks !== key || this.toggles.childElementCount === 0) {
+      this.toggles.dataset.ranks = key;
+      const swatch = (name: string, colour: string): HTMLElement => {
+        const mark = h("span", { class: `dtrain-swatch dtrain-swatch-${name}` });
+        mark.style.background = colour;
+        return mark;
+      };
+      const legend = h(
+        "span",
+        { class: "dtrain-legend" },
+        swatch("mean", theme.mean),
+        "mean ",
+        swatch("band", theme.band),
+        "lowest to highest",
+      );
+      const buttons = ranks.map((rank) => {
+        const dot = swatch("rank", theme.rank(rank));
+        const button = h(
+          "button",
+          { class: "dtrain-small", type: "button", "data-rank": String(rank) },
+          dot,
+          String(rank),
+        );
+        button.title = `the line of rank ${rank}`;
+        button.addEventListener("click", () => {
+          this.toggle(rank);
+        });
+        return button;
+      });
+      const hint = many && ranks.length === 0 ? ["choose a rank above to see its line"] : [];
+      this.toggles.replaceChildren(legend, ...buttons, ...hint);
+    }
+    for (const button of this.toggles.querySelectorAll("button")) {
+      setAttribute(button, "aria-pressed", String(this.shown.has(Number(button.dataset.rank))));
+    }
+  }
+
+  private toggle(rank: number): void {
+    this.touched = true;
+    if (!this.shown.delete(rank)) this.shown.add(rank);
+    this.shown = new Set(this.shown);
+    this.schedule();
+  }
+
+  private zoom(range: Range | null): void {
+    this.range = range;
+    this.schedule();
+  }
+
+  private slider(): HTMLElement {
+    const input = h("input", { type: "range", "aria-label": "smoothing" });
+    input.min = "0";
+    input.max = "0.99";
+    input.step = "0.01";
+    input.value = "0";
+    input.addEventListener("input", () => {
+      this.smoothing = Number(input.value);
+      this.schedule();
+    });
+    return h("label", { class: "dtrain-smoothing" }, "smoothing", input);
+  }
+
+  /** A rank was chosen: its line is shown, and its output where that can be asked for. */
+  private choose(rank: number): void {
+    if (this.chosen === rank) {
+      this.closeDrawer();
+      return;
+    }
+    this.chosen = rank;
+    if (!this.shown.has(rank)) this.toggle(rank);
+    this.schedule();
+    if (this.questions !== null) void this.open(`Output of rank ${rank}`, "output", rank);
+  }
+
+  private closeDrawer(): void {
+    this.chosen = null;
+    this.drawer.hidden = true;
+    this.schedule();
+  }
+
+  private async interrupt(): Promise<void> {
+    if (this.questions === null) return;
+    this.interruptButton.disabled = true;
+    try {
+      await this.questions.ask("interrupt");
+      this.say("Interrupted. The ranks stop as soon as they can.");
+    } catch (error) {
+      this.say((error as Error).message);
+    } finally {
+      this.interruptButton.disabled = false;
+    }
+  }
+
+  /** Ask for a text and show it below. */
+  private async open(title: string, question: Question, rank?: number): Promise<void> {
+    if (this.questions === null) return;
+    let answer: Answer;
+    const close = h("button", { class: "dtrain-small", type: "button" }, "close");
+    close.addEventListener("click", () => {
+      this.closeDrawer();
+    });
+    try {
+      answer = await this.questions.ask(question, rank);
+    } catch (error) {
+      this.say((error as Error).message);
+      return;
+    }
+    const again = h("button", { class: "dtrain-small", type: "button" }, "refresh");
+    again.addEventListener("click", () => {
+      void this.open(title, question, rank);
+    });
+    const text = h("pre", { tabIndex: 0 }, plain(answer.text === "" ? "(nothing so far)" : answer.text));
+    const cut = answer.cut !== undefined && answer.cut > 0 ? ` · its end; Run.text(${rank ?? 0}) has all` : "";
+    this.drawer.replaceChildren(h("div", { class: "dtrain-drawer-head" }, title + cut, again, close), text);
+    this.drawer.hidden = false;
+    text.scrollTop = text.scrollHeight;
+  }
+
+  /** Say something for some seconds. */
+  private say(words: string): void {
+    setText(this.notice, words);
+    this.notice.hidden = false;
+    this.notices += 1;
+    const mine = this.notices;
+    setTimeout(() => {
+      if (mine === this.notices) this.notice.hidden = true;
+    }, 12_000);
+  }
+}
+
+/** Text as a terminal leaves it: without colours, and lines that were redrawn as they were last. */
+export function plain(text: string): string {
+  return text
+    .replace(/\u001b\[[0-9;?]*[A-Za-z]/g, "") // eslint-disable-line no-control-regex
+    .replace(/\r\n/g, "\n")
+    .split("\n")
+    .map((line) => (line.includes("\r") ? (line.replace(/\r+$/, "").split("\r").pop() ?? "") : line))
+    .join("\n");
+}

@@ -1,0 +1,43 @@
+/** JupyterLab's side: draws the run that a notebook keeps, without a kernel and also where it is not trusted. */
+
+import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
+import { Widget } from "@lumino/widgets";
+import { MIME, readDocument } from "./document";
+import { RunModel } from "./model";
+import { RunPanel } from "./panel";
+
+class RunRenderer extends Widget implements IRenderMime.IRenderer {
+  private run = new RunModel();
+  private panel: RunPanel | null = null;
+
+  renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    try {
+      this.run.load(readDocument(model.data[MIME]));
+      this.panel ??= new RunPanel(this.node, this.run);
+    } catch (error) {
+      this.panel?.destroy();
+      this.panel = null;
+      this.node.textContent = (error as Error).message;
+    }
+    return Promise.resolve();
+  }
+
+  override dispose(): void {
+    this.panel?.destroy();
+    super.dispose();
+  }
+}
+
+const extension: IRenderMime.IExtension = {
+  id: "jupyter-dtrain:run",
+  rendererFactory: {
+    // Text goes into the page as text, numbers as lines: nothing in a document can act.
+    safe: true,
+    mimeTypes: [MIME],
+    createRenderer: () => new RunRenderer(),
+  },
+  rank: 0,
+  dataType: "json",
+};
+
+export default extension;

@@ -1,0 +1,199 @@
+/**
+ * The ranks: what each does, by colour and by shape, where it is, what it takes.
+ *
+ * Few ranks are tiles with numbers, more are small tiles, many are squares whose colour is a measure of choice. Ranks
+ * of several hosts are grouped. One tab stop; arrow keys move among ranks.
+ */
+
+import type { RankState } from "./document";
+import { h, icon, setAttribute, setText } from "./dom";
+import { slowest } from "./judge";
+import type { Rank, RunModel } from "./model";
+import { heat } from "./theme";
+import { bytes, count, duration } from "./words";
+
+const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
+  waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
+  idle: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8", false, "idle"],
+  running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
+  ok: ["M1.8 6.4L4.8 9.4L10.4 2.8", false, "done"],
+  error: ["M2.2 2.2L9.8 9.8M9.8 2.2L2.2 9.8", false, "error"],
+  interrupted: ["M2.2 2.2H9.8V9.8H2.2Z", true, "interrupted"],
+  lost: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "lost"],
+};
+
+/** Up to this many ranks each gets a tile with numbers; up to the second, a small tile. */
+const FEW = 12;
+const SOME = 48;
+
+type Measure = "pace" | "memory" | "utilisation";
+const MEASURES: Record<Measure, [words: string, value: (rank: Rank) => number | null]> = {
+  pace: ["time per step", (rank) => rank.pace],
+  memory: ["memory", (rank) => memoryOf(rank)?.used ?? null],
+  utilisation: ["utilisation", (rank) => useOf(rank)],
+};
+
+interface Tile {
+  button: HTMLButtonElement;
+  mark: HTMLElement;
+  state: HTMLElement;
+  line: HTMLElement;
+  use: HTMLElement;
+  bar: HTMLElement;
+  shown: RankState | null;
+}
+
+export class RankStrip {
+  readonly node = h("div", { class: "dtrain-strip", role: "group", "aria-label": "Ranks" });
+  private tiles = new Map<number, Tile>();
+  private layout = "";
+  private measure: Measure = "pace";
+
+  constructor(private choose: (rank: number) => void) {
+    this.node.addEventListener("keydown", (event) => {
+      this.move(event);
+    });
+  }
+
+  /** Show the ranks as they are; `chosen` is the one whose output is open, `apart` those that differ from the rest. */
+  update(model: RunModel, chosen: number | null, apart: ReadonlyMap<number, string>): void {
+    const size = model.ranks.length;
+    const kind = size <= FEW ? "few" : size <= SOME ? "some" : "many";
+    const layout = `${kind}:${model.nodes.join("|")}:${model.ranks.map((rank) => `${rank.rank}@${rank.node}`).join()}`;
+    if (layout !== this.layout) this.build(model, kind, layout);
+    const slow = slowest(model.ranks);
+    const longest = Math.max(...model.ranks.map((rank) => rank.pace ?? 0));
+    const values = model.ranks.map(MEASURES[this.measure][1]);
+    const known = values.filter((value) => value !== null);
+    const low = Math.min(...known);
+    const high = Math.max(...known);
+    model.ranks.forEach((rank, index) => {
+      const tile = this.tiles.get(rank.rank)!;
+      const [path, filled, words] = SHAPES[rank.state];
+      if (tile.shown !== rank.state) {
+        tile.shown = rank.state;
+        tile.mark.replaceChildren(icon(path, filled));
+        tile.button.dataset.state = rank.state;
+        setText(tile.state, words);
+      }
+      const isSlow = slow?.rank === rank.rank;
+      const differs = apart.get(rank.rank);
+      tile.button.classList.toggle("dtrain-slow", isSlow);
+      tile.button.classList.toggle("dtrain-apart", differs !== undefined);
+      setAttribute(tile.button, "aria-pressed", String(chosen === rank.rank));
+      const step = rank.step === null ? "" : `step ${count(rank.step)}`;
+      const pace = rank.pace === null ? "" : `${duration(rank.pace)}/step`;
+      const memory = memoryOf(rank);
+      const use = useOf(rank);
+      if (kind === "few") {
+        setText(tile.line, [step, pace].filter((part) => part !== "").join(" · "));
+        const held = memory === null ? "" : bytes(memory.used);
+        const share = use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`;
+        setText(tile.use, [held, share].filter((part) => part !== "").join(" · "));
+      }
+      if (kind === "many") {
+        const value = values[index] ?? null;
+        const share = value === null || high <= low ? null : (value - low) / (high - low);
+        tile.button.style.setProperty("--dtrain-heat", share === null ? "transparent" : heat(share));
+      } else {
+        const share = longest > 0 && rank.pace !== null ? rank.pace / longest : 0;
+        tile.bar.style.width = `${(100 * share).toFixed(1)}%`;
+      }
+      const title = [
+        `rank ${rank.rank}: ${words}`,
+        step,
+        pace,
+        isSlow ? `${(100 * slow.more).toFixed(0)} % slower than the others` : "",
+        memory === null ? "" : `${bytes(memory.used)}${memory.total === null ? "" : ` of ${bytes(memory.total)}`}`,
+        use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`,
+        differs ?? "",
+        rank.words,
+      ];
+      const told = title.filter((part) => part !== "").join(", ");
+      setAttribute(tile.button, "title", told);
+      setAttribute(tile.button, "aria-label", told);
+    });
+  }
+
+  private build(model: RunModel, kind: string, layout: string): void {
+    this.layout = layout;
+    this.tiles.clear();
+    this.node.className = `dtrain-strip dtrain-strip-${kind}`;
+    const groups = model.nodes.map((host, node) => {
+      const members = model.ranks.filter((rank) => rank.node === node);
+      const group = h("div", { class: "dtrain-node" });
+      if (model.nodes.length > 1) {
+        const known = host === "" ? "not started" : host;
+        group.append(h("span", { class: "dtrain-host", title: known }, known));
+      }
+      const cells = h("div", { class: "dtrain-tiles" });
+      for (const rank of members) cells.append(this.tile(rank.rank, kind));
+      group.append(cells);
+      return group;
+    });
+    this.node.replaceChildren(...groups);
+    if (kind === "many") this.node.append(this.chooser());
+    const first = this.tiles.values().next().value;
+    if (first !== undefined) first.button.tabIndex = 0;
+  }
+
+  private tile(rank: number, kind: string): HTMLButtonElement {
+    const mark = h("span", { class: "dtrain-mark" });
+    const state = h("span", { class: "dtrain-state" });
+    const line = h("span", { class: "dtrain-line" });
+    const use = h("span", { class: "dtrain-line" });
+    const bar = h("span", { class: "dtrain-pace-bar" });
+    const button = h("button", { class: "dtrain-tile", type: "button", tabIndex: -1, "data-rank": String(rank) });
+    const name = h("span", { class: "dtrain-name" }, kind === "few" ? `rank ${rank}` : String(rank));
+    if (kind === "many") button.append(mark);
+    else if (kind === "some") button.append(h("span", { class: "dtrain-head" }, mark, name), bar);
+    else button.append(h("span", { class: "dtrain-head" }, mark, name, state), line, use, bar);
+    button.addEventListener("click", () => {
+      this.choose(rank);
+    });
+    this.tiles.set(rank, { button, mark, state, line, use, bar, shown: null });
+    return button;
+  }
+
+  private chooser(): HTMLElement {
+    const select = h("select", { "aria-label": "What the colour of a rank shows" });
+    for (const [value, [words]] of Object.entries(MEASURES)) {
+      const option = h("option", {}, words);
+      option.value = value;
+      select.append(option);
+    }
+    select.value = this.measure;
+    select.addEventListener("change", () => {
+      this.measure = select.value as Measure;
+    });
+    const scale = h("span", { class: "dtrain-scale", "aria-hidden": "true" });
+    scale.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(heat).join()})`;
+    return h("label", { class: "dtrain-chooser" }, "colour: ", select, " low ", scale, " high");
+  }
+
+  private move(event: KeyboardEvent): void {
+    const buttons = [...this.tiles.values()].map((tile) => tile.button);
+    const at = buttons.indexOf(event.target as HTMLButtonElement);
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    let next = -1;
+    if (at < 0) return;
+    if (step !== undefined) next = (at + step + buttons.length) % buttons.length;
+    else if (event.key === "Home") next = 0;
+    else if (event.key === "End") next = buttons.length - 1;
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    buttons[at]!.tabIndex = -1;
+    buttons[next]!.tabIndex = 0;
+    buttons[next]!.focus();
+  }
+}
+
+function memoryOf(rank: Rank): { used: number; total: number | null } | null {
+  if (rank.gpu !== null) return { used: rank.gpu.used, total: rank.gpu.total };
+  return rank.memory === null ? null : { used: rank.memory, total: null };
+}
+
+function useOf(rank: Rank): number | null {
+  return rank.gpu !== null ? rank.gpu.utilisation : rank.cpu;
+}

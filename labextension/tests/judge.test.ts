@@ -1,0 +1,56 @@
+import { describe, expect, it } from "vitest";
+import { outliers, slowest } from "../src/judge";
+import { Metric, type Rank } from "../src/model";
+
+function metric(...last: number[]): Metric {
+  const found = new Metric("loss");
+  last.forEach((value, rank) => {
+    for (let step = 0; step < 40; step += 1) {
+      found.column(rank, 1000).append([step], [value + 0.01 * Math.sin(step * (rank + 3))]);
+    }
+  });
+  return found;
+}
+
+describe("a rank that leaves the others", () => {
+  it("is named", () => {
+    expect([...outliers(metric(1, 1.01, 5, 0.99))]).toEqual([[2, "is above the others"]]);
+    expect([...outliers(metric(1, 1.01, 1, 0.99, -2))]).toEqual([[4, "is below the others"]]);
+  });
+
+  it("is named when it is no number", () => {
+    expect([...outliers(metric(1, NaN, 1, 1))]).toEqual([[1, "is no number"]]);
+  });
+
+  it("is not seen where there is only noise, or nobody to compare with", () => {
+    expect(outliers(metric(1, 1.002, 0.999, 1.001)).size).toBe(0);
+    expect(outliers(metric(1, 5)).size).toBe(0);
+    expect(outliers(metric(NaN, NaN, NaN)).size).toBe(0);
+    expect(outliers(metric(1, 2, 3, 4, 5, 6)).size).toBe(0);
+  });
+});
+
+describe("the slowest rank", () => {
+  const ranks = (...paces: (number | null)[]): Rank[] =>
+    paces.map((pace, rank) => ({
+      rank,
+      node: 0,
+      state: "running",
+      step: 1,
+      memory: null,
+      cpu: null,
+      gpu: null,
+      pace,
+      words: "",
+    }));
+
+  it("is marked with how much longer it takes", () => {
+    expect(slowest(ranks(0.01, 0.01, 0.02, 0.01))).toEqual({ rank: 2, more: 1 });
+  });
+
+  it("is not marked where all are about as fast, or not known", () => {
+    expect(slowest(ranks(0.01, 0.0105, 0.0101))).toBeNull();
+    expect(slowest(ranks(0.01))).toBeNull();
+    expect(slowest(ranks(null, null))).toBeNull();
+  });
+});

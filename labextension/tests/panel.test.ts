@@ -1,0 +1,136 @@
+import { afterEach, describe, expect, it, vi } from "vitest";
+import type { RankRow, RunDocument } from "../src/document";
+import { RunModel } from "../src/model";
+import { plain, RunPanel, type Question } from "../src/panel";
+import { bytes, clock, count, duration, number, rankList } from "../src/words";
+
+function run(parts: Partial<RunDocument>): RunDocument {
+  const ranks: RankRow[] = [
+    [0, 0, "running", 12, 1e9],
+    [1, 0, "error", 9, 2e9],
+  ];
+  return {
+    version: 1,
+    run: 7,
+    size: 2,
+    outcome: "running",
+    elapsed: 75,
+    nodes: ["host"],
+    ranks,
+    words: {},
+    bars: [],
+    metrics: [],
+    ...parts,
+  };
+}
+
+async function shown(document: RunDocument): Promise<{ root: HTMLElement; panel: RunPanel; model: RunModel }> {
+  const root = window.document.createElement("div");
+  window.document.body.append(root);
+  const model = new RunModel();
+  model.load(document);
+  const panel = new RunPanel(root, model);
+  await new Promise((done) => requestAnimationFrame(done));
+  await new Promise((done) => requestAnimationFrame(done));
+  return { root, panel, model };
+}
+
+afterEach(() => {
+  document.body.replaceChildren();
+});
+
+describe("a panel", () => {
+  it("tells of the run and of its ranks", async () => {
+    const { root } = await shown(run({}));
+    expect(root.querySelector(".dtrain-summary")!.textContent).toBe("Run 7 · 2 ranks · 1:15 · step 12");
+    const tiles = [...root.querySelectorAll(".dtrain-tile")];
+    expect(tiles.map((tile) => tile.getAttribute("aria-label"))).toEqual([
+      "rank 0: running, step 12, 1.0 GB",
+      "rank 1: error, step 9, 2.0 GB",
+    ]);
+  });
+
+  it("is only as tall as what there is to show", async () => {
+    const { root } = await shown(run({}));
+    const hidden = (name: string): boolean => root.querySelector<HTMLElement>(name)!.hidden;
+    expect([".dtrain-tools", ".dtrain-bars", ".dtrain-more", ".dtrain-drawer", ".dtrain-notice"].map(hidden)).toEqual(
+      Array(5).fill(true),
+    );
+  });
+
+  it("puts what a rank says into the page as text", async () => {
+    const words = { 1: "<img src=x onerror=alert(1)>" };
+    const evil = "<b>bold</b>";
+    const { root } = await shown(
+      run({
+        words,
+        nodes: [evil, "b"],
+        bars: [[1, evil, [[0, 1, 2, null, 0]]]],
+        metrics: [{ name: evil, series: [] }],
+      }),
+    );
+    expect(root.querySelector("img")).toBeNull();
+    expect(root.querySelector("b")).toBeNull();
+    expect(root.textContent).toContain(evil);
+  });
+
+  it("shows one bar for a loop, with the rank that is behind", async () => {
+    const bars: RunDocument["bars"] = [
+      [
+        1,
+        "train",
+        [
+          [0, 60, 100, 10, 0],
+          [1, 20, 100, 10, 0],
+        ],
+      ],
+    ];
+    const { root } = await shown(run({ bars }));
+    expect(root.querySelector(".dtrain-bar-words")!.textContent).toBe(
+      "40 % · 40/100 · 10.0/s · 8.0 s left · rank 1 at 20",
+    );
+    expect(root.querySelector("[role=progressbar]")!.getAttribute("aria-valuenow")).toBe("40");
+  });
+
+  it("has buttons only where somebody can be asked, and says what came of it", async () => {
+    const { root, panel } = await shown(run({}));
+    const button = root.querySelector<HTMLButtonElement>(".dtrain-button")!;
+    expect(button.hidden).toBe(true);
+    const ask = vi.fn((question: Question) =>
+      question === "stacks" ? Promise.resolve({ text: "rank 0: idle" }) : Promise.reject(new Error("press ■")),
+    );
+    panel.setQuestions({ ask });
+    const [stacks, interrupt] = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-button")];
+    stacks!.click();
+    await vi.waitFor(() => {
+      expect(root.querySelector("pre")!.textContent).toBe("rank 0: idle");
+    });
+    interrupt!.click();
+    await vi.waitFor(() => {
+      expect(root.querySelector(".dtrain-notice")!.textContent).toBe("press ■");
+    });
+    expect(ask.mock.calls.map((call) => call[0])).toEqual(["stacks", "interrupt"]);
+  });
+});
+
+describe("words", () => {
+  it("are short", () => {
+    expect([0, 1.23456, -0.00012, 123456, NaN, -Infinity].map(number)).toEqual([
+      "0",
+      "1.235",
+      "−1.20e−4",
+      "1.23e5",
+      "NaN",
+      "−∞",
+    ]);
+    expect([999, 1_000_000, 12.3e9].map(bytes)).toEqual(["999 B", "1.0 MB", "12.3 GB"]);
+    expect([0.5, 59, 61, 3725].map(clock)).toEqual(["0.5 s", "59 s", "1:01", "1:02:05"]);
+    expect([0.0001, 0.0123, 2].map(duration)).toEqual(["100 µs", "12.3 ms", "2.00 s"]);
+    expect(count(1234567)).toBe("1,234,567");
+    expect(rankList([5, 0, 1, 2])).toBe("0-2,5");
+  });
+
+  it("of ranks come without colours and redrawn lines", () => {
+    expect(plain("\u001b[31mred\u001b[0m\r\n10%\r20%\r\nend")).toBe("red\n20%\nend");
+  });
+});

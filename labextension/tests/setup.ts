@@ -1,0 +1,20 @@
+/** What browsers have and jsdom has not: enough for components that ask for it when they start. */
+
+class Observer {
+  observe = (): void => undefined;
+  unobserve = (): void => undefined;
+  disconnect = (): void => undefined;
+}
+
+Object.assign(globalThis, {
+  ResizeObserver: Observer,
+  Path2D: Observer,
+  DragEvent: class extends Event {},
+});
+window.matchMedia = ((query: string) => ({
+  matches: false,
+  media: query,
+  addEventListener: () => undefined,
+  removeEventListener: () => undefined,
+})) as unknown as typeof window.matchMedia;
+HTMLCanvasElement.prototype.getContext = (() => null) as never;

@@ -1,0 +1,129 @@
+"""``--tensorboard DIR``: what ranks log, as TensorBoard itself reads it."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from jupyter_dtrain import BadRequest, Session
+from jupyter_dtrain.events import Output
+from jupyter_dtrain.store.source import SpoolFolder
+from jupyter_dtrain.store.tensorboard import POINTS, UNWANTED, TensorBoardIntake, check_folder
+from tests.session.cells import run
+from tests.store.conftest import points
+from tests.store.test_worlds import newest
+
+pytest.importorskip("tensorboard")
+
+
+def scalars(folder) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard reads in a folder: by name, steps and values."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def test_runs_are_written_for_tensorboard_as_well(launch, own_data, tmp_path):
+    """A folder per run and rank, beneath one for the world; the store has the same."""
+    folder = tmp_path / "boards"
+    with launch(n=2, tensorboard=str(folder)) as session:
+        world = session.request.id
+        for scale in (1, 10):
+            run(
+                session,
+                "import os, jupyter_dtrain\n"
+                f"for step in range(50): jupyter_dtrain.log(loss={scale} * step + int(os.environ['RANK']), step=step)\n"
+                "print('x')",
+            )
+        kept = newest("ok").metrics["loss"][1].values
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("rank-*"))
+
+    assert found == [f"{world}/run-{run}/rank-{rank}" for run in (1, 2) for rank in (0, 1)]
+    assert list(kept) == [10.0 * step + 1 for step in range(50)]
+    for number, scale in ((1, 1), (2, 10)):
+        for rank in (0, 1):
+            read = scalars(folder / world / f"run-{number}" / f"rank-{rank}")
+            assert read == {"loss": [(step, float(scale * step + rank)) for step in range(50)]}
+
+
+def test_fast_series_are_thinned_to_their_extremes(fake, tmp_path):
+    """Lowest, highest and what is not finite stay; nothing of other events is read."""
+    said: list[str] = []
+    intake = TensorBoardIntake(tmp_path / "boards", SpoolFolder(fake.folder, UNWANTED), said.append)
+    values = [math.sin(step / 100) for step in range(10_000)]
+    values[5000], values[7000], values[8000] = 9.0, -9.0, math.nan
+    fake.begin(1)
+    fake.say(1, 0, Output("stdout", "x" * 10_000), points("loss", values))
+    fake.finish(1)
+    while intake.poll():
+        pass
+    intake.close()
+    read = scalars(tmp_path / "boards" / "run-1" / "rank-0")["loss"]
+
+    assert len(read) <= 2 * POINTS
+    assert {(5000, 9.0), (7000, -9.0)} <= set(read)
+    assert [step for step, value in read if math.isnan(value)] == [8000]
+    assert said == []
+
+
+def test_a_folder_that_goes_away_is_told_once(fake, tmp_path):
+    """A file stands in its place; nothing is raised."""
+    (tmp_path / "boards").touch()
+    said: list[str] = []
+    intake = TensorBoardIntake(tmp_path / "boards", SpoolFolder(fake.folder, UNWANTED), said.append)
+    fake.begin(1)
+    for step in range(3):
+        fake.say(1, 0, points("loss", [1.0], step))
+        intake.poll()
+    intake.close()
+
+    assert len(said) == 1
+    assert f"TensorBoard's files in {tmp_path / 'boards'} are not written any more" in said[0]
+
+
+def test_a_start_without_the_package_says_what_to_install(own_data, tmp_path, monkeypatch):
+    """And starts nothing."""
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(BadRequest, match=r"pip install 'jupyter-dtrain\[tensorboard\]'"):
+        Session.start(n=1, tensorboard=tmp_path / "boards")
+
+    assert not (tmp_path / "boards").exists()
+    assert not (own_data / "dtrain").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(own_data, tmp_path):
+    """It lies below a file, or is one."""
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/boards"):
+        with pytest.raises(BadRequest, match=r"The TensorBoard folder .*file.* cannot be made"):
+            Session.start(n=1, tensorboard=str(tmp_path / folder))
+
+
+def test_a_relative_folder_is_meant_from_here(tmp_path, monkeypatch):
+    """Of the notebook; ~ is the home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    assert check_folder("boards") == str(tmp_path / "boards")
+    assert check_folder("~/boards") == str(tmp_path / "home" / "boards")
+    assert (tmp_path / "home" / "boards").is_dir()
+
+
+def test_the_verb_takes_the_folder(open_notebook, own_data, tmp_path):
+    """A start cell that is run again keeps the world; one that names another folder is refused."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain")
+    notebook.ok("%distributed start -n 1 --tensorboard boards")
+    again = notebook.ok("%distributed start -n 1 --tensorboard boards").out
+    other = notebook.run("%distributed start -n 1 --tensorboard others")
+    notebook.ok("%%distributed\nimport jupyter_dtrain; jupyter_dtrain.log(loss=2.0)")
+    notebook.ok("%distributed stop")
+    (folder,) = (notebook.folder / "boards").glob("*/run-1/rank-0")
+
+    assert "is running already" in again
+    assert other.ename == "BadRequest"
+    assert scalars(folder) == {"loss": [(0, 2.0)]}
