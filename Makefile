@@ -1,4 +1,6 @@
-# Needs Linux, make and Python 3.10 or newer. Everything that it makes lies in .venv and build.
+# Needs Linux, make and Python 3.10 or newer; Node for the front end, from PyPI where the machine has none. What it
+# makes lies in .venv and build, and the front end in jupyter_dtrain/static, jupyter_dtrain/labextension and
+# labextension/{lib,node_modules}, which git ignores.
 #
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
@@ -12,17 +14,21 @@ LAB_ARGS ?=
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 TORCH := $(shell grep -E '^torch==' constraints.txt)
+FRONT_END := $(shell find labextension/src labextension/style -type f) \
+             $(wildcard labextension/*.json labextension/build.mjs)
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lab test test-all lint bench clean
+.PHONY: help venv front-end demo lab test test-all lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r target words; do \
-	  printf '  make %-9s %s\n' "$$target" "$$words"; done
+	  printf '  make %-10s %s\n' "$$target" "$$words"; done
 
 venv: $(VENV)/installed ## make .venv with the package, PyTorch and all tools
+
+front-end: $(VENV)/installed ## build the widget and the JupyterLab extension, if their sources have changed
 
 demo: $(VENV)/installed ## train on 2 ranks from a notebook, without a browser
 	@$(PY) scripts/demo.py
@@ -39,11 +45,15 @@ test-all: $(VENV)/installed ## the same, with the tests that are marked slow
 lint: $(VENV)/installed ## check style and types only
 	@$(PY) -m tests.run lint
 
+typescript: $(VENV)/installed ## check and test the front end only
+	@$(PY) -m tests.run typescript
+
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench
 	@$(PY) -m benchmarks
 
 clean: ## remove build/, caches and .venv
+	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -55,7 +65,7 @@ $(PY):
 	  echo "$(PYTHON) comes without its venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/installed: pyproject.toml constraints.txt | $(PY)
+$(VENV)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END) | $(PY)
 	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test]'
 	@touch $@
 

@@ -96,7 +96,11 @@ class _RankPart:
 class Run:
     """One cell's execution on some ranks. Everything but :meth:`wait` answers at once, also while it runs."""
 
-    def __init__(self, number: int, source: str, ranks: list[int], size: int, read_spool: ReadSpool) -> None:
+    def __init__(
+        self, number: int, source: str, ranks: list[int], size: int, read_spool: ReadSpool, world_id: str = ""
+    ) -> None:
+        self.world_id = world_id
+        """Of the world that it runs in; with ``number`` the key of what the store keeps of it."""
         self.number = number
         """Counts the runs of a world, from 1."""
         self.source = source

@@ -287,7 +287,7 @@ class Session:
         with self._lock:
             number, self._next_run = self._next_run, self._next_run + 1
             size = self._listing.size
-            run = Run(number, code, chosen, size, self._exchange.read_events)
+            run = Run(number, code, chosen, size, self._exchange.read_events, self._listing.id)
             self.last_run = run
         if view == "cell":
             from .view import Actions, CommRelay, painter_for_cell, view_of_cell

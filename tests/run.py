@@ -4,8 +4,9 @@
     python -m tests.run --all            everything
     python -m tests.run view unit lint   only these
 
-``lint`` stands for style and types, ``typescript`` for style, types and tests of the front end, ``unit`` for the test files that lie in ``tests`` itself. The exit status is 0
-only if all passed within their budgets. The last line is ``N passed, N failed, N skipped``, over all tests.
+``lint`` stands for style and types, ``typescript`` for those and the tests of the front end, ``unit`` for the test
+files that lie in ``tests`` itself. The exit status is 0 only if all passed within their budgets. The last line is
+``N passed, N failed, N skipped``, over all tests.
 """
 
 from __future__ import annotations

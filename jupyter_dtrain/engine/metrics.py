@@ -54,6 +54,7 @@ class MetricBuffer:
         self._flushing = threading.Lock()
         # The thread that asks for more points before it flushes: what it adds must not make it flush again.
         self._flusher = 0
+        self._expected = False
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
         self._told: set[str] = set()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import display_functions
+from IPython.core.getipython import get_ipython
 
 from ..failures import BadRequest, StoreFailed
+from ..run import Run
 from .parsing import MagicParser, Parsed, count
+
+if TYPE_CHECKING:
+    from ..store import Store, StoredRun
 
 TOLD = 10
 """Runs that finished while nobody looked which are told one by one."""
 
-_RUN_HELP = "41 or #41, as %%distributed runs shows it, or WORLD/RUN, such as world/3"
+_RUN_HELP = "41 or #41, as %%distributed runs shows it, WORLD/RUN such as world/3, or a variable that holds a Run (-o)"
 
 
 def runs_arguments(parser: MagicParser) -> None:
@@ -43,8 +48,13 @@ def show_arguments(parser: MagicParser) -> None:
 def show(args: Parsed) -> None:
     """``%distributed show RUN``: as the stored run shows itself."""
     from ..store import Store
+    from ..view.stored import bundle, chart
 
-    _publish(Store.open().run(args.run_name)._repr_mimebundle_())
+    run = _find(Store.open(), args.run_name)
+    picture = chart(run)
+    if picture is not None:
+        _publish(picture)
+    _publish(bundle(run))
 
 
 def compare_arguments(parser: MagicParser) -> None:
@@ -59,7 +69,7 @@ def compare(args: Parsed) -> None:
     from ..view.stored import comparison, overlay
 
     store = Store.open()
-    first, second = store.run(args.first), store.run(args.second)
+    first, second = _find(store, args.first), _find(store, args.second)
     if first.id == second.id:
         raise BadRequest(f"{args.first} and {args.second} are the same run: name two.")
     _publish(comparison(first, second))
@@ -95,6 +105,13 @@ def tell_finished() -> None:
     except StoreFailed:
         # The verbs above tell it to whoever asks for runs, and the next world when it starts.
         return
+
+
+def _find(store: Store, name: str) -> StoredRun:
+    """The stored run that ``name`` means here: as the store knows it, or the variable of the notebook's."""
+    shell = get_ipython()
+    held = shell.user_ns.get(name) if shell is not None else None
+    return store.run_of(held) if isinstance(held, Run) else store.run(name)
 
 
 def _publish(data: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ from .schema import explain, open_for_reading, open_for_writing, store_file, tra
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..run import Run
+
 AWAY = 60.0
 """Seconds after which a run that nobody was shown has ended unseen, where its driver cannot be looked for."""
 
@@ -92,6 +94,23 @@ class Store:
             if not match:
                 raise BadRequest(f"There is no run {name} in the store.{self._suggest(found['world'])}")
         return match[0]
+
+    def run_of(self, run: Run, patience: float = 5.0) -> StoredRun:
+        """What is stored of a session's ``run``. One that has just ended may need a moment, at most ``patience`` s.
+
+        Raises :class:`BadRequest` when nothing is.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            match = self._find("WHERE worlds.key = ? AND runs.number = ?", (run.world_id, run.number))
+            if match and (match[0].ended is not None or not run.done):
+                return match[0]
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        if match:
+            return match[0]
+        raise BadRequest(f"Run {run.number} is not in the store: no rank began it, or the store cannot be written.")
 
     def __getitem__(self, name: int | str) -> StoredRun:
         return self.run(name)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.world import count_ranks
 
+from . import saved
+from .document import Picture
 from .labels import label
 from .tables import table
 
@@ -63,6 +65,27 @@ def bundle(run: StoredRun) -> MimeBundle:
         text += ["", "The end of its output", *tail]
         html.append(f"<p>The end of its output</p><pre>{escape(chr(10).join(tail))}</pre>")
     return {"text/plain": "\n".join(text), "text/html": "".join(html)}
+
+
+def chart(run: StoredRun) -> MimeBundle | None:
+    """The run as its cell showed it in the end: ranks and curves. None when it has logged nothing."""
+    metrics = run.metrics
+    if not metrics:
+        return None
+    parts = run.parts
+    return saved.bundle(
+        Picture(
+            run.number,
+            run.size,
+            run.ranks,
+            run.outcome,
+            run.elapsed,
+            metrics,
+            states=dict(run.outcomes),
+            hosts={rank: part.host for rank, part in parts.items()},
+            words={rank: part.words for rank, part in parts.items() if part.words},
+        )
+    )
 
 
 def listing(runs: Sequence[StoredRun]) -> MimeBundle:

@@ -125,11 +125,11 @@ def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, 
     client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
     client.execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    ends = re.findall(r"from ([0-9.]+) to ([0-9.]+)", str(cells[-5].outputs))
+    ends = re.findall(r"from ([0-9.]+) to ([0-9.]+)", str(cells[-4].outputs))
     charts = [
         [output for output in cell.outputs if RUN_TYPE in output.get("data", {})]
         for cell in cells
-        if "train(learning_rate" in cell.source
+        if "model = train(" in cell.source
     ]
 
     assert len(ends) == 2

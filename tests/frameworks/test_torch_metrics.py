@@ -405,18 +405,22 @@ noted
 
 
 def test_threads_that_train_at_once_keep_their_losses_apart(torch_world):
+    """Each begins when the one before is at work."""
     code = """
 noted = {}
-def work(name):
+at_work = {name: threading.Event() for name in 'abc'}
+def work(name, before):
+    if before is not None: before.wait()
     model, optimizer = make()
-    seen = noted[name] = []
-    scope = {'lose': lose, 'model': model, 'optimizer': optimizer, 'seen': seen}
+    noted[name] = []
     for _ in range(50):
         loss = {name: lose(model)}
         loss[name].backward()
         optimizer.step()
-        seen.append(loss[name].item())
-threads = [threading.Thread(target=work, args=(name,)) for name in 'abc']
+        noted[name].append(loss[name].item())
+        at_work[name].set()
+starts = [('a', None), ('b', at_work['a']), ('c', at_work['b'])]
+threads = [threading.Thread(target=work, args=start) for start in starts]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 noted

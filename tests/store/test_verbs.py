@@ -66,13 +66,17 @@ def test_runs_lists_what_is_stored(notebook):
 @pytest.mark.parametrize("name", ["1", "#1", "world/1"])
 def test_show_shows_a_run(notebook, name):
     """By each of its names; a stored run at the end of a cell shows the same."""
-    (text,) = notebook.ok(f"%distributed show {name}").display_texts
+    chart, text = notebook.ok(f"%distributed show {name}").displays
     (same,) = notebook.ok("import jupyter_dtrain\njupyter_dtrain.Store.open().run(1)").display_texts
+
+    text = text["data"]["text/plain"]
 
     assert text.startswith("Run #1 (world/1): ok, 1.5 s on ranks 0-1, started ")
     assert "    train(lr)" in text
     assert "[0-1] trained with 0.1" in text
     assert text == same
+    assert [rank[2] for rank in chart["data"]["application/vnd.jupyter-dtrain.run+json"]["ranks"]] == ["ok", "ok"]
+    assert "loss" in chart["data"]["image/svg+xml"]
 
 
 def test_compare_shows_two_runs(notebook):

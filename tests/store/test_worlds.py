@@ -60,6 +60,17 @@ def test_a_hundred_thousand_points_of_each_of_four_ranks_are_stored_whole_and_in
         assert db.execute("SELECT count(*) FROM blocks").fetchone()[0] < 500
 
 
+def test_a_run_that_has_just_ended_is_found_whole(launch, own_data):
+    """What a notebook asks for in its next cell: the store is waited for."""
+    with launch(n=2) as session:
+        for steps in (3, 5000):
+            cell = run(session, LOG.format(points=steps, rank=0))
+            kept = Store.open().run_of(cell)
+
+            assert (kept.number, kept.outcome) == (cell.number, "ok")
+            assert len(kept.metrics["loss"][1].values) == steps
+
+
 def test_every_end_of_a_run_is_stored(launch, own_data):
     """Well, with an error, interrupted, on some ranks, with a rank that was killed, with a world that was stopped."""
     with launch(n=3) as session:
