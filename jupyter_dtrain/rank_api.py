@@ -178,9 +178,9 @@ def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> Non
         for framework in home.frameworks:
             found = framework.number(value)
             if found is not None:
-                home.metrics.add(name, found[0], step, read=found[1])
+                home.metrics.add(name, found[0], step, read=found[1], logged=True)
                 return
-        home.metrics.add(name, _float(name, value, quiet=True), step)
+        home.metrics.add(name, _float(name, value, quiet=True), step, logged=True)
     except ValueError as error:
         home.metrics.complain(f"log(): {name!r} is left out: {error}")
 

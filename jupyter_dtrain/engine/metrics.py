@@ -29,6 +29,8 @@ LIMIT = 1 << 18
 """Points that may wait for the thread."""
 MAX_NAMES = 1000
 """Metrics of one rank in one run."""
+BESIDE = " (backward)"
+"""What is added to the name of a series that a framework tells beside the user's own."""
 MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
@@ -58,6 +60,7 @@ class MetricBuffer:
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
         self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self.step: int | None = None
         """The newest step of this run."""
@@ -75,6 +78,7 @@ class MetricBuffer:
             self._points = []
             self._names.clear()
             self._told.clear()
+            self._logged.clear()
             self._counts.clear()
             self.step = None
             self.on = True
@@ -96,16 +100,29 @@ class MetricBuffer:
                 self.flush()
 
     def add(
-        self, name: str, value: Any, step: int | None = None, *, read: Read | None = None, at: float | None = None
+        self,
+        name: str,
+        value: Any,
+        step: int | None = None,
+        *,
+        read: Read | None = None,
+        at: float | None = None,
+        logged: bool = False,
     ) -> None:
         """One point, now. ``value``: a number; with ``read``, what that makes a number of later.
 
         ``step``: default one more than the last point of this name, from 0 on. ``at``: when it was, default now, in
-        seconds since the epoch.
+        seconds since the epoch. ``logged``: the user logs it; what a framework's calls tell under the same name is
+        another series then, ``NAME (backward)``.
         """
         if not self.on:
             return
         with self._lock:
+            if logged:
+                if name not in self._logged:
+                    self._claim(name)
+            elif name in self._logged:
+                name += BESIDE
             if step is None:
                 step = self._counts[name]
             self._counts[name] = step + 1
@@ -119,6 +136,12 @@ class MetricBuffer:
         elif waiting >= LIMIT and self._flusher != threading.get_ident():
             with self._shield:
                 self.flush()
+
+    def _claim(self, name: str) -> None:
+        """The user logs ``name`` from now on: what waits of it came from a framework."""
+        self._logged.add(name)
+        self._counts.pop(name, None)
+        self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
 
     def next_step(self, name: str) -> int:
         """The step that a point of ``name`` gets when it names none."""

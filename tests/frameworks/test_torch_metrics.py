@@ -89,6 +89,15 @@ def test_a_cell_that_is_run_again_begins_anew_with_the_same_name(torch_world):
     assert points(again, "loss") == curve(noted_again[0])
 
 
+def test_a_loss_that_is_logged_by_hand_is_not_mixed_with_the_one_that_was_seen(torch_world):
+    """The name is the user's; what was seen stands beside it."""
+    code = LOOP.replace("    noted.append", "    jupyter_dtrain.log(loss=10 * loss.item())\n    noted.append")
+    run, noted = train(torch_world, f"import jupyter_dtrain\n{code}")
+
+    assert points(run, "loss") == curve([10 * value for value in noted[0]])
+    assert points(run, "loss (backward)") == curve(noted[0])
+
+
 def test_metrics_that_are_switched_off_show_nothing(torch_world):
     run, noted = train(torch_world, LOOP, metrics=False)
     after, _ = train(torch_world, LOOP)
@@ -481,6 +490,23 @@ def test_a_loop_by_hand_after_a_trained_one_keeps_its_values(torch_world):
     assert points(run, "loss") == curve(noted[0])
 
 
+def test_values_from_before_an_optimizer_was_made_are_not_for_its_steps(torch_world):
+    code = """
+model, _ = make()
+noted = []
+for index in range(4):
+    if index == 3: optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = lose(model)
+    loss.backward()
+    noted.append(loss.item())
+optimizer.step()
+noted
+"""
+    run, noted = train(torch_world, code)
+
+    assert [value for _, value in points(run, "loss")] == pytest.approx(noted[0])
+
+
 def test_an_interrupted_or_failed_loop_shows_what_there_was(torch_world):
     """The value whose step never came, too."""
     code = LOOP.replace("optimizer.step()\n", "optimizer.step() if len(noted) < 3 else 1 / 0\n")
@@ -760,6 +786,10 @@ torch.autograd.backward([out.sum()], retain_graph=True, inputs=[model.weight])
 torch.autograd.backward([torch.autograd.graph.get_gradient_edge(out)], [torch.ones(4, 1)])
 torch.autograd.grad(lose(model), [model.weight])
 torch.func.grad(lambda w: (w ** 2).sum())(torch.ones(3))
+# As a checkpoint's own backward pass on a thread of autograd's: nobody's code calls it.
+thread = threading.Thread(target=model(torch.ones(4, 3)).sum().backward, args=(torch.tensor(1.),))
+thread.start()
+thread.join()
 try: model(torch.ones(4, 3)).backward()
 except RuntimeError as error: text = str(error)
 optimizer.step()
