@@ -28,18 +28,18 @@ TESTS = ROOT / "tests"
 REPORTS = ROOT / "build" / "tests"
 
 BUDGETS = {
-    "lint": 60,
+    "lint": 30,
     "typescript": 60,
-    "unit": 60,
-    "view": 60,
-    "engine": 120,
-    "steward": 300,
-    "session": 300,
+    "unit": 30,
+    "view": 30,
+    "engine": 30,
+    "steward": 270,
+    "session": 240,
     "magics": 240,
     "store": 120,
-    "frameworks": 180,
+    "frameworks": 120,
     "browser": 180,
-    "examples": 180,
+    "examples": 120,
 }
 """Seconds that each part may take on a machine with 2 cores, in the order in which they run. In all < 25 minutes."""
 
