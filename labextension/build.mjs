@@ -2,7 +2,7 @@
 // saved runs, into jupyter_dtrain/labextension. Both from the same sources; `npm run build` compiles these first.
 
 import { spawnSync } from "node:child_process";
-import { rmSync } from "node:fs";
+import { copyFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import path from "node:path";
@@ -23,7 +23,7 @@ await esbuild.build({
   minify: true,
   target: "es2020",
   legalComments: "none",
-  banner: { js: "/* jupyter-dtrain; includes uPlot, (c) Leon Sorokin, MIT licence */" },
+  banner: { js: "/* jupyter-dtrain; includes uPlot: see LICENSE.uPlot */" },
 });
 await esbuild.build({
   absWorkingDir: here,
@@ -32,6 +32,9 @@ await esbuild.build({
   bundle: true,
   minify: true,
 });
+
+// uPlot is in it: its licence wants to be passed on.
+copyFileSync(require.resolve("uplot/LICENSE"), path.join(here, "../jupyter_dtrain/static/LICENSE.uPlot"));
 
 // JupyterLab's own builder: it shares with the page what the page has already.
 const core = require.resolve("@jupyterlab/core-meta/core.package.json");

@@ -79,6 +79,17 @@ def test_without_a_world_there_is_no_current_session():
     assert "start one with %distributed start" in answer.stdout
 
 
+def test_the_front_end_has_the_packages_version():
+    """npm knows no `.dev0`."""
+    from pathlib import Path
+
+    package = Path(jupyter_dtrain.__file__).parents[1] / "labextension" / "package.json"
+    if not package.exists():
+        pytest.skip("needs the sources of the front end, which are not installed")
+
+    assert json.loads(package.read_text())["version"] == jupyter_dtrain.__version__.partition(".dev")[0]
+
+
 def test_types_are_shipped():
     """py.typed lies beside the code."""
     from pathlib import Path

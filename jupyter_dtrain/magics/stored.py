@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from ..failures import BadRequest, StoreFailed
+from ..failures import BadRequest, NoWorld, StoreFailed
+from ..lifecycle import current
 from ..run import Run
 from .parsing import MagicParser, Parsed, count
 
@@ -111,7 +113,15 @@ def _find(store: Store, name: str) -> StoredRun:
     """The stored run that ``name`` means here: as the store knows it, or the variable of the notebook's."""
     shell = get_ipython()
     held = shell.user_ns.get(name) if shell is not None else None
-    return store.run_of(held) if isinstance(held, Run) else store.run(name)
+    if isinstance(held, Run):
+        return store.run_of(held)
+    found = store.run(name)
+    with contextlib.suppress(NoWorld):
+        last = current().last_run
+        if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
+            # It may have ended a moment ago: the store is about to hear of it.
+            return store.run_of(last)
+    return found
 
 
 def _publish(data: dict[str, Any]) -> None:

@@ -62,7 +62,17 @@ def svg(picture: Picture) -> str | None:
             with mpl.rc_context({"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}):
                 columns = min(2, len(names))
                 rows = math.ceil(len(names) / columns)
-                figure = Figure(figsize=(4.6 * columns + 0.8, 2.5 * rows + 0.2), layout="constrained")
+                width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2
+                # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
+                figure = Figure(figsize=(width, height))
+                figure.subplots_adjust(
+                    left=0.7 / width,
+                    right=1 - 0.15 / width,
+                    bottom=0.5 / height,
+                    top=1 - 0.35 / height,
+                    wspace=0.18,
+                    hspace=0.45,
+                )
                 FigureCanvasSVG(figure)
                 axes = figure.subplots(rows, columns, squeeze=False).ravel()
                 for name, ax in zip(names, axes, strict=False):

@@ -79,8 +79,12 @@ class Gathered:
         if self.states[rank] in ("waiting", "running"):
             self.states[rank] = "lost"
 
-    def picture(self, outcome: Any, elapsed: float) -> Picture:
-        """All of it, as it is now."""
+    def picture(self, outcome: Any, elapsed: float, *, with_metrics: bool = True) -> Picture:
+        """All of it, as it is now, with or without copies of the metrics."""
+        metrics = {}
+        if with_metrics:
+            for name, ranks in self._histories.items():
+                metrics[name] = {rank: history.columns for rank, history in ranks.items()}
         pace = {}
         for rank, marks in self._marks.items():
             (began, first), (ended, last) = marks[0], marks[-1]
@@ -92,7 +96,7 @@ class Gathered:
             self._ranks,
             outcome,
             elapsed,
-            {name: {rank: one.columns for rank, one in ranks.items()} for name, ranks in self._histories.items()},
+            metrics,
             self.states,
             self._samples,
             {rank: [bars[number] for number in sorted(bars)] for rank, bars in self._bars.items()},

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _BLOCK: Final = 4
 """Kept points that are merged into two or three when there are too many."""
 
+_LONG: Final = 64  # points of an incomplete stretch that are held before they are merged
+
 
 class History:
     """The points of one metric on one rank, evenly thinned to at most ``room``."""
@@ -24,29 +26,24 @@ class History:
     def __init__(self, room: int) -> None:
         self._room = max(2 * _BLOCK, room)
         self._kept = Columns.empty()
-        self._tail = Columns.empty()  # a stretch that is not complete
         self._stretch = 1
+        self._tail = Columns.empty()  # what is worth keeping of a stretch that is not complete
+        self._tailed = 0  # points of that stretch
+        self._newest = Columns.empty()
         self.count = 0
         """Points that were added."""
-        self.last = float("nan")
-        """The newest value."""
-        self.step = -1
-        """The newest step."""
 
     def add(self, points: Columns) -> None:
         """Append points."""
-        if not points.values:
+        size = len(points.values)
+        if not size:
             return
-        self.count += len(points.values)
-        self.last, self.step = points.values[-1], points.steps[-1]
+        self.count += size
+        self._newest = _part(points, size - 1, size)
         if self._stretch == 1:
             _extend(self._kept, points)
         else:
-            _extend(self._tail, points)
-            whole = len(self._tail.values) // self._stretch * self._stretch
-            _extend(self._kept, selected(self._tail, whole, self._stretch))
-            for column in self._tail:
-                del column[:whole]
+            self._add_stretches(points)
         self._fit()
 
     def limit(self, room: int) -> None:
@@ -54,27 +51,47 @@ class History:
         self._room = max(2 * _BLOCK, room)
         self._fit()
 
+    @property
+    def columns(self) -> Columns:
+        """What is kept, and the newest point."""
+        found = self._kept.copy()
+        _extend(found, _essence(self._tail))
+        if self.count and (not found.steps or found.steps[-1] != self._newest.steps[0]):
+            _extend(found, self._newest)
+        return found
+
+    def _add_stretches(self, points: Columns) -> None:
+        size, at = len(points.values), 0
+        while at < size:
+            if not self._tailed and (whole := (size - at) // self._stretch * self._stretch):
+                _extend(self._kept, selected(_part(points, at, at + whole), whole, self._stretch))
+                at += whole
+                continue
+            end = min(size, at + self._stretch - self._tailed)
+            _extend(self._tail, _essence(_part(points, at, end)))
+            self._tailed += end - at
+            at = end
+            if self._tailed == self._stretch:
+                _extend(self._kept, _essence(self._tail))
+                self._tail, self._tailed = Columns.empty(), 0
+            elif len(self._tail.values) > _LONG:
+                self._tail = _essence(self._tail)
+
     def _fit(self) -> None:
         while len(self._kept.values) > self._room:
             self._kept = selected(self._kept, len(self._kept.values), _BLOCK)
             self._stretch = _BLOCK if self._stretch == 1 else 2 * self._stretch
 
-    @property
-    def columns(self) -> Columns:
-        """What is kept."""
-        if not self._tail.values:
-            return self._kept
-        found = self._kept.copy()
-        _extend(found, self._tail)
-        return found
-
 
 def thinned(columns: Columns, points: int) -> Columns:
-    """At most about ``points`` of the points, evenly, with the extremes of each stretch."""
+    """At most about ``points`` of the points, evenly, with the extremes of each stretch and the newest point."""
     size = len(columns.values)
     if size <= points:
         return columns
-    return selected(columns, size, -(-2 * size // max(2, points)))
+    few = selected(columns, size, -(-2 * size // max(2, points)))
+    if few.steps[-1] != columns.steps[-1]:
+        _extend(few, _part(columns, size - 1, size))
+    return few
 
 
 def selected(columns: Columns, size: int, stretch: int) -> Columns:
@@ -98,6 +115,16 @@ def selected(columns: Columns, size: int, stretch: int) -> Columns:
         array("d", [columns.times[index] for index in keep]),
         array("d", [values[index] for index in keep]),
     )
+
+
+def _essence(columns: Columns) -> Columns:
+    """The two or three points that stand for all of a stretch."""
+    size = len(columns.values)
+    return selected(columns, size, size) if size else columns
+
+
+def _part(columns: Columns, first: int, end: int) -> Columns:
+    return Columns(columns.steps[first:end], columns.times[first:end], columns.values[first:end])
 
 
 def _in_order(one: int, other: int) -> Iterable[int]:

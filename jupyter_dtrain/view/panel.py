@@ -1,7 +1,7 @@
 """The panel of one run: a widget above the cell's output while it goes on, its saved form when it has ended.
 
 There is none until there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE` seconds.
-Output that comes earlier goes below a display without content, which the panel fills when its time comes; a run that
+Output that comes earlier goes below an empty display, which the panel fills when its time comes; a run that
 had nothing to show leaves it empty. Points go to the front end at most :data:`PER_SECOND` times a second and thinned
 to :data:`BYTES_PER_SECOND`; what is kept here is bounded too, and a copy of it, about once a second, is what a page
 starts from that comes late. Where no widget can be shown, only the saved form is.
@@ -52,6 +52,10 @@ KEEP_PERIOD: Final = 1.0
 KEPT_BYTES: Final = 60_000
 """Of such a copy."""
 
+DRAWING: Final = 2.0
+"""Seconds that the end of a cell waits for matplotlib; beyond, there is no picture."""
+
+_EMPTY: Final = {"text/plain": ""}  # no height in a notebook; a bundle without any type makes nbconvert complain
 _CHUNK: Final = int(BYTES_PER_SECOND / PER_SECOND / 4)  # points of one message
 _SHARE: Final = 0.03
 
@@ -144,16 +148,16 @@ class Panel:
         self._gathered.states.update(run.outcomes)
         self._gathered.words.update(run.lost)
         picture = self._gathered.picture(run.outcome, run.elapsed)
-        if self._link is not None:
-            if self._pending:
-                self._send(time.monotonic())
-            last = {**document(picture, KEPT_BYTES), "seq": self._sequence}
-            self._link.end(_packed(last))
+        if self._link is not None and self._pending:
+            self._send(time.monotonic())
         self._over = True
         if self.has_something:
-            self._fill(saved.bundle(picture, with_svg=self._with_svg))
+            self._fill(saved.bundle(picture, with_svg=self._with_svg and _can_draw()))
         elif self._link is not None:
-            self._fill({})
+            self._fill(dict(_EMPTY))
+        if self._link is not None:
+            # Last: who hears that the run is over finds the display as it stays.
+            self._link.end(_packed({**document(picture, KEPT_BYTES), "seq": self._sequence}))
 
     # Where it is.
 
@@ -171,7 +175,7 @@ class Panel:
         """Keep the panel's place: what is painted from now on is below it."""
         if not self._reserved and not self._over:
             self._reserved = True
-            self._paint(lambda: self._painter.display({}, self._metadata, self._display_id))
+            self._paint(lambda: self._painter.display(dict(_EMPTY), self._metadata, self._display_id))
 
     def _fill(self, data: dict[str, Any]) -> None:
         if not self._reserved:
@@ -231,7 +235,7 @@ class Panel:
 
     def _send(self, now: float) -> None:
         assert self._link is not None
-        picture = self._gathered.picture("running", now - (self._began or now))
+        picture = self._gathered.picture("running", now - (self._began or now), with_metrics=False)
         header: dict[str, Any] = {"type": "news", "seq": self._sequence, "status": status(picture)}
         size = len(header["status"]["ranks"]) * 60
         buffers: list[bytes] = []
@@ -269,6 +273,14 @@ class Panel:
 
     def _document(self, now: float) -> dict[str, Any]:
         return document(self._gathered.picture("running", now - (self._began or now)), KEPT_BYTES)
+
+
+def _can_draw() -> bool:
+    """Whether what a picture needs is there: the very first import of matplotlib takes long."""
+    thread = threading.Thread(target=drawing.prepare, name="dtrain-drawing", daemon=True)
+    thread.start()
+    thread.join(DRAWING)
+    return not thread.is_alive()
 
 
 def _packed(content: dict[str, Any]) -> bytes:

@@ -249,8 +249,8 @@ export class RunPanel {
       return finite.length > 0 ? finite.reduce((sum, value) => sum + value, 0) / finite.length : null;
     };
     const own = speed("steps/s");
-    const pace = paces.length > 0 ? median(paces) : own === null ? null : 1 / own;
-    if (pace !== null && pace > 0) parts.push(`${rate(own ?? 1 / pace)} steps/s`, `${duration(pace)}/step`);
+    const pace = paces.length > 0 ? median(paces) : own === null ? 0 : 1 / own;
+    if (pace > 0) parts.push(`${rate(1 / pace)} steps/s`, `${duration(pace)}/step`);
     const samples = speed("samples/s");
     if (samples !== null) parts.push(`${rate(samples)} samples/s`);
     const slow = slowest(model.ranks);

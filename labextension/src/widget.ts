@@ -77,6 +77,14 @@ export class Receiver {
     for (const { news, buffers } of held) if (news.seq >= this.next) this.hear(news, buffers);
   }
 
+  /** Let go of all points; the next document brings back what there is to see. */
+  drop(): void {
+    this.model.metrics.clear();
+    this.loaded = false;
+    this.gap = false;
+    this.held = [];
+  }
+
   hear(news: News, buffers: DataView[]): void {
     if (news.series === undefined) {
       if (this.loaded) this.model.update(news.status);
@@ -146,6 +154,10 @@ export default function widget(): unknown {
   const receiver = new Receiver();
   const panels = new Set<RunPanel>();
   let asker: Asker | null = null;
+  // The kernel keeps widgets of some ended runs open: without this the page would hold all their points.
+  const dropIfOver = (model: WidgetModel): void => {
+    if (model.get("live") !== true && panels.size === 0) receiver.drop();
+  };
 
   return {
     initialize({ model }: { model: WidgetModel }) {
@@ -161,6 +173,7 @@ export default function widget(): unknown {
       };
       const onLive = (): void => {
         for (const panel of panels) panel.setQuestions(model.get("live") === true ? asker : null);
+        dropIfOver(model);
       };
       onDocument();
       model.on("change:document", onDocument);
@@ -173,12 +186,14 @@ export default function widget(): unknown {
       };
     },
     render({ model, el }: { model: WidgetModel; el: HTMLElement }) {
+      receiver.take(model.get("document") as DataView | null);
       const panel = new RunPanel(el, receiver.model);
       panels.add(panel);
       panel.setQuestions(model.get("live") === true ? asker : null);
       return () => {
         panels.delete(panel);
         panel.destroy();
+        dropIfOver(model);
       };
     },
   };

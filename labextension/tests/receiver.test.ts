@@ -74,6 +74,17 @@ describe("what a widget receives", () => {
     expect(steps(receiver)).toEqual(upTo(5));
   });
 
+  it("lets go of its points when the run is over and nobody looks, and has them again for who looks later", () => {
+    const receiver = new Receiver();
+    receiver.take(documentOf(0, 0));
+    news(receiver, 0, 0, 500);
+    receiver.take(documentOf(50, 1, "ok"));
+    receiver.drop();
+    expect(receiver.model.metrics.size).toBe(0);
+    receiver.take(documentOf(50, 1, "ok"));
+    expect(steps(receiver)).toEqual(upTo(50));
+  });
+
   it("takes steps that are not even from the second buffer", () => {
     const receiver = new Receiver();
     receiver.take(documentOf(0, 0));

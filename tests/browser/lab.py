@@ -1,0 +1,140 @@
+"""JupyterLab with a real browser: a server of our own, notebooks in a folder, and what a person does with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Browser, Page
+
+import jupyter_dtrain
+
+PACKAGE = Path(jupyter_dtrain.__file__).parent
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+PATIENCE = 60
+"""Seconds after which a test gives up."""
+
+BROWSER_OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+READY = """async () => {
+    await window.jupyterapp.restored;
+    const session = window.jupyterapp.shell.currentWidget.sessionContext;
+    await session.ready;
+    await session.session.kernel.info;
+}"""
+
+
+class Lab:
+    """``jupyter lab`` in a folder, with our extension from the checkout."""
+
+    def __init__(self, folder: Path, app: str = "lab") -> None:
+        self.folder = folder / "notebooks"
+        self.folder.mkdir(parents=True)
+        self._token = secrets.token_hex(16)
+        self._app = app
+        extensions = folder / "path" / "labextensions"
+        extensions.mkdir(parents=True)
+        (extensions / "jupyter-dtrain").symlink_to(PACKAGE / "labextension")
+        settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        news = {"fetchNews": "false", "checkForUpdates": False}
+        (settings / "notification.jupyterlab-settings").write_text(json.dumps(news))
+        env = {
+            **os.environ,
+            "JUPYTER_PATH": str(folder / "path"),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+            "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        }
+        expose = "LabApp" if app == "lab" else "JupyterNotebookApp"
+        with (folder / "server.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "jupyterlab" if app == "lab" else "notebook"),
+                    *("--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1"),
+                    *(f"--IdentityProvider.token={self._token}", f"--{expose}.expose_app_in_browser=True"),
+                    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+                ],
+                cwd=self.folder,
+                env=env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        info = folder / "runtime" / f"jpserver-{self.process.pid}.json"
+        deadline = time.monotonic() + PATIENCE
+        while not (info.exists() and info.read_text()):
+            assert time.monotonic() < deadline, (folder / "server.log").read_text()
+            assert self.process.poll() is None, (folder / "server.log").read_text()
+            time.sleep(0.05)
+        self.url = f"http://127.0.0.1:{json.loads(info.read_text())['port']}"
+
+    def write(self, name: str, *cells: str | Any) -> Path:
+        """A notebook with these cells; text stands for a code cell."""
+        notebook = nbformat.v4.new_notebook()
+        notebook.cells = [nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        path = self.folder / name
+        nbformat.write(notebook, path)
+        return path
+
+    def address(self, name: str) -> str:
+        """Where the page of a notebook is."""
+        if self._app == "lab":
+            return f"{self.url}/lab/tree/{name}?token={self._token}&reset"
+        return f"{self.url}/notebooks/{name}?token={self._token}"
+
+    def open(self, browser: Browser, name: str, *, kernel: bool = True, width: int = 1100, height: int = 900) -> Page:
+        """Open a notebook, and wait for its kernel unless told otherwise."""
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(PATIENCE * 1000)
+        page.goto(self.address(name))
+        page.wait_for_selector(".jp-Notebook")
+        if kernel:
+            page.evaluate(READY)
+        return page
+
+    def close(self) -> None:
+        """End the server and its kernels."""
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def run_all(page: Page) -> None:
+    """Run all cells, and go on while they run."""
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+
+
+def save(page: Page) -> None:
+    """Save the notebook."""
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+
+
+def wait_idle(page: Page) -> None:
+    """Wait until no cell runs or waits."""
+    page.wait_for_function(
+        """() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].every(
+            (prompt) => !prompt.textContent.includes('*'))"""
+    )
+
+
+def theme(page: Page, name: str) -> None:
+    """Change JupyterLab's theme."""
+    page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+    light = "false" if "Dark" in name else "true"
+    page.wait_for_function("(light) => document.body.dataset.jpThemeLight === light", arg=light)

@@ -1,0 +1,182 @@
+"""A run in JupyterLab: while it goes on, when it has ended, and in the notebook that was saved."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import expect
+
+from tests.browser.lab import Lab, run_all, save, theme, wait_idle
+
+START = "%load_ext jupyter_dtrain\n%distributed start -n 2"
+TRAIN = """%%distributed
+import time
+import jupyter_dtrain
+print("begun")
+for step in jupyter_dtrain.progress(range(STEPS), name="train"):
+    time.sleep(0.02)
+    jupyter_dtrain.log(loss=100 / (step + 1), acc=step / STEPS, lr=0.1)
+print("ended")
+"""
+WIDGET = "application/vnd.jupyter.widget-view+json"
+OURS = "application/vnd.jupyter-dtrain.run+json"
+
+
+def train(steps):
+    """A cell that takes about ``steps`` times 20 ms."""
+    return TRAIN.replace("STEPS", str(steps))
+
+
+def step_of(page):
+    """The newest step that the panel tells."""
+    found = re.search(r"step ([\d,]+)", page.locator(".dtrain-summary").first.text_content() or "")
+    return int(found[1].replace(",", "")) if found else -1
+
+
+def wait_for_step(page, step):
+    """Wait until the panel has come to ``step``; the one that it tells then."""
+    page.wait_for_function(
+        """(step) => {
+            const found = /step ([\\d,]+)/.exec(document.querySelector('.dtrain-summary')?.textContent ?? '');
+            return found !== null && Number(found[1].replaceAll(',', '')) >= step;
+        }""",
+        arg=step,
+    )
+    return step_of(page)
+
+
+def outputs_of(path, cell=1):
+    """The outputs of a cell in a notebook file."""
+    return json.loads(path.read_text())["cells"][cell]["outputs"]
+
+
+def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browser):
+    """Live, saved, in both themes, opened again without a kernel and without trust, and as a web page."""
+    path = lab.write("grows.ipynb", START, train(200))
+    page = lab.open(browser, path.name)
+    run_all(page)
+    page.wait_for_selector(".dtrain-chart canvas")
+    first = wait_for_step(page, 20)
+    value = page.locator(".dtrain-value").first.text_content()
+    assert wait_for_step(page, first + 20) > first
+    assert page.locator(".dtrain-value").first.text_content() != value
+    expect(page.locator(".dtrain-badge")).to_have_text("running")
+    expect(page.locator(".dtrain-tile")).to_have_count(2)
+    # The panel stands above what the ranks print.
+    panel, text = page.locator(".dtrain-run").bounding_box(), page.locator("text=[0-1] begun").bounding_box()
+    assert panel["y"] < text["y"]
+
+    wait_idle(page)
+    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-button:visible")).to_have_count(0)
+    expect(page.locator(".dtrain-metric:visible")).to_have_text(["loss", "acc"])
+    assert step_of(page) == 199
+    theme(page, "JupyterLab Dark")
+    page.wait_for_function("getComputedStyle(document.querySelector('.dtrain-run')).color.match(/\\d+/g)[0] > 128")
+    theme(page, "JupyterLab Light")
+    save(page)
+    page.close()
+
+    outputs = outputs_of(path)
+    kept = outputs[0]["data"]
+    assert set(kept) == {OURS, "image/svg+xml", "text/plain"}
+    assert "Run 1 on ranks 0-1: ok" in "".join(kept["text/plain"])
+    assert [output["output_type"] for output in outputs[1:]] == ["stream"]
+    assert WIDGET not in path.read_text()
+
+    notebook = nbformat.read(path, as_version=4)
+    html, _ = HTMLExporter().from_notebook_node(notebook)
+    assert "data:image/svg+xml" in html
+    assert "[0-1] ended" in html
+    assert "widget-view" not in html
+
+    # As if it came from somebody else: its signature is unknown, and so is its kernel.
+    notebook.cells[0].source = "# not signed"
+    notebook.metadata["kernelspec"] = {"name": "absent", "display_name": "absent"}
+    nbformat.write(notebook, lab.folder / "received.ipynb")
+    page = lab.open(browser, "received.ipynb", kernel=False)
+    page.wait_for_selector(".dtrain-chart canvas", state="attached")
+    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    page.close()
+
+
+def test_the_buttons_work_in_mid_cell(lab, browser):
+    """Stacks, a rank's own output, and interrupt: each answers while the kernel is busy with the cell."""
+    path = lab.write("buttons.ipynb", START, train(6000))
+    page = lab.open(browser, path.name)
+    run_all(page)
+    wait_for_step(page, 5)
+    panel = page.locator(".dtrain-run")
+    panel.get_by_role("button", name="Stacks").click()
+    expect(panel.locator(".dtrain-drawer pre")).to_contain_text("time.sleep(0.02)")
+    panel.locator(".dtrain-tile[data-rank='1']").click()
+    expect(panel.locator(".dtrain-drawer-head")).to_contain_text("Output of rank 1")
+    expect(panel.locator(".dtrain-drawer pre")).to_have_text("begun\n")
+    panel.get_by_role("button", name="Interrupt").click()
+    wait_idle(page)
+    expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
+    expect(page.locator("[data-mime-type='application/vnd.jupyter.stderr']")).to_contain_text("KeyboardInterrupt")
+    save(page)
+    assert "Run 1 on ranks 0-1: interrupted" in "".join(outputs_of(path)[0]["data"]["text/plain"])
+    page.close()
+
+
+def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, browser):
+    """While the cell still runs, from its first point on; and the end of the run reaches the notebook."""
+    path = lab.write("reloaded.ipynb", START, train(400))
+    page = lab.open(browser, path.name)
+    run_all(page)
+    wait_for_step(page, 30)
+    save(page)
+    assert WIDGET in outputs_of(path)[0]["data"]
+    page.reload()
+    page.wait_for_selector(".dtrain-chart canvas")
+    label = page.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
+    expect(page.locator(".dtrain-badge")).to_have_text("running")
+    assert "loss over steps 0 to" in label
+    assert wait_for_step(page, 200) < 399
+    wait_for_step(page, 399)
+    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    save(page)
+    assert set(outputs_of(path)[0]["data"]) == {OURS, "image/svg+xml", "text/plain"}
+    page.close()
+
+
+def test_cells_without_metrics_show_no_panel(lab, browser):
+    """Nothing for a cell that only prints; for one that takes long a strip of ranks, until it has ended."""
+    path = lab.write(
+        "plain.ipynb", START, "%%distributed\nprint('here')", "%%distributed\nimport time\ntime.sleep(4)\nprint('late')"
+    )
+    page = lab.open(browser, path.name)
+    run_all(page)
+    page.wait_for_selector(".dtrain-tile[data-state='running']")
+    expect(page.locator(".dtrain-chart")).to_have_count(0)
+    assert page.locator(".dtrain-run").count() == 1
+    wait_idle(page)
+    expect(page.locator(".dtrain-run")).to_have_count(0)
+    save(page)
+    for cell in (1, 2):
+        displays = [output["data"] for output in outputs_of(path, cell) if output["output_type"] == "display_data"]
+        assert all(set(data) == {"text/plain"} and "".join(data["text/plain"]) == "" for data in displays)
+    page.close()
+
+
+def test_notebook_7_shows_the_same(browser, tmp_path_factory):
+    """Its pages have another shell, and the same extensions."""
+    pytest.importorskip("notebook", reason="needs Notebook 7: pip install notebook")
+    server = Lab(tmp_path_factory.mktemp("notebook"), "notebook")
+    try:
+        path = server.write("seven.ipynb", START, train(3000))
+        page = server.open(browser, path.name)
+        run_all(page)
+        wait_for_step(page, 20)
+        page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
+        wait_idle(page)
+        expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
+        page.close()
+    finally:
+        server.close()
