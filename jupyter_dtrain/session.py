@@ -39,6 +39,7 @@ from .lifecycle import open_sessions
 from .news import News
 from .run import Run
 from .settings import Settings
+from .startup import Startup
 from .syntax import check_syntax
 from .values import pickle_values
 from .world import TorchBackend, World, count_ranks, parse_ranks
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from .launch.request import WorldRequest
     from .view import CommRelay, RunView
 
-START_POLL = 0.03
 Ranks = str | int | Iterable[int] | None
 
 
@@ -151,36 +151,10 @@ class Session:
 
     def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
         """Wait until the world's ranks answer, then talk to them."""
-        began = time.monotonic()
-        said = -1
-        while True:
-            state = self._ask_state(began)
-            phase, size = state["phase"], state["size"]
-            if phase in ("failed", "ending") or state["incarnation"] != incarnation:
-                raise StartFailed(f"World {self.name!r} did not start. {state['reason']}")
-            ready = len(state["world"]["ranks"])
-            if ready != said:
-                seconds = time.monotonic() - began
-                progress(f"Starting world {self.name!r}: {ready} of {size} ranks ready, {seconds:.1f} s")
-                said = ready
-            if phase == "running":
-                break
-            time.sleep(START_POLL)
+        startup = Startup(self._listing, self._steward, self.request, progress)
+        state = startup.wait(incarnation)
         self._connect(state)
-        progress(f"World {self.name!r} is up: {size} rank{'s' if size > 1 else ''} in {time.monotonic() - began:.1f} s")
-
-    def _ask_state(self, began: float) -> dict[str, Any]:
-        """The state of a world that starts; its steward may need a moment before it answers at all."""
-        while True:
-            try:
-                return self._steward.ask("state", timeout=1.0)
-            except WorldLost:
-                log = Path(self.request.folder) / "logs" / "steward.log"
-                if not worlds.is_alive(self._listing):
-                    said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-                    raise StartFailed(f"The steward of world {self.name!r} ended. It said:\n{said}") from None
-                if time.monotonic() - began > self._settings.start_timeout:
-                    raise StartFailed(f"The steward of world {self.name!r} does not answer.") from None
+        startup.tell_end(state["size"])
 
     def _connect(self, state: dict[str, Any]) -> None:
         from .channels import RanksChannel

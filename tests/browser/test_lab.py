@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -22,6 +23,7 @@ for step in jupyter_dtrain.progress(range(STEPS), name="train"):
     jupyter_dtrain.log(loss=100 / (step + 1), acc=step / STEPS, lr=0.1)
 print("ended")
 """
+EXAMPLE = Path(__file__).parents[2] / "examples" / "02_losses.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = "application/vnd.jupyter-dtrain.run+json"
 
@@ -122,6 +124,30 @@ def test_the_buttons_work_in_mid_cell(lab, browser):
     expect(page.locator("[data-mime-type='application/vnd.jupyter.stderr']")).to_contain_text("KeyboardInterrupt")
     save(page)
     assert "Run 1 on ranks 0-1: interrupted" in "".join(outputs_of(path)[0]["data"]["text/plain"])
+    page.close()
+
+
+def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser):
+    """A small GPT: its loss grows a curve without a line of code, and the panel's button ends the cell."""
+    pytest.importorskip("torch")
+    notebook = nbformat.read(EXAMPLE, as_version=4)
+    last = next(index for index, cell in enumerate(notebook.cells) if "learning_rate=3e-4" in cell.source)
+    # Long enough for whatever machine: the test ends it.
+    notebook.cells = [cell for cell in notebook.cells[: last + 1] if cell.cell_type == "code"]
+    notebook.cells[-1].source = notebook.cells[-1].source.replace("3e-4)", "3e-4, steps=100_000)")
+    path = lab.folder / "example.ipynb"
+    nbformat.write(notebook, path)
+    page = lab.open(browser, path.name)
+    run_all(page)
+    first = wait_for_step(page, 3)
+    assert wait_for_step(page, first + 5) > first
+    expect(page.locator(".dtrain-metric:visible")).to_have_text(["loss"])
+    page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
+    wait_idle(page)
+    expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
+    save(page)
+    (kept,) = [output["data"] for output in outputs_of(path, -1) if OURS in output.get("data", {})]
+    assert "loss" in "".join(kept["text/plain"])
     page.close()
 
 
