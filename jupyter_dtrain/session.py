@@ -250,6 +250,8 @@ class Session:
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
         that an interrupted cell left behind.
         """
+        if not self.closed and not worlds.is_alive(self._listing):
+            self._lose("its steward has ended")  # the listening thread is about to find out
         chosen = self._choose(ranks)
         self._news.show()
         check_syntax(code)

@@ -67,6 +67,14 @@ def describe_descendants() -> str:
     return ", ".join(words) or "no processes"
 
 
+def abort_grandchildren(process: subprocess.Popen[bytes] | None) -> None:
+    """SIGABRT to the children of the children of ``process``: those of Python print where they are."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children() if process is not None else []:
+            for grandchild in child.children():
+                grandchild.send_signal(signal.SIGABRT)
+
+
 def is_running(pid: int) -> bool:
     """Whether a process has this id and is more than an exit status that nobody has collected."""
     try:

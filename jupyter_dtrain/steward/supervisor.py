@@ -36,6 +36,7 @@ from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
 from .keeper import Keeper
 from .processes import (
+    abort_grandchildren,
     become_subreaper,
     describe_descendants,
     die_with_parent,
@@ -54,6 +55,8 @@ LAUNCHES = 3
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
 TICK = 0.25
+ABORT_PATIENCE = 3.0
+"""Seconds in which ranks that never got ready may say where they were."""
 ASK_AGAIN = 0.2
 """Seconds after which a rank that was asked to end is asked again."""
 REPORT_PATIENCE = 4.0
@@ -91,6 +94,8 @@ class Supervisor:
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpi: local.Mpi | None = None
         self._launches = 0
+        self._silence = ""
+        """What is told of a start that takes too long, once its ranks were asked where they are."""
         self._rendezvous: Rendezvous | None = None
         self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -228,6 +233,7 @@ class Supervisor:
     def _launch(self) -> None:
         request = self._request
         self._launches += 1
+        self._silence = ""
         self._patience_end = time.monotonic() + request.settings.start_timeout
         try:
             self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -317,6 +323,9 @@ class Supervisor:
     def _rank_died(self, died: Died) -> None:
         if self._phase == "starting":
             said = died.last_words.strip() or tail(self._logs / f"rank-{died.rank}.log")
+            if self._silence:
+                self._fail(f"{self._silence}\nRank {died.rank} was here:\n{said}")
+                return
             self._fail(f"{died.words} while the world started." + (f" It said:\n{said}" if said else ""))
             return
         if self._phase != "running":
@@ -371,8 +380,13 @@ class Supervisor:
             self._start_again(said)
         elif self._controller is not None and self._controller.poll() is not None:
             self._fail(f"ipyparallel's controller ended with exit code {self._controller.returncode}. It said:\n{said}")
+        elif now > self._patience_end and self._silence:
+            self._fail(self._silence)
         elif now > self._patience_end:
-            self._fail(self._explain_silence())
+            self._silence = self._explain_silence()
+            # The watches report what they say then: where in their code they were.
+            abort_grandchildren(self._mpiexec)
+            self._patience_end = now + ABORT_PATIENCE
 
     def _check_running(self) -> None:
         if self._controller is not None and self._controller.poll() is not None:

@@ -126,6 +126,18 @@ def test_a_rank_that_never_comes(fails, tmp_path) -> None:
     )
 
 
+def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
+    """Its stack is in the message."""
+    (tmp_path / "mpi4py.py").write_text(
+        "import time\n\ndef wait_for_nothing():\n    time.sleep(300)\n\nwait_for_nothing()"
+    )
+    fails(
+        r"(?s)2 of 2 ranks did not get ready within 4 s.*Rank [01] was here:.*mpi4py.py\", line 4 in wait_for_nothing",
+        env={"PYTHONPATH": str(tmp_path)},
+        settings=Settings(start_timeout=4),
+    )
+
+
 def test_a_runtime_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
     """It lies below a file."""
     (tmp_path / "file").touch()
