@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,11 +17,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from .notebook import kernel
 from .report import Measurement, summary
 
 PAIRS = 14
-SIZES = {"1 ms": (96, 1500, 0.97), "10 ms": (820, 200, 0.99)}
+SIZES = {"1 ms": (64, 2500, 0.97), "10 ms": (820, 200, 0.99)}
 """Width of the model, steps in one turn, the share of torchrun's speed that must be kept."""
 
 MODEL = """
@@ -117,7 +118,11 @@ def torchrun(width: int, steps: int) -> Iterator[_Turn]:
         try:
             yield _Turn(folder, process)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            # The workers are in sessions of their own.
+            family = psutil.Process(process.pid).children(recursive=True)
+            for member in (*family, process):
+                with contextlib.suppress(psutil.Error):
+                    member.kill()
             process.wait(30)
 
 
