@@ -20,6 +20,42 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Work:
+    """Whether a process and all beneath it do anything."""
+
+    LOOK = 1.0
+    """Seconds between two looks."""
+    LEAST = 0.03
+    """Processor seconds between two looks that are work."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._pid = process.pid
+        self._used = 0.0
+        self._looked = self._worked = time.monotonic()
+
+    def rest(self) -> float:
+        """Seconds since one of them last used the processor, or waited for a disk."""
+        now = time.monotonic()
+        if now - self._looked >= self.LOOK:
+            self._looked = now
+            used = self._measure()
+            if used is None or used > self._used + self.LEAST:
+                self._worked, self._used = now, used or self._used
+        return now - self._worked
+
+    def _measure(self) -> float | None:
+        used = 0.0
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(self._pid)
+            for one in (top, *top.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    if one.status() == psutil.STATUS_DISK_SLEEP:
+                        return None
+                    times = one.cpu_times()
+                    used += times.user + times.system
+        return used
+
+
 def become_subreaper() -> None:
     """Orphans beneath this process become its children."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

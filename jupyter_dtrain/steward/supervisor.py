@@ -36,6 +36,7 @@ from ..launch.request import RankSpec, WorldRequest
 from ..world import Rank, World
 from .keeper import Keeper
 from .processes import (
+    Work,
     abort_grandchildren,
     become_subreaper,
     describe_descendants,
@@ -55,6 +56,8 @@ LAUNCHES = 3
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
 TICK = 0.25
+STILL = 6.0
+"""Seconds without any work after which ranks that are not ready never will be."""
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
 ASK_AGAIN = 0.2
@@ -94,6 +97,7 @@ class Supervisor:
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpi: local.Mpi | None = None
         self._launches = 0
+        self._work: Work | None = None
         self._silence = ""
         """What is told of a start that takes too long, once its ranks were asked where they are."""
         self._rendezvous: Rendezvous | None = None
@@ -233,7 +237,7 @@ class Supervisor:
     def _launch(self) -> None:
         request = self._request
         self._launches += 1
-        self._silence = ""
+        self._silence, self._work = "", None
         self._patience_end = time.monotonic() + request.settings.start_timeout
         try:
             self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,6 +263,7 @@ class Supervisor:
             mpiexec = self._mpiexec = self._spawn(
                 local.ranks_command(request, self._mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
             )
+            self._work = Work(mpiexec)
             arguments = (mpiexec, self._incarnation)
             threading.Thread(target=self._read_reports, args=arguments, name="dtrain-reports", daemon=True).start()
         except DtrainError as error:
@@ -378,6 +383,9 @@ class Supervisor:
         said = tail(self._logs / "controller.log")
         if local.lost_a_port(said) and self._launches < LAUNCHES:
             self._start_again(said)
+        elif self._launches < LAUNCHES and self._work is not None and self._work.rest() > STILL:
+            # Seen about once in a thousand starts: prterun and the rank wait for each other, and nobody does anything.
+            self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif self._controller is not None and self._controller.poll() is not None:
             self._fail(f"ipyparallel's controller ended with exit code {self._controller.returncode}. It said:\n{said}")
         elif now > self._patience_end and self._silence:

@@ -138,6 +138,24 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
     )
 
 
+def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypatch) -> None:
+    """Nobody works and nobody is ready: that start is over, and the next one is as good as any."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib, sys, time\n"
+        f"once = pathlib.Path({str(tmp_path / 'once')!r})\n"
+        "if any('engine.watch' in word for word in sys.orig_argv) and not once.exists():\n"
+        "    once.touch()\n"
+        "    time.sleep(300)\n"
+    )
+    session = launch(n=1, env={"PYTHONPATH": str(tmp_path)})
+    outcome = session.run("1", view=None).outcome
+    session.stop()
+
+    assert (tmp_path / "once").exists()
+    assert outcome == "ok"
+    assert wait_until_gone(mark, patience=0) == []
+
+
 def test_a_runtime_folder_that_cannot_be_made(fails, tmp_path, monkeypatch) -> None:
     """It lies below a file."""
     (tmp_path / "file").touch()
