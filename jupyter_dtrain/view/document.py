@@ -69,6 +69,8 @@ class Picture:
     """The newest step."""
     left_out: int = 0
     """Metrics that are not among ``metrics``."""
+    thinned: bool = False
+    """Whether ranks logged faster than the wire takes: what is drawn has their extremes, ``Run.metrics`` all."""
 
 
 class Band(NamedTuple):
@@ -126,6 +128,7 @@ def status(picture: Picture) -> dict[str, Any]:
         "nodes": nodes,
         "ranks": ranks,
         "words": {str(rank): words[:_TEXT] for rank, words in picture.words.items()},
+        **({"thinned": True} if picture.thinned else {}),
         "bars": [bars[number] for number in sorted(bars)][-8:],
     }
 

@@ -39,6 +39,7 @@ class Gathered:
         self._hosts: dict[int, str] = {}
         self._histories: dict[str, dict[int, History]] = {}
         self._series = 0
+        self._thinned = False
         self._unseen: set[str] = set()
         self._marks: dict[int, deque[tuple[float, int]]] = {}
         self._clock: dict[int, str] = {}  # the metric by which a rank's pace is taken
@@ -60,6 +61,7 @@ class Gathered:
                 self.states[rank] = "running"
                 self._hosts[rank] = started.host
             case Metrics() as metrics:
+                self._thinned = self._thinned or any(series.left_out for series in metrics.series)
                 points = [(series.name, unpack(series)) for series in metrics.series]
                 return [(name, columns) for name, columns in points if self._take_points(rank, name, columns)]
             case Sample() as sample:
@@ -105,6 +107,7 @@ class Gathered:
             pace,
             {rank: marks[-1][1] for rank, marks in self._marks.items()},
             len(self._unseen),
+            self._thinned,
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

@@ -63,6 +63,8 @@ def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, and the last value of each metric on each rank."""
     ranks = list(picture.ranks)
     head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {_seconds(picture.elapsed)}"
+    if picture.thinned:
+        head += " (drawn thinned: Run.metrics has every point)"
     newest = [step for step in picture.steps.values() if step >= 0]
     if newest:
         head += f", step {max(newest):,}"

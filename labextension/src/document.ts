@@ -52,6 +52,8 @@ export interface Status {
   ranks: RankRow[];
   words: Record<string, string>;
   bars: [number, string, BarPart[]][];
+  /** Ranks logged faster than the wire takes: only extremes are here. */
+  thinned?: boolean;
 }
 
 export interface RunDocument extends Status {

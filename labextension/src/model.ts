@@ -111,6 +111,7 @@ export class RunModel {
   bars: Bar[] = [];
   metrics = new Map<string, Metric>();
   leftOut = 0;
+  thinned = false;
   /** Counts changes of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
@@ -168,6 +169,7 @@ export class RunModel {
     this.outcome = status.outcome;
     this.elapsed = status.elapsed;
     this.nodes = status.nodes;
+    this.thinned = status.thinned ?? false;
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

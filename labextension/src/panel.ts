@@ -255,6 +255,7 @@ export class RunPanel {
     if (samples !== null) parts.push(`${rate(samples)} samples/s`);
     const slow = slowest(model.ranks);
     if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
+    if (model.thinned) parts.push("drawn thinned: Run.metrics has every point");
     setText(this.summary, parts.join(" · "));
   }
 

@@ -40,6 +40,11 @@ afterEach(() => {
 });
 
 describe("a panel", () => {
+  it("says that it draws only a part of what was logged", async () => {
+    const { root } = await shown(run({ thinned: true }));
+    expect(root.querySelector(".dtrain-summary")!.textContent).toContain("drawn thinned: Run.metrics has every point");
+  });
+
   it("tells of the run and of its ranks", async () => {
     const { root } = await shown(run({}));
     expect(root.querySelector(".dtrain-summary")!.textContent).toBe("Run 7 · 2 ranks · 1:15 · step 12");
