@@ -153,4 +153,5 @@ def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, tim
     assert list(tmp_path.iterdir()) == []
     assert [path for path in worlds.runtime_folder().iterdir() if not path.name.startswith("left-")] == []
     assert counts[-1][0] <= counts[0][0]
-    assert counts[-1][1] <= counts[0][1]
+    # A closed socket of ZeroMQ gives its descriptors back a moment later, from a thread of its own.
+    assert until(lambda: me.num_fds() <= counts[0][1], patience=5)
