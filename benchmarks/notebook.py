@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ class ServedKernel:
         messages = []
         while True:
             text = self._socket.recv()
-            message = json.loads(text)
+            message = json.loads(text if isinstance(text, str) else _first_part(text))
             if message["parent_header"].get("msg_id") != parent or message.get("channel") != "iopub":
                 continue
             message["size"] = len(text)
@@ -92,6 +93,13 @@ class ServedKernel:
                 raise RuntimeError("\n".join(message["content"]["traceback"]))
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 return messages
+
+
+def _first_part(frame: bytes) -> bytes:
+    """The JSON of a message with buffers: a count and as many offsets stand before it, in 32 bits each."""
+    count = int.from_bytes(frame[:4], "big")
+    offsets = struct.unpack(f"!{count}I", frame[4 : 4 * (count + 1)])
+    return frame[offsets[0] : offsets[1] if count > 1 else None]
 
 
 @contextlib.contextmanager
