@@ -143,10 +143,6 @@ class MetricBuffer:
         self._counts.pop(name, None)
         self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
 
-    def next_step(self, name: str) -> int:
-        """The step that a point of ``name`` gets when it names none."""
-        return self._counts[name]
-
     def complain(self, words: str, kind: str | None = None) -> None:
         """Say ``words`` to the user: once in a run, and of one ``kind`` only the first."""
         kind = kind or words
