@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ipyparallel
+import zmq
 from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
@@ -44,12 +45,17 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
     connected, and a dead one is known from its watch.
     """
 
-    def __init__(self, connection_file: str | Path, on_events: Callable[[dict[str, Any]], None]) -> None:
-        """``on_events`` is called on the IO thread with the content of every announcement, whoever ran the cell."""
+    def __init__(self, connection_file: str | Path, on_events: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """``on_events`` is called on the IO thread with the content of every announcement, whoever ran the cell.
+
+        Without, no announcements come.
+        """
         self._on_events = on_events
         # Where ipyparallel tells of messages that are not signed well; it forgot to make one.
         self.log = logging.getLogger(__name__)
         super().__init__(str(connection_file), timeout=10)
+        if on_events is None:
+            self._io_loop.add_callback(self._iopub_socket.setsockopt, zmq.UNSUBSCRIBE, b"")
         self._queue_handlers["dtrain_run_reply"] = self._resolve
         self._queue_handlers["dtrain_hello_reply"] = self._resolve
         self._queue_handlers["dtrain_values_reply"] = self._resolve
@@ -59,7 +65,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: dict[str, Any]) -> None:
-        if message["header"]["msg_type"] == EVENTS_MESSAGE:
+        if message["header"]["msg_type"] == EVENTS_MESSAGE and self._on_events is not None:
             self._on_events(message["content"])
 
     def _resolve(self, message: dict[str, Any]) -> None:

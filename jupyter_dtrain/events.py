@@ -50,11 +50,13 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The ranks that run the cell, on the lowest of them."""
 
 
-class Output(msgspec.Struct, frozen=True, tag="output"):
+class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
     """Text in the order in which it was written; boundaries between events mean nothing."""
 
     stream: Literal["stdout", "stderr"]
     text: str
+    descriptor: int = 0
+    """Where text of the stream's file descriptor is in it: how many bytes of that are in the rank's events by now."""
 
 
 class Display(msgspec.Struct, frozen=True, tag="display"):

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from .launch.request import WorldRequest
     from .view import CommRelay, RunView
 
+LOOK_PERIOD = 1.0
+"""Seconds between two looks whether the steward lives; a request to it finds out at once."""
+
 Ranks = str | int | Iterable[int] | None
 
 
@@ -421,17 +424,19 @@ class Session:
 
     def _listen(self) -> None:
         """Hear what the steward broadcasts, and renew the lease; a thread of its own."""
-        renew_at = 0.0
+        renew_at = look_at = 0.0
         while not self.closed:
             with contextlib.suppress(Exception):
                 event = self._steward.listen(0.25)
                 if event is not None:
                     self._heard(event)
                     continue
-            if not worlds.is_alive(self._listing) and not self._closed:
-                self._lose("its steward has ended")
-                return
             now = time.monotonic()
+            if now >= look_at:
+                look_at = now + LOOK_PERIOD
+                if not worlds.is_alive(self._listing) and not self._closed:
+                    self._lose("its steward has ended")
+                    return
             if now >= renew_at or self._news.waiting:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
                 with contextlib.suppress(WorldLost):

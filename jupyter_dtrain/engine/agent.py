@@ -31,8 +31,8 @@ from ..events import CommMessage, Outcome, to_wire
 from ..frameworks import Framework, Watch
 from ..rank_api import Bar
 from ..values import pack, unpack
-from .capture import DescriptorReader
 from .comms import RankComms
+from .descriptors import DescriptorReader
 from .interrupts import Interrupts
 from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE

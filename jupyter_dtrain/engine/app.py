@@ -28,8 +28,9 @@ from ..rank_api import RankHome
 from ..world import Placement, placements, rank_environment
 from .agent import Agent
 from .bars import install_bars
-from .capture import DescriptorReader, EventSession, RankStream
+from .capture import EventSession, RankStream
 from .comms import RankComms
+from .descriptors import DescriptorReader
 from .metrics import MetricBuffer
 from .recorder import Recorder
 from .reports import Ready
@@ -44,14 +45,14 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         spec: RankSpec,
         place: Placement,
         frameworks: list[Framework],
-        pipes: dict[str, int],
+        channel: socket.socket,
         report: Callable[[Ready], None],
     ) -> None:
         super().__init__()
         self._spec = spec
         self._place = place
         self._frameworks = frameworks
-        self._pipes = pipes
+        self._channel = channel
         self._report = report
 
     def redirect_output(self, iopub_socket: Any) -> None:
@@ -69,7 +70,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(self._pipes, recorder)
+        descriptors = DescriptorReader(self._channel, recorder)
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)
@@ -109,8 +110,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         )
 
 
-def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], None]) -> None:
-    """Be a rank until told to end. ``pipes``: the read ends behind descriptors 1 and 2, by stream name."""
+def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Ready], None]) -> None:
+    """Be a rank until told to end. ``channel``: brings what was written to descriptors 1 and 2."""
     # To the descriptor that the watch reads after the end: a crash in native code says where it was.
     faulthandler.enable(file=2)
     import mpi4py
@@ -132,7 +133,7 @@ def run_engine(spec: RankSpec, pipes: dict[str, int], report: Callable[[Ready], 
     # Figures are shown as in a notebook kernel, unless the user chose otherwise.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # The one application of this process: ``%matplotlib`` looks for its kernel.
-    engine: RankEngine = RankEngine.instance(spec, place, frameworks, pipes, report)
+    engine: RankEngine = RankEngine.instance(spec, place, frameworks, channel, report)
     folder = Path(spec.folder)
     engine.initialize(
         [

@@ -1,8 +1,7 @@
 """Catches everything that a cell says, by whatever road, and hands it to the recorder.
 
-Three roads lead here: Python's ``sys.stdout`` and ``sys.stderr``; the file descriptors 1 and 2, which native code and
-child processes write to (pipes that the watch made, so that it can read the last words of a rank that died); and
-IPython's display hooks, which send Jupyter messages through :class:`EventSession`.
+Two roads lead here: Python's ``sys.stdout`` and ``sys.stderr``; and IPython's display hooks, which send Jupyter
+messages through :class:`EventSession`. The third, of native code and child processes, is in :mod:`.descriptors`.
 
 Under failure nothing here raises into user code: what cannot be decoded is replaced, and a child process that was
 forked from a rank writes to the descriptors, since the recorder's thread does not live in it.
@@ -11,11 +10,8 @@ forked from a rank writes to the descriptors, since the recorder's thread does n
 from __future__ import annotations
 
 import codecs
-import ctypes
 import io
 import os
-import selectors
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -92,54 +88,6 @@ class _Bytes(io.RawIOBase):
         view = bytes(data)
         self._stream.write(self._decoder.decode(view))
         return len(view)
-
-
-class DescriptorReader:
-    """Reads the pipes behind descriptors 1 and 2."""
-
-    def __init__(self, pipes: dict[str, int], recorder: Recorder) -> None:
-        """``pipes``: stream name → read end, not blocking."""
-        self._recorder = recorder
-        self._lock = threading.Lock()
-        self._pipes = pipes
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in pipes}
-        self._libc = ctypes.CDLL(None)
-        self._thread = threading.Thread(target=self._loop, name="dtrain-descriptors", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read, in a thread of its own."""
-        self._thread.start()
-
-    def drain(self) -> None:
-        """Hand over all that was written so far, C's own buffers included."""
-        self._libc.fflush(None)
-        for name in self._pipes:
-            self._read(name)
-
-    def _loop(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for name, fd in self._pipes.items():
-                selector.register(fd, selectors.EVENT_READ, name)
-            while True:
-                for key, _ in selector.select():
-                    if not self._read(key.data):
-                        selector.unregister(key.fd)
-                if not selector.get_map():
-                    return
-
-    def _read(self, name: str) -> bool:
-        """Read what is there; False once the pipe has ended."""
-        with self._recorder.shield, self._lock:
-            while True:
-                try:
-                    data = os.read(self._pipes[name], 1 << 16)
-                except BlockingIOError:
-                    return True
-                if not data:
-                    return False
-                self._recorder.write(name, self._decoders[name].decode(data))
-                # It may be the last words of native code: in the pipe they were safe from this process's death.
-                self._recorder.flush()
 
 
 class EventSession(Session):

@@ -214,7 +214,8 @@ class MetricBuffer:
     def _loop(self) -> None:
         while True:
             self._wake.wait()
-            self._soon.wait(PERIOD)
+            # All ranks of a host do so at the same moments: what waits for all of them waits once.
+            self._soon.wait(PERIOD - time.time() % PERIOD)
             try:
                 self.flush()
             except Exception as error:  # noqa: BLE001 — without this thread nothing more would be recorded

@@ -13,6 +13,7 @@ the cap; see :mod:`.spool` for what happens to a disk that is full.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import threading
@@ -118,9 +119,9 @@ class Recorder:
         self._runs: dict[int, _Open] = {}
         self._current: _Open | None = None
         self._last_run: int | None = None
-        self._pending: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, str, int]] = []
         self._pending_size = 0
-        self._between: list[tuple[str, str]] = []
+        self._between: list[tuple[str, str, int]] = []
         self._between_size = 0
         log.touch(mode=0o600)
         self._log = open(log, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 — lives as long as the rank
@@ -145,27 +146,30 @@ class Recorder:
     def _started(self, path: Path, ranks: list[int], source: str) -> Started:
         return Started(os.getpid(), socket.gethostname(), str(path), source=source, ranks=ranks if source else [])
 
-    def write(self, stream: str, text: str) -> None:
-        """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log."""
+    def write(self, stream: str, text: str, descriptor: int = 0) -> None:
+        """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log.
+
+        ``descriptor``: for text that was written to the stream's descriptor, how many bytes of that it ends with.
+        """
         if not text:
             return
         with self.shield, self._lock:
             if self._current is None:
-                self._write_between(stream, text)
+                self._write_between(stream, text, descriptor)
                 return
             if not self._pending:
                 self._wake.notify()
-            self._pending.append((stream, text))
+            self._pending.append((stream, text, descriptor))
             self._pending_size += len(text)
             if self._pending_size > PENDING_LIMIT:
                 self._spool_pending(self._current)
 
-    def _write_between(self, stream: str, text: str) -> None:
+    def _write_between(self, stream: str, text: str, descriptor: int) -> None:
         if self._last_run is None:
             self._write_log(text)
             return
         if self._between_size < BETWEEN_LIMIT:
-            self._between.append((stream, text))
+            self._between.append((stream, text, descriptor))
             self._between_size += len(text)
         else:
             self._write_log(text)
@@ -238,18 +242,11 @@ class Recorder:
 
     def _spool_pending(self, opened: _Open) -> None:
         pending, self._pending, self._pending_size = self._pending, [], 0
-        stream = ""
-        gathered: list[str] = []
-        for kind, text in pending:
-            if kind != stream and gathered:
-                self._append_text(opened, stream, "".join(gathered))
-                gathered = []
-            stream = kind
-            gathered.append(text)
-        if gathered:
-            self._append_text(opened, stream, "".join(gathered))
+        for stream, group in itertools.groupby(pending, key=lambda one: one[0]):
+            texts, descriptors = zip(*((text, descriptor) for _, text, descriptor in group), strict=True)
+            self._append_text(opened, stream, "".join(texts), max(descriptors))
 
-    def _append_text(self, opened: _Open, stream: str, text: str) -> None:
+    def _append_text(self, opened: _Open, stream: str, text: str, descriptor: int) -> None:
         kind: Literal["stdout", "stderr"] = "stderr" if stream == "stderr" else "stdout"
         text = text.encode("utf-8", "replace").decode()
         opened.tail.add(text)
@@ -259,7 +256,7 @@ class Recorder:
                 opened.dropped_events += 1
                 opened.dropped_bytes += len(chunk.encode())
             else:
-                self._append(opened, Output(kind, chunk))
+                self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0))
 
     def _append(self, opened: _Open, body: Body) -> None:
         event = Event(opened.run, self.rank, opened.seq, time.time(), body)

@@ -56,7 +56,7 @@ class Sampler:
         while True:
             self._on.wait()
             spent, at = self._spent(), time.monotonic()
-            while not self._off.wait(PERIOD):
+            while not self._off.wait(_pause()):
                 before, since = spent, at
                 spent, at = self._spent(), time.monotonic()
                 with contextlib.suppress(psutil.Error):
@@ -71,6 +71,13 @@ class Sampler:
     def _sample(self, cpu: float) -> Sample:
         gpu = None if self._gpu is None else self._gpu.read(self._reserved())
         return Sample(round(cpu, 1), self._process.memory_info().rss, self._step(), gpu)
+
+
+def _pause() -> float:
+    """Seconds until the next sample: when metrics are flushed, too, so that both leave the rank together."""
+    rest = PERIOD - time.time() % PERIOD
+    # Over much less, what the processor did could not be measured.
+    return rest if rest > PERIOD / 2 else rest + PERIOD
 
 
 class GpuReader:

@@ -10,10 +10,12 @@ Under failure: a full or failing disk turns the rest of the file into a ring in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -23,6 +25,8 @@ RING_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 """About how many bytes one :meth:`Spool.read` returns."""
 CHUNK_BYTES = 1 << 16
+ENDING = 2 << 20
+"""Bytes, more than any text takes that a rank has spooled and its watch does not know of."""
 _INDEX_EVERY = 128
 
 
@@ -152,6 +156,20 @@ def file_ends(path: str | Path) -> tuple[Event, Event, int] | None:
                 except msgspec.MsgspecError:
                     return None
     return None
+
+
+def descriptor_counts(path: str | Path) -> dict[Literal["stdout", "stderr"], int]:
+    """By stream, how many bytes of its descriptor are in a spool file, as far as its last :data:`ENDING` bytes say."""
+    counts: dict[Literal["stdout", "stderr"], int] = {}
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
+        for line in file:
+            # The first may be cut, and the last may be half written.
+            with contextlib.suppress(msgspec.MsgspecError):
+                body = decode(line).body
+                if isinstance(body, Output) and body.descriptor:
+                    counts[body.stream] = body.descriptor
+    return counts
 
 
 def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:

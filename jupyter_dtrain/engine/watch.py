@@ -2,8 +2,9 @@ r"""The parent process of a rank.
 
 ``mpiexec`` starts one watch per rank; the watch imports the engine, forks the rank from itself, and stays. It
 
-* knows the rank's true exit status, and writes the ``Finished`` event of a rank that died in mid-run, after the last
-  words that were still in its pipes;
+* knows the rank's true exit status, and writes the ``Finished`` event of a rank that died in mid-run, after its last
+  words;
+* reads the rank's descriptors 1 and 2, see :mod:`.descriptors`;
 * delivers signals, also to a rank that is stopped or holds the interpreter lock;
 * is subreaper of the rank's children and ends them when the rank has ended;
 * ends its rank when its lease runs out, when ``mpiexec`` sends SIGTERM, and (by the kernel's parent-death signal) when
@@ -22,8 +23,10 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import math
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -36,13 +39,14 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
-from ..events import Event, Finished, Output, encode
+from ..events import Body, Event, Finished, Output, encode
 from ..failures import describe_exit
 from ..launch.request import RankSpec
 from . import app
+from .descriptors import STREAMS, Holder, Stream, make_channel
 from .names import watch_identity
 from .reports import REPORT_PREFIX, Died, Ready
-from .spool import file_ends
+from .spool import descriptor_counts, file_ends
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -56,10 +60,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, pid: int, spec: RankSpec, pipes: dict[str, int], ready: int) -> None:
+    def __init__(self, pid: int, spec: RankSpec, pipes: dict[Stream, int], channel: socket.socket, ready: int) -> None:
         self._pid = pid
         self._spec = spec
         self._pipes = pipes
+        self._holder = Holder(pipes, channel, psutil.Process(pid))
         self._ready = ready
         self._told: Ready | None = None
         # Nobody renews before the world is up.
@@ -80,7 +85,9 @@ class Watch:
         poller.register(wake, zmq.POLLIN)
         poller.register(self._ready, zmq.POLLIN)
         while self._status is None:
-            events = dict(poller.poll(int(1000 * self._patience())))
+            patience = self._patience()
+            self._listen(poller)
+            events = dict(poller.poll(math.ceil(1000 * patience)))
             if wake in events:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
@@ -88,15 +95,34 @@ class Watch:
                 self._pass_on_ready(poller)
             if self._socket is not None and self._socket in events:
                 self._serve()
+            self._pass_on_words(events)
             self._check_deadlines()
             self._reap()
         self._end()
+
+    def _listen(self, poller: zmq.Poller) -> None:
+        """Hear of what the rank writes, as far as there is room for it."""
+        holder = self._holder
+        for stream, fd in self._pipes.items():
+            poller.register(fd, zmq.POLLIN if holder.reads and stream in holder.pipes else 0)
+        poller.register(holder.channel.fileno(), zmq.POLLIN | (zmq.POLLOUT if holder.sends else 0))
+
+    def _pass_on_words(self, events: dict[Any, int]) -> None:
+        holder = self._holder
+        if holder.channel.fileno() in events:
+            holder.hear()
+        for stream in tuple(holder.pipes):
+            if self._pipes[stream] in events:
+                holder.read(stream)
+        holder.send()
 
     def _patience(self) -> float:
         deadline = self._lease_end
         if self._terminating is not None:
             deadline = min(deadline, self._terminating)
-        return max(0.0, min(deadline - time.monotonic(), 30.0))
+        patience = min(deadline - time.monotonic(), 30.0)
+        room = self._holder.make_room()
+        return max(0.0, patience if room is None else min(patience, room))
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -177,15 +203,14 @@ class Watch:
         assert self._status is not None
         self._end_children()
         words = describe_exit(self._told.rank, self._status) if self._told else ""
-        last_words = self._drain()
-        run, events = self._finish_run(words, last_words)
+        run, events, last_words = self._finish_run(words)
         rank = (
             self._told.rank
             if self._told
             else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
         )
         words = words or describe_exit(rank, self._status)
-        _report("died", Died(rank, self._pid, self._status, words, run, events, last_words[-LAST_WORDS:]))
+        _report("died", Died(rank, self._pid, self._status, words, run, events, last_words))
         code = os.waitstatus_to_exitcode(self._status)
         if code == 0 or self._terminating is not None:
             os._exit(0)
@@ -202,45 +227,52 @@ class Watch:
                     child.kill()
             psutil.wait_procs(children, timeout=0.2)
 
-    def _drain(self) -> str:
-        data = b""
-        for fd in self._pipes.values():
-            while True:
-                try:
-                    piece = os.read(fd, 1 << 16)
-                except BlockingIOError:
-                    break
-                if not piece:
-                    break
-                data = (data + piece)[-8 * LAST_WORDS :]
-        return data.decode("utf-8", "replace")
-
-    def _finish_run(self, words: str, last_words: str) -> tuple[int | None, list[Event]]:
-        """Write the last events of the run that the rank was working on, if any."""
-        if self._told is None:
-            return None, []
-        rank = self._told.rank
-        folders = Path(self._spec.spool).glob("run-*")
-        found = [(int(folder.name[4:]), folder / f"rank-{rank}.jsonl") for folder in folders]
-        runs = sorted((run, path) for run, path in found if path.exists())
-        if not runs:
-            return None, []
-        run, path = runs[-1]
-        ends = file_ends(path)
-        if ends is None or isinstance(ends[1].body, Finished):
-            return None, []
-        first, last, size = ends
-        events = []
-        seq, now = last.seq + 1, time.time()
-        if last_words:
-            events.append(Event(run, rank, seq, now, Output("stderr", last_words[-LAST_WORDS:])))
-        elapsed = now - first.time
-        events.append(Event(run, rank, seq + len(events), now, Finished("lost", elapsed, words, regroup=True)))
+    def _finish_run(self, words: str) -> tuple[int | None, list[Event], str]:
+        """Write the last events of the run that the rank was working on, if any; and its last words, in any case."""
+        found = self._unfinished()
+        if found is None:
+            left = _shortened(self._holder.rest({}))
+            return None, [], "".join(text for _, text in left)
+        run, path, first, last, size = found
+        left = _shortened(self._holder.rest(descriptor_counts(path)))
+        now = time.time()
+        bodies: list[Body] = [Output(stream, text) for stream, text in left]
+        bodies.append(Finished("lost", now - first.time, words, regroup=True))
+        events = [Event(run, last.rank, last.seq + index, now, body) for index, body in enumerate(bodies, 1)]
         with contextlib.suppress(OSError), open(path, "r+b") as file:
             file.truncate(size)
             file.seek(size)
             file.write(b"".join(encode(event) for event in events))
-        return run, events
+        return run, events, "".join(text for _, text in left)
+
+    def _unfinished(self) -> tuple[int, Path, Event, Event, int] | None:
+        """The run that this rank was working on: number, spool, first and last event, bytes up to there."""
+        if self._told is None:
+            return None
+        folders = Path(self._spec.spool).glob("run-*")
+        found = [(int(folder.name[4:]), folder / f"rank-{self._told.rank}.jsonl") for folder in folders]
+        runs = sorted((run, path) for run, path in found if path.exists())
+        if not runs:
+            return None
+        run, path = runs[-1]
+        ends = file_ends(path)
+        if ends is None or isinstance(ends[1].body, Finished):
+            return None
+        return run, path, *ends
+
+
+def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
+    """The end of a dead rank's words, as much as a report may carry."""
+    room = LAST_WORDS
+    kept: list[tuple[Stream, str]] = []
+    for stream, text in reversed(left):
+        if room:
+            kept.append((stream, text[-room:]))
+            room -= len(kept[-1][1])
+    lost = sum(len(text) for _, text in left) - LAST_WORDS
+    if lost > 0:
+        kept.append(("stderr", f"[jupyter-dtrain] {lost} characters before this were left out\n"))
+    return kept[::-1]
 
 
 def _report(kind: str, what: msgspec.Struct) -> None:
@@ -256,30 +288,35 @@ def main() -> NoReturn:
     spec = RankSpec.from_environment()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    read_ends, write_ends = {}, {}
-    for name in ("stdout", "stderr"):
+    read_ends: dict[Stream, int] = {}
+    write_ends: dict[Stream, int] = {}
+    for name in STREAMS:
         read_ends[name], write_ends[name] = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_ends[name], False)
         with contextlib.suppress(OSError):
             # Native code that prints while it holds the interpreter lock stops once the pipe is full.
             fcntl.fcntl(write_ends[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     ready, tell = os.pipe2(os.O_CLOEXEC)
+    channel, rank_channel = make_channel()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _be_rank(spec, libc, parent, read_ends, write_ends, ready, tell)
+        for fd in (*read_ends.values(), ready):
+            os.close(fd)
+        channel.close()
+        _be_rank(spec, libc, parent, write_ends, rank_channel, tell)
     for fd in (*write_ends.values(), tell):
         os.close(fd)
-    Watch(pid, spec, read_ends, ready).run()
+    rank_channel.close()
+    Watch(pid, spec, read_ends, channel, ready).run()
 
 
 def _be_rank(
     spec: RankSpec,
     libc: ctypes.CDLL,
     parent: int,
-    read_ends: dict[str, int],
-    write_ends: dict[str, int],
-    ready: int,
+    write_ends: dict[Stream, int],
+    channel: socket.socket,
     tell: int,
 ) -> NoReturn:
     code = 1
@@ -287,7 +324,9 @@ def _be_rank(
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        os.close(ready)
+        # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
+        # later, which took an eighth of a small model's speed. Under torchrun each has its own, too.
+        os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(write_ends["stdout"], 1)
@@ -297,7 +336,7 @@ def _be_rank(
             os.write(tell, msgspec.json.encode(what))
             os.close(tell)
 
-        app.run_engine(spec, read_ends, report)
+        app.run_engine(spec, channel, report)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

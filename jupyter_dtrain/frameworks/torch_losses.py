@@ -48,8 +48,9 @@ class _Scaled(NamedTuple):
 class Training:
     """What one of the user's threads does in a run."""
 
-    def __init__(self, run: object) -> None:
-        self.run = run
+    def __init__(self) -> None:
+        self.on = True
+        """Whether the run goes on."""
         self.thread = threading.current_thread()
         self.waiting: dict[str, Any] = {}
         """By name: a number, or a list of values."""
@@ -76,6 +77,10 @@ class Training:
         """The name of the optimizer that a GradScaler is about to step."""
 
 
+class _Local(threading.local):
+    training: Training | None = None
+
+
 class Losses:
     """The waiting values of a run."""
 
@@ -93,14 +98,14 @@ class Losses:
         self._optimizers_exist = optimizers_exist
         self._tell_steps = tell_steps
         self._lock = threading.Lock()
-        self.local = threading.local()
-        """``local.training``: the thread's own :class:`Training`, if its ``run`` is this run."""
+        self.local = _Local()
+        """``local.training``: the thread's own :class:`Training`; of an earlier run where it is not ``on``."""
+        self._trainings: list[Training] = []
         self.begin()
 
     def begin(self) -> None:
         """A run begins: nothing waits."""
-        self.run = object()
-        self._trainings: list[Training] = []
+        self.forget()
         self._scaling = False
         # How many values of a name made one point, at most; and by what each was divided for that.
         self._gathered: dict[str, int] = {}
@@ -110,12 +115,19 @@ class Losses:
         """The run ends: what waits are points now."""
         for training in self._trainings:
             self.give_up(training)
+        self.forget()
+
+    def forget(self) -> None:
+        """No thread trains."""
+        for training in self._trainings:
+            training.on = False
+        self._trainings = []
 
     def training(self) -> Training:
         """That of the calling thread."""
-        training: Training | None = getattr(self.local, "training", None)
-        if training is None or training.run is not self.run:
-            training = self.local.training = Training(self.run)
+        training = self.local.training
+        if training is None or not training.on:
+            training = self.local.training = Training()
             with self._lock:
                 if len(self._trainings) > MAX_THREADS:
                     self._trainings[:] = [one for one in self._trainings if one.waiting or one.thread.is_alive()]

@@ -88,6 +88,7 @@ class TorchMetrics:
     def _forked(self) -> None:
         """What a forked process does is no part of the cell; and the locks that it has got may be held for ever."""
         self._on = False
+        self._losses.forget()
 
     def _tell(self) -> None:
         """The metrics are about to be flushed."""
@@ -137,31 +138,32 @@ class TorchMetrics:
         iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — what every loader gives out
         iterator.__next__ = self._next_batch(torch, iterator.__next__)
 
-    def _backward(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _backward(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 — see below
         losses, local, known = self._losses, self._losses.local, self._sites.known
         getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
         method, plain = torch.Tensor.backward.__code__, torch.Tensor
 
-        # Half of this is there to be quick: beside a small model, each call of a function is felt.
+        # Half of this is there to be quick: beside a small model, each line of code is felt.
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return original(tensors, grad_tensors, *args, **kwargs)
-            training = getattr(local, "training", None)
-            if training is None or training.run is not losses.run:
+            training = local.training
+            if training is None or not training.on:
+                if not self._on:
+                    return original(tensors, grad_tensors, *args, **kwargs)
                 training = losses.training()
             if not training.depth:
                 try:
-                    value = name = None
+                    heard = False
                     if training.quick and grad_tensors is None and type(tensors) is plain and tensors.is_cpu:
                         # Through Tensor.backward; a frame that called us directly is not known by that.
                         frame = getframe(2)
                         name = known.get((id(frame.f_code), frame.f_lasti))
                         if name is not None and name not in training.waiting and tensors.numel() == 1:
                             value = tensors.item()
-                    if name is not None and type(value) is float:
-                        training.waiting[name] = value
-                    else:
+                            if type(value) is float:
+                                training.waiting[name] = value
+                                heard = True
+                    if not heard:
                         frame = getframe(1)
                         if frame.f_code is method:
                             losses.hear(training, tensors, grad_tensors, frame.f_back, Call.METHOD)
@@ -195,12 +197,12 @@ class TorchMetrics:
         losses, local = self._losses, self._losses.local
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            if not self._on:
-                return
+            training = local.training
+            if training is None or not training.on:
+                if not self._on:
+                    return
+                training = losses.training()
             try:
-                training = getattr(local, "training", None)
-                if training is None or training.run is not losses.run:
-                    training = losses.training()
                 if training.stepping:
                     frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
                     if _is_within_step(frame):
@@ -218,19 +220,31 @@ class TorchMetrics:
         return _hidden(before_step)
 
     def _after_step(self) -> Callable[..., None]:
-        losses, local = self._losses, self._losses.local
+        losses, local, made, now = self._losses, self._losses.local, self._made, time.time
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            if not self._on:
-                return
+            training = local.training
+            if training is None or not training.on:
+                if not self._on:
+                    return
+                training = losses.training()
             try:
-                training = getattr(local, "training", None)
-                if training is None or training.run is not losses.run:
-                    training = losses.training()
                 if training.nested:
                     training.nested -= 1
-                else:
+                    return
+                stepper = self._steppers.found.get(id(optimizer))
+                if not training.quick or training.listed or stepper is None or stepper.optimizer() is not optimizer:
                     self._stepped(training, optimizer)
+                    return
+                # What _stepped does, in short.
+                training.stepping = False
+                training.steps += 1
+                stepper.count += 1
+                points, training.waiting = training.waiting, {}
+                made.append((stepper, (stepper.count, now(), self._samples, rates_of(optimizer)), points))
+                waiting = len(made)
+                if waiting == 1 or waiting >= SOON:
+                    self._metrics.expect(waiting)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._failed(error)
 

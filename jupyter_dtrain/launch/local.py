@@ -98,7 +98,7 @@ def controller_command(request: WorldRequest) -> list[str]:
     return [
         sys.executable,
         "-c",
-        _BOOTSTRAP.format(module="ipyparallel.controller.app"),
+        _BOOTSTRAP.format(module="jupyter_dtrain.launch.controller"),
         f"--profile-dir={request.folder}/profile",
         f"--ipython-dir={request.folder}/ipython",
         f"--ip={ADDRESS}",

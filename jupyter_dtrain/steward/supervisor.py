@@ -423,7 +423,7 @@ class Supervisor:
         if self._channel is None:
             from ..channels import RanksChannel
 
-            self._channel = RanksChannel(local.client_file(self._request), lambda _: None)
+            self._channel = RanksChannel(local.client_file(self._request))
         return self._channel
 
     def _renew_watches(self) -> None:

@@ -40,6 +40,9 @@ PATIENCE: Final = 2.0
 PER_SECOND: Final = 6.0
 """Messages with points, at most."""
 
+GATHER: Final = 0.03
+"""Seconds that news waits for more: ranks tell theirs at the same moments."""
+
 BYTES_PER_SECOND: Final = 1_000_000
 """Of points, about."""
 
@@ -111,6 +114,8 @@ class Panel:
             points = self._gathered.take(event)
             if points is None:
                 continue
+            if not self._news:
+                self._next_send = max(self._next_send, now + GATHER)
             self._news = self._stale = True
             if self._actions is not None:
                 for name, columns in points:
@@ -139,7 +144,8 @@ class Panel:
         if self._news or self._pending:
             wanted.append(self._next_send)
         if self._stale:
-            wanted.append(self._next_keep)
+            # Before it, what is pending has to be sent: asked again at once, there would be nothing to do yet.
+            wanted.append(max(self._next_keep, self._next_send) if self._pending else self._next_keep)
         return min(wanted, default=None)
 
     def close(self, run: Run, now: float) -> None:

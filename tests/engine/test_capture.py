@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
-import sys
 import warnings
 
 import pytest
 
-from jupyter_dtrain.engine.capture import DescriptorReader, EventSession, RankStream
+from jupyter_dtrain.engine.capture import EventSession, RankStream
 from jupyter_dtrain.engine.spool import read_file
 from jupyter_dtrain.events import ClearOutput, Display, Output, Result
 
@@ -110,32 +108,6 @@ def test_in_a_forked_child_a_stream_writes_to_its_descriptor(running, pipe):
     os.waitpid(pid, 0)
 
     assert "child ü\n".encode() == os.read(read, 100)
-
-
-def test_descriptors_are_read_while_the_run_goes_on(running, pipe, heard):
-    """By a thread; what was read is safe in the file before the next byte is."""
-    read, write = pipe
-    reader = DescriptorReader({"stderr": read}, running)
-    reader.start()
-    os.write(write, b"native\n")
-
-    heard.until(lambda heard: any(isinstance(body, Output) for body in heard.bodies))
-    os.close(write)
-    reader._thread.join(10)
-    assert [("stderr", "native\n")] == [(b.stream, b.text) for b in heard.bodies if isinstance(b, Output)]
-
-
-def test_drain_hands_over_what_was_written_so_far(running, pipe, said):
-    """At once, without the thread: the end of a cell waits for it. A child's text, in pieces of characters."""
-    read, write = pipe
-    reader = DescriptorReader({"stdout": read}, running)
-    subprocess.run([sys.executable, "-c", "print('x' * 50_000)"], stdout=write, check=True)
-    os.write(write, "ü".encode()[:1])
-    reader.drain()
-    os.write(write, "ü".encode()[1:])
-    reader.drain()
-
-    assert "x" * 50_000 + "\nü" == "".join(text for _, text in said())
 
 
 def test_messages_of_the_display_hooks_become_events(running, heard):

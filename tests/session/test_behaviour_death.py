@@ -125,3 +125,25 @@ def test_a_cell_goes_on_elsewhere_when_one_rank_dies(launch, tmp_path):
     assert ("running", "lost") == (running, cell.outcome)
     assert {1: "through"} == values(cell)
     session.stop()
+
+
+FLOOD = """
+import ctypes, os
+libc = ctypes.PyDLL(None)
+piece = b'x' * ((1 << 20) - 1) + b'\\n'
+for _ in range(4):
+    libc.write(2, piece, len(piece))
+"""
+
+
+def test_native_code_may_print_while_it_holds_the_interpreter_lock(launch):
+    """More than the pipe takes: it neither hangs nor is anything lost, and of a rank that dies so the end is told."""
+    with launch(n=2) as session:
+        assert 4 << 20 == len(run(session, FLOOD).text(1, "stderr"))
+
+        die = "libc.write(2, b'the reason', 10)\nif int(os.environ['RANK']): libc.abort()"
+        with pytest.raises(DistributedError) as caught:
+            run(session, f"{FLOOD}{die}")
+        text = caught.value.run.text(1, "stderr")
+        assert "the reason" in text
+        assert ("left out" in text) or text.count("x") == 4 * ((1 << 20) - 1)

@@ -98,7 +98,7 @@ def test_a_world_whose_controller_is_killed_ends_with_a_reason(launch, mark) -> 
     """Without the controller no rank can be reached: the world ends, and says so."""
     session = launch(n=2)
     run = sleep_everywhere(session)
-    child_named(session, "ipyparallel.controller").kill()
+    child_named(session, "launch.controller").kill()
     ended = run.wait(8)
 
     assert ended

@@ -61,7 +61,7 @@ def roles(session: Session) -> dict[psutil.Process, str]:
         elif process.name() == "prterun":
             found[process] = "prterun"
         else:
-            parts = {"steward.__main__": "steward", "ipyparallel.controller": "controller", "torch_store": "store"}
+            parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch_store": "store"}
             parts["engine.watch"] = "watch"
             found[process] = next(role for part, role in parts.items() if part in line)
     return found

@@ -246,7 +246,7 @@ except KeyboardInterrupt:
 TAKE_A_PORT = """
 import pathlib, socket, sys
 
-if any("ipyparallel.controller" in word for word in sys.orig_argv):
+if any("launch.controller" in word for word in sys.orig_argv):
     from ipyparallel import util
     choose, taken = util.select_random_ports, []
 
