@@ -43,10 +43,18 @@ class Columns(NamedTuple):
         return Columns(self.steps[:], self.times[:], self.values[:])
 
     def thinned(self, points: int) -> Columns:
-        """At most about ``points`` of the points: of each stretch the lowest and the highest, and every NaN's first."""
-        if len(self.values) <= points:
+        """At most about ``points`` of the points: the ends, and of each stretch what :meth:`selected` keeps."""
+        size = len(self.values)
+        if size <= points:
             return self
-        keep = sorted(_extremes(self.values, max(1, points // 2)))
+        keep = _landmarks(self.values, size, -(-2 * size // max(2, points)))
+        return self._picked([*([0] if keep[0] else []), *keep, *([size - 1] if keep[-1] < size - 1 else [])])
+
+    def selected(self, size: int, stretch: int) -> Columns:
+        """Of each ``stretch`` of the first ``size`` points the lowest, the highest and the first that is no number."""
+        return self._picked(_landmarks(self.values, size, stretch))
+
+    def _picked(self, keep: list[int]) -> Columns:
         return Columns(
             array("q", [self.steps[index] for index in keep]),
             array("d", [self.times[index] for index in keep]),
@@ -54,19 +62,21 @@ class Columns(NamedTuple):
         )
 
 
-def _extremes(values: array[float], stretches: int) -> set[int]:
-    size = len(values)
-    keep = {0, size - 1}
-    for stretch in range(stretches):
-        first, last = stretch * size // stretches, (stretch + 1) * size // stretches
-        if first < last:
-            indices = range(first, last)
-            finite = [index for index in indices if values[index] - values[index] == 0]
-            if finite:
-                keep.add(min(finite, key=values.__getitem__))
-                keep.add(max(finite, key=values.__getitem__))
-            if len(finite) < last - first:
-                keep.add(next(index for index in indices if values[index] - values[index] != 0))
+def _landmarks(values: array[float], size: int, stretch: int) -> list[int]:
+    keep: list[int] = []
+    for first in range(0, size, stretch):
+        block = values[first : min(first + stretch, size)]
+        total = sum(block)
+        if total - total == 0:
+            low, high = first + block.index(min(block)), first + block.index(max(block))
+            keep += (low,) if low == high else (low, high) if low < high else (high, low)
+            continue
+        finite = [value for value in block if value - value == 0]
+        strange = next((index for index, value in enumerate(block) if value - value != 0), None)
+        found = {first + block.index(pick(finite)) for pick in (min, max)} if finite else set()
+        if strange is not None:  # else the sum alone went beyond what a float can hold
+            found.add(first + strange)
+        keep += sorted(found)
     return keep
 
 

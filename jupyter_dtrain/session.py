@@ -364,11 +364,12 @@ class Session:
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
         self._check_open()
+        # Before the ranks, which are told to end, say so themselves.
+        self._fold.world_lost("its world was restarted")
         answer = self._steward.ask("restart")
         if answer["status"] != "ok":
             raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
         try:
-            self._fold.world_lost("its world was restarted")
             self._await_ranks(answer["incarnation"], progress or (lambda _: None))
         except BaseException:
             # Also when it was interrupted: between two sets of ranks there is nothing to go back to.

@@ -158,9 +158,10 @@ class Holder:
         enough = lost + HELD_BYTES // 2
         while self._held and lost < enough:
             lost += len(self._held.popleft()[1])
-        note = f"\n[jupyter-dtrain] {lost} bytes were left out here: the rank did not take them for {PATIENCE:g} s\n"
-        self._lost, self._note = lost, ("stderr", note.encode())
-        self._held.extendleft(reversed([*sent, self._note]))
+        words = f"\n[jupyter-dtrain] {lost} bytes were left out here: the rank did not take them for {PATIENCE:g} s\n"
+        note: tuple[Stream, bytes] = ("stderr", words.encode())
+        self._lost, self._note = lost, note
+        self._held.extendleft(reversed([*sent, note]))
         self._size = sum(len(data) for _, data in self._held)
         return None
 

@@ -89,7 +89,7 @@ def compare(args: Parsed) -> None:
 def tell_finished() -> None:
     """Say once which runs ended while their notebook was gone. Says nothing where the store cannot be read."""
     from ..store import Store
-    from ..view.stored import took
+    from ..view.labels import took
 
     try:
         store = Store.open()

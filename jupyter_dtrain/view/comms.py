@@ -126,9 +126,13 @@ class CommRelay:
             self._asked[rank] = now
             del self._waiting[rank]
             self._unnote(rank)
-        with contextlib.suppress(Exception):
+        try:
             answer = self._send(rank, {"messages": msgspec.to_builtins(waiting)})
-            answer.add_done_callback(lambda done: self._answered(rank, done))
+        except Exception:  # noqa: BLE001 — the world is gone: so are its widgets
+            with self._lock:
+                self._asked.pop(rank, None)
+            return
+        answer.add_done_callback(lambda done: self._answered(rank, done))
 
     def _answered(self, rank: int, done: Any) -> None:
         with self._lock:

@@ -18,8 +18,6 @@ from typing import Any, Final, Literal, NamedTuple
 from jupyter_dtrain.events import Outcome, Progress, Sample
 from jupyter_dtrain.metrics import Columns
 
-from .history import thinned
-
 VERSION: Final = 1
 """Of the document."""
 
@@ -206,7 +204,7 @@ def _together(name: str, ranks: Mapping[int, Columns], room: float) -> dict[str,
     last = {rank: columns.values[-1] for rank, columns in sorted(ranks.items()) if columns.values}
     room -= len(last) * _POINT + 400
     buckets = max(20, min(_BUCKETS, int(room * 0.6 / (2 * _POINT))))
-    band = band_of({rank: thinned(columns, 4 * buckets) for rank, columns in ranks.items()}, buckets)
+    band = band_of({rank: columns.thinned(4 * buckets) for rank, columns in ranks.items()}, buckets)
     bad = [
         [rank, step, _kind(value)]
         for rank, columns in sorted(ranks.items())
@@ -236,7 +234,7 @@ def farthest(last: Mapping[int, float]) -> list[int]:
 
 
 def _line(rank: int, columns: Columns, points: int) -> list[Any]:
-    few = thinned(columns, points)
+    few = columns.thinned(points)
     return [rank, _steps(few.steps), _floats(few.values)]
 
 

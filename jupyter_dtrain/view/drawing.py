@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from .document import band_of, in_order, is_main
-from .history import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,8 +89,8 @@ def svg(picture: Picture) -> str | None:
 
 
 def _chart(ax: Any, name: str, series: Mapping[int, Columns], lines: int) -> None:
-    few = {rank: thinned(columns, _POINTS) for rank, columns in sorted(series.items())}
-    band = band_of({rank: thinned(columns, _ENOUGH) for rank, columns in series.items()}, _POINTS // 2)
+    few = {rank: columns.thinned(_POINTS) for rank, columns in sorted(series.items())}
+    band = band_of({rank: columns.thinned(_ENOUGH) for rank, columns in series.items()}, _POINTS // 2)
     if len(few) > 1:
         ax.fill_between(band.steps, band.low, band.high, color="#0072B2", alpha=0.18, linewidth=0)
     if 1 < len(few) <= lines:

@@ -6,13 +6,9 @@ and the first that is no number. Nothing here fails on NaN or the infinities.
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jupyter_dtrain.metrics import Columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _BLOCK: Final = 4
 """Kept points that are merged into two or three when there are too many."""
@@ -64,7 +60,7 @@ class History:
         size, at = len(points.values), 0
         while at < size:
             if not self._tailed and (whole := (size - at) // self._stretch * self._stretch):
-                _extend(self._kept, selected(_part(points, at, at + whole), whole, self._stretch))
+                _extend(self._kept, _part(points, at, at + whole).selected(whole, self._stretch))
                 at += whole
                 continue
             end = min(size, at + self._stretch - self._tailed)
@@ -79,58 +75,18 @@ class History:
 
     def _fit(self) -> None:
         while len(self._kept.values) > self._room:
-            self._kept = selected(self._kept, len(self._kept.values), _BLOCK)
+            self._kept = self._kept.selected(len(self._kept.values), _BLOCK)
             self._stretch = _BLOCK if self._stretch == 1 else 2 * self._stretch
-
-
-def thinned(columns: Columns, points: int) -> Columns:
-    """At most about ``points`` of the points, evenly, with the extremes of each stretch and the newest point."""
-    size = len(columns.values)
-    if size <= points:
-        return columns
-    few = selected(columns, size, -(-2 * size // max(2, points)))
-    if few.steps[-1] != columns.steps[-1]:
-        _extend(few, _part(columns, size - 1, size))
-    return few
-
-
-def selected(columns: Columns, size: int, stretch: int) -> Columns:
-    """Of each ``stretch`` of the first ``size`` points the lowest, the highest and the first that is no number."""
-    values = columns.values
-    keep: list[int] = []
-    for first in range(0, size, stretch):
-        block = values[first : min(first + stretch, size)]
-        total = sum(block)
-        if total - total == 0:
-            keep += _in_order(first + block.index(min(block)), first + block.index(max(block)))
-            continue
-        finite = [value for value in block if value - value == 0]
-        strange = next((index for index, value in enumerate(block) if value - value != 0), None)
-        found = {first + block.index(pick(finite)) for pick in (min, max)} if finite else set()
-        if strange is not None:  # else the sum alone went beyond what a float can hold
-            found.add(first + strange)
-        keep += sorted(found)
-    return Columns(
-        array("q", [columns.steps[index] for index in keep]),
-        array("d", [columns.times[index] for index in keep]),
-        array("d", [values[index] for index in keep]),
-    )
 
 
 def _essence(columns: Columns) -> Columns:
     """The two or three points that stand for all of a stretch."""
     size = len(columns.values)
-    return selected(columns, size, size) if size else columns
+    return columns.selected(size, size) if size else columns
 
 
 def _part(columns: Columns, first: int, end: int) -> Columns:
     return Columns(columns.steps[first:end], columns.times[first:end], columns.values[first:end])
-
-
-def _in_order(one: int, other: int) -> Iterable[int]:
-    if one == other:
-        return (one,)
-    return (one, other) if one < other else (other, one)
 
 
 def _extend(columns: Columns, more: Columns) -> None:

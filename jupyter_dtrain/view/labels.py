@@ -1,4 +1,4 @@
-"""The labels that say which ranks an output came from, and the sizes in words.
+"""The labels that say which ranks an output came from, and sizes, durations and numbers in words.
 
 Plain functions of plain data; nothing here fails.
 """
@@ -47,3 +47,17 @@ def human(size: int) -> str:
         value /= 1000
         units.pop()
     return f"{value:.1f}".removesuffix(".0") + f" {units[-1]}"
+
+
+def took(seconds: float) -> str:
+    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``."""
+    if seconds < 60:  # noqa: PLR2004 — a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d} h" if hours else f"{minutes}:{rest:02d} min"
+
+
+def number(value: float | None) -> str:
+    """A metric's value, with four digits; ``-`` where there is none."""
+    return "-" if value is None else f"{value:.4g}"

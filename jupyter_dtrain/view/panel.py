@@ -24,7 +24,6 @@ from jupyter_dtrain.world import count_ranks
 from . import drawing, saved, widget
 from .document import document, even_steps, little, status
 from .gathered import Gathered
-from .history import thinned
 from .pace import DISPLAY, FRONT_END, Pace
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class Panel:
         waiting.times.extend(points.times)
         waiting.values.extend(points.values)
         if len(waiting.values) > _CHUNK:
-            self._pending[name, rank] = thinned(waiting, _CHUNK // 2)
+            self._pending[name, rank] = waiting.thinned(_CHUNK // 2)
 
     def _send(self, now: float) -> None:
         assert self._link is not None
@@ -252,7 +251,7 @@ class Panel:
             names: dict[str, int] = {}
             series = []
             for (name, rank), columns in self._pending.items():
-                few = thinned(columns, max(2, int(len(columns.values) * share)))
+                few = columns.thinned(max(2, int(len(columns.values) * share)))
                 even = even_steps(few.steps)
                 index = names.setdefault(name, len(names))
                 series.append([index, rank, len(few.values), *(even or ())])

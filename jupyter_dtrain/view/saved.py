@@ -14,6 +14,7 @@ from jupyter_dtrain.world import count_ranks
 
 from .document import MIME, Picture, document, in_order
 from .drawing import svg
+from .labels import number, took
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
 def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, and the last value of each metric on each rank."""
     ranks = list(picture.ranks)
-    head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {_seconds(picture.elapsed)}"
+    head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {took(picture.elapsed)}"
     if picture.thinned:
         head += " (drawn thinned: Run.metrics has every point)"
     newest = [step for step in picture.steps.values() if step >= 0]
@@ -70,7 +71,7 @@ def text(picture: Picture) -> str:
         head += f", step {max(newest):,}"
     if picture.pace:
         middle = sorted(picture.pace.values())[len(picture.pace) // 2]
-        head += f", {_number(1 / middle)} steps/s"
+        head += f", {number(1 / middle)} steps/s"
     names = in_order(picture.metrics)
     rows = [_row(name, picture.metrics[name], ranks) for name in names[:_LISTED]]
     width = max((len(row[0]) for row in rows), default=0)
@@ -97,23 +98,12 @@ def _row(name: str, series: Mapping[int, Columns], ranks: list[int]) -> list[str
     last = {rank: series[rank].values[-1] for rank in ranks if rank in series and series[rank].values}
     name = name if len(name) <= _NAME else name[: _NAME - 1] + "…"
     if len(ranks) <= _RANKS:
-        return [name, *(_number(last[rank]) if rank in last else "-" for rank in ranks)]
+        return [name, *(number(last.get(rank)) for rank in ranks)]
     finite = {rank: value for rank, value in last.items() if math.isfinite(value)}
     if not finite:
         return [name, "no finite value"]
     mean = sum(finite.values()) / len(finite)
     low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
-    words = f"mean {_number(mean)}, from {_number(finite[low])} (rank {low}) to {_number(finite[high])} (rank {high})"
+    words = f"mean {number(mean)}, from {number(finite[low])} (rank {low}) to {number(finite[high])} (rank {high})"
     strange = [rank for rank in last if rank not in finite]
     return [name, words + (f"; not finite on {count_ranks(strange)}" if strange else "")]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 60:  # noqa: PLR2004 — a minute
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d} min"  # noqa: PLR2004

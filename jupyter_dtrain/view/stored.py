@@ -12,13 +12,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.world import count_ranks
 
 from . import saved
 from .document import Picture
-from .labels import label
+from .labels import label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def comparison(first: StoredRun, second: StoredRun) -> MimeBundle:
     rows = []
     for name in names[:_METRICS]:
         measured = [_measures(run.get(name, {})) for run in both]
-        rows.append([_short(name), *(_number(value) for pair in zip(*measured, strict=True) for value in pair)])
+        rows.append([_short(name), *(number(value) for pair in zip(*measured, strict=True) for value in pair)])
     marks = f"#{first.id}", f"#{second.id}"
     headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
     caption = "; ".join(
@@ -169,15 +169,6 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def took(seconds: float) -> str:
-    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``."""
-    if seconds < 60:  # noqa: PLR2004 — a minute
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d} h" if hours else f"{minutes}:{rest:02d} min"
-
-
 def _troubles(run: StoredRun) -> list[str]:
     """What was wrong, once for all ranks that share it."""
     found: dict[str, list[int]] = {}
@@ -198,7 +189,7 @@ def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[
             values: Sequence[float | None] = _measures(series)
         else:
             values = [series[rank].values[-1] if rank in series and series[rank].values else None for rank in ranks]
-        rows.append([_short(name), points, *map(_number, values)])
+        rows.append([_short(name), points, *map(number, values)])
     caption = "Metrics: " + (
         "last value (mean over ranks), lowest, highest" if several else "the last value of each rank"
     )
@@ -258,7 +249,3 @@ def _first_line(source: str) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
-
-
-def _number(value: Any) -> str:
-    return "-" if value is None else f"{value:.4g}"

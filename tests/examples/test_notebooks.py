@@ -89,12 +89,20 @@ def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home):
     assert "Traceback" not in page
 
 
+# Before Python 3.14 torch 2.13 aborts at times where a script ends right after a collective: gloo's thread wants the
+# interpreter lock to let go of the last tensor (c10::TensorImpl::decref_pyobject) and is ended in C++ that may not be.
+ENDING = """
+import time
+time.sleep(0.5)
+"""
+
+
 def torchrun(path, folder, change=lambda code: code):
     """Run the ``%%distributed`` cells of a notebook as a script on two processes."""
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     bodies = [source.partition("\n")[2] for source in cells if source.startswith("%%distributed")]
     script = folder / "train.py"
-    script.write_text(change("\n\n".join(bodies)), encoding="utf-8")
+    script.write_text(change("\n\n".join([*bodies, ENDING])), encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
         check=False,

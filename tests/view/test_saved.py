@@ -15,7 +15,7 @@ from jupyter_dtrain.events import Gpu, Progress, Sample
 from jupyter_dtrain.metrics import Columns
 from jupyter_dtrain.view.document import MIME, SAVED_BYTES, Picture, band_of, document
 from jupyter_dtrain.view.drawing import svg
-from jupyter_dtrain.view.history import History, thinned
+from jupyter_dtrain.view.history import History
 from jupyter_dtrain.view.saved import bundle, text
 
 
@@ -175,9 +175,9 @@ def test_a_history_is_bounded_and_even_whatever_comes():
 def test_thinning_leaves_short_series_alone():
     """And never gives more than twice what was asked for."""
     few = columns([1.0, 2.0])
-    assert thinned(few, 10) is few
-    assert len(thinned(columns([float(n % 13) for n in range(10_001)]), 100).values) <= 150
-    overflow = thinned(columns([1.7e308] * 100), 10)
+    assert few.thinned(10) is few
+    assert len(columns([float(n % 13) for n in range(10_001)]).thinned(100).values) <= 150
+    overflow = columns([1.7e308] * 100).thinned(10)
     assert set(overflow.values) == {1.7e308}
 
 
