@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -182,16 +183,22 @@ def test_a_flood_of_output_reaches_the_notebook_in_bounds_and_the_log_in_full(se
 
 
 def test_what_is_shown_of_a_flood_is_its_beginning_without_a_gap(server):
-    """Per rank, in order."""
+    """Per rank, in order; a line that was seen unfinished, since its end came late, is a display of its own."""
     cell = server.run(
-        "%%distributed\nfor number in range(30_000):\n    print(f'{os.environ[\"RANK\"]} {number:06} '.ljust(59, 'x'))",
+        "%%distributed\nimport os\nfor number in range(30_000):\n    print(f'{os.environ[\"RANK\"]} {number:06} '.ljust(59, 'x'))",
         patience=120,
     )
 
+    shown = 0
     for rank in "01":
         numbers = [int(line.split()[2]) for line in cell.lines if line.startswith(f"[{rank}]")]
-        assert numbers == list(range(len(numbers)))
-        assert len(numbers) > 5_000
+        apart = [int(text.split()[2]) for text in cell.display_texts if re.fullmatch(rf"\[{rank}\] \d \d+ x+", text)]
+        assert sorted(numbers) == numbers
+        assert sorted(numbers + apart) == list(range(len(numbers) + len(apart)))
+        assert len(apart) < 5  # the rare case
+        shown += len(numbers)
+    # One rank may be far ahead of the other.
+    assert shown > 25_000
     assert "rate exceeded" not in cell.said
 
 
