@@ -22,11 +22,11 @@ import psutil
 from .notebook import kernel
 from .report import Measurement, summary
 
-SIZES = {"1 ms": (64, 1500, 50, 0.97), "10 ms": (820, 250, 20, 0.99)}
+SIZES = {"1 ms": (64, 2000, 40, 0.97), "10 ms": (820, 300, 40, 0.99)}
 """Width of the model, steps in one turn, turns of each, the share of torchrun's speed that must be kept.
 
 How the processes of a turn fall on few processors makes more of a difference to its speed than anything else, and
-stays for the turn: so there are many.
+stays for the turn (by a tenth and more): so there are many.
 """
 
 MODEL = """

@@ -77,13 +77,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell = kernel.shell
         events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
         shell.display_pub.session = shell.displayhook.session = events
-        metrics = MetricBuffer(recorder.append, lambda words: recorder.write("stderr", words), recorder.shield)
+        metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         for framework in self._frameworks:
             framework.install(self._place, spec, metrics)
         install_bars()
         rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
         sampler = Sampler(
-            recorder.append,
+            recorder.tell,
             lambda: metrics.step,
             lambda: sum(framework.reserved() or 0 for framework in self._frameworks) or None,
             GpuReader.of_rank(self._place.local_rank),

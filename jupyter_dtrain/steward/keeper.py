@@ -1,6 +1,6 @@
 """The thread of the steward that keeps what the ranks say, without any client.
 
-It reads the ranks' spools about twice a second while a run goes on, and hands what is new to the store and, where that
+It reads the ranks' spools about once a second, and hands what is new to the store and, where that
 was asked for, to TensorBoard. The supervisor posts to it and never waits, but for a bounded time when the world ends.
 
 Under failure: what goes wrong with the store is told to the user once; the world does not notice.
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from ..store.tensorboard import TensorBoardIntake
     from ..store.writer import StoreWriter
 
-PERIOD = 0.5
-"""Seconds between two looks at the spools of a run that goes on."""
-IDLE_PERIOD = 1.0
-"""Seconds between two looks whether one has begun."""
+PERIOD = 1.0
+"""Seconds between two looks at the spools."""
 PATIENCE = 5.0
 """Seconds that a world which ends waits for the rest to be stored. What is left then, the next steward stores."""
 
@@ -125,7 +123,7 @@ class Keeper:
         if more:
             # Never more than half of a core, also when ranks print faster than that.
             return time.monotonic() - began
-        return PERIOD if self._store.active else IDLE_PERIOD
+        return PERIOD
 
     def _take_news(self) -> None:
         assert self._store is not None

@@ -55,7 +55,7 @@ LAUNCHES = 3
 """How often a start tries, when what was in its way was chance."""
 FAILED_PATIENCE = 10.0
 """Seconds for which a failed start tells why."""
-TICK = 0.25
+TICK = 0.5
 STILL = 6.0
 """Seconds without any work after which ranks that are not ready never will be."""
 ABORT_PATIENCE = 3.0

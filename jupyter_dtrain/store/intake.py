@@ -46,11 +46,6 @@ class StoreIntake:
         self._orphans: list[StoreWriter] | None = None
         self._old: list[int] = []
 
-    @property
-    def active(self) -> bool:
-        """Whether a run goes on."""
-        return self.writer.active
-
     def poll(self) -> bool:
         """Store what is new; whether there is more at once. Never raises."""
         if time.monotonic() < self._retry_at:

@@ -2,8 +2,8 @@
 
 There is none until there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE` seconds.
 Output that comes earlier goes below an empty display, which the panel fills when its time comes; a run that
-had nothing to show leaves it empty. Points go to the front end at most :data:`PER_SECOND` times a second and thinned
-to :data:`BYTES_PER_SECOND`; what is kept here is bounded too, and a copy of it, about once a second, is what a page
+had nothing to show leaves it empty. Points go to the front end a few times a second and thinned
+to :data:`BYTES_PER_SECOND`; what is kept here is bounded too, and a copy of it, every two seconds, is what a page
 starts from that comes late. Where no widget can be shown, only the saved form is.
 
 A panel that fails goes quiet: neither the run nor the cell's text suffers.
@@ -37,7 +37,11 @@ PATIENCE: Final = 2.0
 """Seconds after which a run is shown that has neither metrics nor progress."""
 
 PER_SECOND: Final = 6.0
-"""Messages with points, at most."""
+"""Messages with points, at most, in the first :data:`LIVELY` seconds of a panel."""
+
+LIVELY: Final = 3.0
+CALM_PERIOD: Final = 0.5
+"""Seconds between two messages after that: one takes a core for 2 ms, which ranks on the same host wait for."""
 
 GATHER: Final = 0.03
 """Seconds that news waits for more: ranks tell theirs at the same moments."""
@@ -45,10 +49,7 @@ GATHER: Final = 0.03
 BYTES_PER_SECOND: Final = 1_000_000
 """Of points, about."""
 
-STATUS_PERIOD: Final = 0.5
-"""Seconds between two messages about ranks that have none with points."""
-
-KEEP_PERIOD: Final = 1.0
+KEEP_PERIOD: Final = 2.0
 """Seconds between two copies for pages that come late; longer where copying takes more than 3 % of the time."""
 
 KEPT_BYTES: Final = 60_000
@@ -102,6 +103,7 @@ class Panel:
         self._stale = True  # nor has the copy
         self._next_send = 0.0
         self._next_keep = 0.0
+        self._calm_from = 0.0
 
     # What the run says.
 
@@ -218,6 +220,7 @@ class Panel:
                 "text/plain": f"{self._title} is shown here while it goes on.",
             }
         )
+        self._calm_from = now + LIVELY
         self._next_send, self._next_keep = now + 1 / PER_SECOND, now + KEEP_PERIOD
         self._news = self._stale = False
         return None
@@ -265,7 +268,8 @@ class Panel:
             self._sequence += 1
         self._link.send(header, buffers)
         self._news = False
-        self._next_send = now + max(1 / PER_SECOND if buffers else STATUS_PERIOD, size / BYTES_PER_SECOND)
+        lively = buffers and now < self._calm_from
+        self._next_send = now + max(1 / PER_SECOND if lively else CALM_PERIOD, size / BYTES_PER_SECOND)
 
     def _keep(self, now: float) -> None:
         assert self._link is not None
