@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -105,6 +106,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """The statements that bring a file from each version to the next."""
 
 
+_IDENTITY = """SELECT
+    (SELECT user_version FROM pragma_user_version),
+    (SELECT application_id FROM pragma_application_id),
+    (SELECT count(*) FROM sqlite_master)"""
+"""In one statement: between two, another steward may make the store, and an empty file would seem another program's."""
+
+
 def store_file() -> Path:
     """Where the store is: ``dtrain/runs.sqlite`` among Jupyter's data."""
     return Path(jupyter_data_dir()) / "dtrain" / "runs.sqlite"
@@ -123,7 +131,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
                 check(db, path)
         db = _connect(path, "rw")
         try:
-            db.execute("PRAGMA journal_mode = WAL")
+            _log_ahead(db)
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
             _migrate(db, path)
@@ -176,9 +184,8 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 def check(db: sqlite3.Connection, path: Path) -> int:
     """The version of the file, 0 for an empty one. Raises :class:`StoreFailed` for one that is not for us."""
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    owner: int = db.execute("PRAGMA application_id").fetchone()[0]
-    if owner != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    version, owner, tables = db.execute(_IDENTITY).fetchone()
+    if owner != APPLICATION_ID and tables:
         raise StoreFailed(
             f"{path} is another program's SQLite file: runs are not stored. Move it away, and a new store begins."
         )
@@ -205,6 +212,20 @@ def explain(error: Exception, path: Path) -> str:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # The keeper's thread opens, uses and closes its connection; a reader's is used within one call.
     return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+
+
+def _log_ahead(db: sqlite3.Connection) -> None:
+    """WAL. While another steward makes the file, SQLite refuses this at once, whatever timeout is set."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
