@@ -184,6 +184,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 def check(db: sqlite3.Connection, path: Path) -> int:
     """The version of the file, 0 for an empty one. Raises :class:`StoreFailed` for one that is not for us."""
+    version: int
     version, owner, tables = db.execute(_IDENTITY).fetchone()
     if owner != APPLICATION_ID and tables:
         raise StoreFailed(
