@@ -1,4 +1,4 @@
-"""The one thread that owns a world's processes and its state.
+"""The one thread that owns a world: its state, and through :class:`~.cluster.Cluster` its processes.
 
 Everybody else (the control thread that answers clients, the readers of pipes) posts to its queue or reads a snapshot.
 Its phases: ``starting`` → ``running`` → ``ending``, or ``starting`` → ``failed`` → ``ending``; ``restart`` goes back to
@@ -15,41 +15,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import shutil
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from ..engine.reports import REPORT_PREFIX, Died, Ready
+from ..engine.reports import Died, Ready
 from ..events import Event
 from ..failures import DtrainError
 from ..launch import local
-from ..launch.request import RankSpec, WorldRequest
+from ..launch.request import WorldRequest
 from ..world import Rank, World
+from .cluster import Cluster
 from .keeper import Keeper
-from .processes import (
-    Work,
-    abort_grandchildren,
-    become_subreaper,
-    describe_descendants,
-    die_with_parent,
-    end_process,
-    is_running,
-    kill_descendants,
-    tail,
-)
-from .rendezvous import Rendezvous
-
-if TYPE_CHECKING:
-    from ..channels import RanksChannel
+from .processes import become_subreaper, describe_descendants, is_running
 
 LAUNCHES = 3
 """How often a start tries, when what was in its way was chance."""
@@ -60,8 +43,6 @@ STILL = 6.0
 """Seconds without any work after which ranks that are not ready never will be."""
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
-ASK_AGAIN = 0.2
-"""Seconds after which a rank that was asked to end is asked again."""
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
@@ -77,7 +58,6 @@ class Supervisor:
         """Set when nothing of the world is left."""
         self._request = request
         self._umask = umask
-        self._logs = Path(request.folder) / "logs"
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._phase = "starting"
@@ -93,15 +73,11 @@ class Supervisor:
         self._lease_end = time.monotonic() + request.settings.lease
         self._renew_at = 0.0
         self._patience_end = 0.0
-        self._controller: subprocess.Popen[bytes] | None = None
-        self._mpiexec: subprocess.Popen[bytes] | None = None
+        self._cluster = Cluster(request, 0, umask)
         self._mpi: local.Mpi | None = None
         self._launches = 0
-        self._work: Work | None = None
         self._silence = ""
         """What is told of a start that takes too long, once its ranks were asked where they are."""
-        self._rendezvous: Rendezvous | None = None
-        self._channel: RanksChannel | None = None
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._notices: list[str] = []
@@ -229,84 +205,35 @@ class Supervisor:
         self._tear_down()
         with self._lock:
             self._ranks = {}
-        for folder in (Path(self._request.folder) / "profile", self._request.scratch):
-            shutil.rmtree(folder, ignore_errors=True)
-        Path(self._request.scratch).mkdir(mode=0o700)
-        (self._logs / "controller.log").unlink(missing_ok=True)
+        self._cluster.remove_files()
 
     def _launch(self) -> None:
-        request = self._request
         self._launches += 1
-        self._silence, self._work = "", None
-        self._patience_end = time.monotonic() + request.settings.start_timeout
+        self._silence = ""
+        self._patience_end = time.monotonic() + self._request.settings.start_timeout
+        cluster = self._cluster = Cluster(self._request, self._incarnation, self._umask)
+
+        def post(handle: Callable[[Any], None], what: Any) -> None:
+            self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)
+
         try:
-            self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._controller = self._spawn(local.controller_command(request), "controller")
-            if self._mpi is None:
-                self._mpi = local.probe_mpi(local.find_mpiexec(request.mpiexec))
-            self._rendezvous = Rendezvous(
-                local.ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            self._mpi = cluster.start(
+                self._mpi,
+                self._generation,
+                lambda line: post(self._report, line),
+                lambda code: post(self._mpiexec_ended, code),
             )
-            spec = RankSpec(
-                world=request.name,
-                world_id=request.id,
-                engine_file=local.engine_file(request),
-                folder=request.folder,
-                spool=request.spool,
-                path=request.path,
-                master_addr=request.env.get("MASTER_ADDR", self._rendezvous.host),
-                master_port=self._rendezvous.port,
-                options={"torch_backend": request.torch_backend},
-                settings=request.settings,
-                generation=self._generation,
-            )
-            mpiexec = self._mpiexec = self._spawn(
-                local.ranks_command(request, self._mpi), "mpiexec", local.ranks_environment(request, spec), pipe=True
-            )
-            self._work = Work(mpiexec)
-            arguments = (mpiexec, self._incarnation)
-            threading.Thread(target=self._read_reports, args=arguments, name="dtrain-reports", daemon=True).start()
         except DtrainError as error:
             self._fail(str(error))
-            return
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             self._fail(f"{type(error).__name__}: {error}")
 
-    def _spawn(
-        self, command: list[str], log: str, env: dict[str, str] | None = None, *, pipe: bool = False
-    ) -> subprocess.Popen[bytes]:
-        with open(self._logs / f"{log}.log", "ab") as file:
-            return subprocess.Popen(
-                command,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipe else file,
-                stderr=file,
-                cwd=self._request.cwd,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
-                umask=self._umask if pipe else -1,
-            )
+    def _is_current(self, cluster: Cluster) -> bool:
+        """Whether it is listened to: between the order to restart and its beginning there are old ranks."""
+        return cluster is self._cluster and cluster.incarnation == self._incarnation
 
-    def _read_reports(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
-        """Pass on what the watches report; a thread of its own."""
-        assert mpiexec.stdout is not None
-        with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
-            for line in mpiexec.stdout:
-                if line.startswith(REPORT_PREFIX.encode()):
-                    self._queue.put(lambda line=line: self._report(line, mpiexec, incarnation))  # type: ignore[misc]
-                else:
-                    log.write(line)
-                    log.flush()
-        self._queue.put(lambda: self._mpiexec_ended(mpiexec, incarnation))
-
-    def _is_current(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> bool:
-        """Whether these are the present ranks': between the order to restart and its beginning there are old ones."""
-        return incarnation == self._incarnation and mpiexec is self._mpiexec
-
-    def _report(self, line: bytes, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
-        if not self._is_current(mpiexec, incarnation):
-            return
-        _, kind, data = line.split(b" ", 2)
+    def _report(self, line: bytes) -> None:
+        kind, data = line.split(b" ", 1)
         if kind == b"ready":
             self._rank_ready(msgspec.json.decode(data, type=Ready))
         elif kind == b"died":
@@ -327,7 +254,7 @@ class Supervisor:
 
     def _rank_died(self, died: Died) -> None:
         if self._phase == "starting":
-            said = died.last_words.strip() or tail(self._logs / f"rank-{died.rank}.log")
+            said = died.last_words.strip() or self._cluster.said(f"rank-{died.rank}")
             if self._silence:
                 self._fail(f"{self._silence}\nRank {died.rank} was here:\n{said}")
                 return
@@ -349,12 +276,9 @@ class Supervisor:
         told = msgspec.to_builtins(events)
         self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
-    def _mpiexec_ended(self, mpiexec: subprocess.Popen[bytes], incarnation: int) -> None:
-        if not self._is_current(mpiexec, incarnation):
-            return
-        code = mpiexec.wait()
+    def _mpiexec_ended(self, code: int) -> None:
         if self._phase == "starting":
-            log = tail(self._logs / "mpiexec.log", 40)
+            log = self._cluster.said("mpiexec", 40)
             reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world started."
             self._fail(reason + (f" It said:\n{log}" if log else ""))
         elif self._phase == "running":
@@ -380,25 +304,25 @@ class Supervisor:
             self._end("the lease is over")
 
     def _check_starting(self, now: float) -> None:
-        said = tail(self._logs / "controller.log")
+        said = self._cluster.said("controller")
         if local.lost_a_port(said) and self._launches < LAUNCHES:
             self._start_again(said)
-        elif self._launches < LAUNCHES and self._work is not None and self._work.rest() > STILL:
+        elif self._launches < LAUNCHES and self._cluster.rest() > STILL:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and nobody does anything.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
-        elif self._controller is not None and self._controller.poll() is not None:
-            self._fail(f"ipyparallel's controller ended with exit code {self._controller.returncode}. It said:\n{said}")
+        elif (code := self._cluster.controller_code()) is not None:
+            self._fail(f"ipyparallel's controller ended with exit code {code}. It said:\n{said}")
         elif now > self._patience_end and self._silence:
             self._fail(self._silence)
         elif now > self._patience_end:
             self._silence = self._explain_silence()
             # The watches report what they say then: where in their code they were.
-            abort_grandchildren(self._mpiexec)
+            self._cluster.abort_ranks()
             self._patience_end = now + ABORT_PATIENCE
 
     def _check_running(self) -> None:
-        if self._controller is not None and self._controller.poll() is not None:
-            self._end(f"ipyparallel's controller ended with {self._controller.returncode}")
+        if (code := self._cluster.controller_code()) is not None:
+            self._end(f"ipyparallel's controller ended with {code}")
             return
         now = time.monotonic()
         for rank in list(self._ranks.values()):
@@ -414,26 +338,19 @@ class Supervisor:
         seconds = self._request.settings.start_timeout
         missing = self._request.size - len(self._ranks)
         _log.error("These are there: %s", describe_descendants())
-        said = {name: tail(self._logs / f"{name}.log", 6) for name in ("mpiexec", "controller", "steward")}
+        said = {name: self._cluster.said(name, 6) for name in ("mpiexec", "controller", "steward")}
         logs = "\n".join(f"{name}: {text}" for name, text in said.items() if text)
         text = f"{missing} of {self._request.size} ranks did not get ready within {seconds:g} s."
         return text + (f" The logs end with:\n{logs}" if logs else " Ask for fewer ranks with -n, or for more time.")
 
-    def _connect(self) -> RanksChannel:
-        if self._channel is None:
-            from ..channels import RanksChannel
-
-            self._channel = RanksChannel(local.client_file(self._request))
-        return self._channel
-
     def _renew_watches(self) -> None:
-        channel = self._connect()
+        channel = self._cluster.connect()
         for rank in self._ranks.values():
             if rank.state != "dead":
                 channel.ask_watch(rank.engine, op="lease")
 
     def _signal(self, ranks: list[int], number: int) -> None:
-        channel = self._connect()
+        channel = self._cluster.connect()
         for index in ranks:
             rank = self._ranks.get(index)
             if rank is not None and rank.state != "dead":
@@ -472,35 +389,5 @@ class Supervisor:
                 shutil.rmtree(folder, ignore_errors=True)
             self.ended.set()
 
-    def _end_ranks(self) -> None:
-        """Let ranks end by themselves, for as long as they are given: prterun kills 0.25 s after it asked.
-
-        SIGTERM is sent again and again: one that falls just before a blocking call is noticed when that call ends.
-        """
-        living = [rank.pid for rank in self._ranks.values() if rank.state != "dead"]
-        now = asked = time.monotonic()
-        deadline = now + self._request.settings.stop_timeout
-        while (living := [pid for pid in living if is_running(pid)]) and now < deadline:
-            if now >= asked:
-                asked = now + ASK_AGAIN
-                for pid in living:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGTERM)
-                        os.kill(pid, signal.SIGCONT)  # one that is stopped sees nothing else
-            time.sleep(0.01)
-            now = time.monotonic()
-
     def _tear_down(self) -> None:
-        if self._channel is not None:
-            with contextlib.suppress(Exception):
-                self._channel.close(linger=0)
-            self._channel = None
-        self._end_ranks()
-        end_process(self._mpiexec, self._request.settings.stop_timeout)
-        end_process(self._controller, 2.0)
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
-        left = kill_descendants()
-        if left:
-            _log.error("These processes could not be killed: %s", left)
+        self._cluster.end([rank.pid for rank in self._ranks.values() if rank.state != "dead"])

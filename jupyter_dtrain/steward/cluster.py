@@ -1,0 +1,188 @@
+"""The processes of a world, from one launch to their end: controller, ``mpiexec`` with the ranks, rendezvous.
+
+One object is one launch; a world that is started again gets another. It decides nothing: what it sees (a report of a
+watch, the end of ``mpiexec``, a start that does not move) it passes on or answers when asked.
+
+Under failure: :meth:`Cluster.start` raises and may leave processes; :meth:`Cluster.end` leaves none, whatever state
+the launch is in, within the world's ``stop_timeout`` and a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..engine.reports import REPORT_PREFIX
+from ..launch import local
+from ..launch.request import RankSpec, WorldRequest
+from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
+from .rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from ..channels import RanksChannel
+
+ASK_AGAIN = 0.2
+"""Seconds after which a rank that was asked to end is asked again."""
+
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The processes of one launch."""
+
+    def __init__(self, request: WorldRequest, incarnation: int, umask: int) -> None:
+        """``incarnation`` counts the world's restarts; ``umask`` is the one that ranks get."""
+        self.incarnation = incarnation
+        self._request = request
+        self._umask = umask
+        self._logs = Path(request.folder) / "logs"
+        self._controller: subprocess.Popen[bytes] | None = None
+        self._mpiexec: subprocess.Popen[bytes] | None = None
+        self._work: Work | None = None
+        self._rendezvous: Rendezvous | None = None
+        self._channel: RanksChannel | None = None
+
+    def start(
+        self,
+        mpi: local.Mpi | None,
+        generation: int,
+        report: Callable[[bytes], None],
+        ended: Callable[[int], None],
+    ) -> local.Mpi:
+        """Start all of it; returns before the ranks are ready, with what ``mpiexec`` is.
+
+        ``mpi``: that of an earlier launch. ``report`` gets each report of a watch, ``KIND JSON``, ``ended`` the exit
+        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.failures.DtrainError` with
+        the cure, or :class:`OSError`.
+        """
+        request = self._request
+        self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._controller = self._spawn(local.controller_command(request), "controller")
+        mpi = mpi or local.probe_mpi(local.find_mpiexec(request.mpiexec))
+        self._rendezvous = Rendezvous(
+            local.ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+        )
+        spec = RankSpec(
+            world=request.name,
+            world_id=request.id,
+            engine_file=local.engine_file(request),
+            folder=request.folder,
+            spool=request.spool,
+            path=request.path,
+            master_addr=request.env.get("MASTER_ADDR", self._rendezvous.host),
+            master_port=self._rendezvous.port,
+            options={"torch_backend": request.torch_backend},
+            settings=request.settings,
+            generation=generation,
+        )
+        environment = local.ranks_environment(request, spec)
+        mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment, pipe=True)
+        self._work = Work(mpiexec)
+        threading.Thread(target=self._read, args=(mpiexec, report, ended), name="dtrain-reports", daemon=True).start()
+        return mpi
+
+    def _spawn(
+        self, command: list[str], log: str, env: dict[str, str] | None = None, *, pipe: bool = False
+    ) -> subprocess.Popen[bytes]:
+        with open(self._logs / f"{log}.log", "ab") as file:
+            return subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipe else file,
+                stderr=file,
+                cwd=self._request.cwd,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
+                umask=self._umask if pipe else -1,
+            )
+
+    def _read(
+        self, mpiexec: subprocess.Popen[bytes], report: Callable[[bytes], None], ended: Callable[[int], None]
+    ) -> None:
+        assert mpiexec.stdout is not None
+        prefix = REPORT_PREFIX.encode()
+        with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
+            for line in mpiexec.stdout:
+                if line.startswith(prefix):
+                    report(line[len(prefix) :])
+                else:
+                    log.write(line)
+                    log.flush()
+        ended(mpiexec.wait())
+
+    # What can be asked.
+
+    def said(self, name: str, lines: int = 15) -> str:
+        """The end of a log: ``controller``, ``mpiexec``, ``steward``, ``rank-0``."""
+        return tail(self._logs / f"{name}.log", lines)
+
+    def controller_code(self) -> int | None:
+        """The exit code of the controller; None while it runs."""
+        return None if self._controller is None else self._controller.poll()
+
+    def rest(self) -> float:
+        """Seconds since ``mpiexec``, or anything beneath it, last did anything."""
+        return 0.0 if self._work is None else self._work.rest()
+
+    def abort_ranks(self) -> None:
+        """Let ranks that cannot be reached say where they are, and end."""
+        abort_grandchildren(self._mpiexec)
+
+    def connect(self) -> RanksChannel:
+        """The way to agents and watches, without announcements. The supervisor's thread."""
+        if self._channel is None:
+            from ..channels import RanksChannel
+
+            self._channel = RanksChannel(local.client_file(self._request))
+        return self._channel
+
+    # Its end.
+
+    def end(self, ranks: Iterable[int]) -> None:
+        """End all processes; ``ranks`` are the process ids of those that live."""
+        if self._channel is not None:
+            with contextlib.suppress(Exception):
+                self._channel.close(linger=0)
+            self._channel = None
+        self._end_ranks(list(ranks))
+        end_process(self._mpiexec, self._request.settings.stop_timeout)
+        end_process(self._controller, 2.0)
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+        left = kill_descendants()
+        if left:
+            _log.error("These processes could not be killed: %s", left)
+
+    def remove_files(self) -> None:
+        """Remove what its processes, which have ended, have written, but for their logs."""
+        for folder in (Path(self._request.folder) / "profile", self._request.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+        Path(self._request.scratch).mkdir(mode=0o700)
+        (self._logs / "controller.log").unlink(missing_ok=True)
+
+    def _end_ranks(self, living: list[int]) -> None:
+        """Let ranks end by themselves, for as long as they are given: prterun kills 0.25 s after it asked.
+
+        SIGTERM is sent again and again: one that falls just before a blocking call is noticed when that call ends.
+        """
+        now = asked = time.monotonic()
+        deadline = now + self._request.settings.stop_timeout
+        while (living := [pid for pid in living if is_running(pid)]) and now < deadline:
+            if now >= asked:
+                asked = now + ASK_AGAIN
+                for pid in living:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGTERM)
+                        os.kill(pid, signal.SIGCONT)  # one that is stopped sees nothing else
+            time.sleep(0.01)
+            now = time.monotonic()
