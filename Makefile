@@ -4,22 +4,25 @@
 #
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
+#   make faults SHARD=1/4 REPEAT=25                 a fourth of all plays, each 25 times
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
 PYTHON   ?= python3
 VENV     ?= .venv
 DIRS     ?=
+SHARD    ?= 1/1
+REPEAT   ?= 1
 LAB_ARGS ?=
 
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 TORCH := $(shell grep -E '^torch==' constraints.txt)
-FRONT_END := $(shell find labextension/src labextension/style -type f) \
+FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab test test-all lint typescript bench clean
+.PHONY: help venv front-end demo lab test test-all faults soak lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -47,6 +50,12 @@ lint: $(VENV)/installed ## check style and types only
 
 typescript: $(VENV)/installed ## check and test the front end only
 	@$(PY) -m tests.run typescript
+
+faults: $(VENV)/installed ## play the failure table over and over (SHARD=1/4 REPEAT=25), into build/faults.md; goes on where it was
+	@$(PY) -m tests.faults --shard $(SHARD) --repeat $(REPEAT)
+
+soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
+	@$(PY) -m tests.faults.soak
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench

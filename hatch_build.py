@@ -82,7 +82,7 @@ class FrontEnd(BuildHookInterface):  # type: ignore[type-arg]
 
     def _digest(self) -> str:
         folder = Path(self.root) / "labextension"
-        files = [path for part in ("src", "style") for path in folder.glob(f"{part}/**/*") if path.is_file()]
+        files = [path for part in ("src", "style", "schema") for path in folder.glob(f"{part}/**/*") if path.is_file()]
         files += [folder / name for name in ("package.json", "package-lock.json", "build.mjs", "tsconfig.json")]
         digest = hashlib.sha256()
         for path in sorted(files):

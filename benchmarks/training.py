@@ -1,8 +1,8 @@
 """What it costs a training loop to be watched: steps a second in a cell with everything on, against torchrun.
 
 Two ranks train one model with DDP: in a cell, through a kernel, with losses, resources, the store and the cell's view;
-and in two processes of torchrun that run the same code. Both worlds are up all the time and take turns, so that what
-else the machine does falls on both alike.
+and in two processes of torchrun that run the same code. Both are up all the time and take short turns, so that what
+else the machine does falls on both alike; the cell goes on through all of its turns, with its panel and its log.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +23,15 @@ import psutil
 from .notebook import kernel
 from .report import Measurement, summary
 
-SIZES = {"1 ms": (64, 2000, 40, 0.97), "10 ms": (820, 300, 40, 0.99)}
+SIZES = {"1 ms": (64, 300, 150, 0.97), "10 ms": (820, 40, 150, 0.99)}
 """Width of the model, steps in one turn, turns of each, the share of torchrun's speed that must be kept.
 
-How the processes of a turn fall on few processors makes more of a difference to its speed than anything else, and
-stays for the turn (by a tenth and more): so there are many.
+How the processes of a turn fall on few processors, and what the host of a virtual machine does meanwhile, make more of
+a difference to its speed than anything else (by a tenth and more): so turns are many, and too short for it to change.
 """
+
+MOST = 1800
+"""Seconds that all turns of a cell may take."""
 
 MODEL = """
 import time
@@ -56,15 +60,15 @@ def train(made, steps):
     return steps / (time.perf_counter() - began)
 """
 
-TORCHRUN = """
-import sys, pathlib
-folder, width, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+TURNS = """
+import pathlib
+folder = pathlib.Path({folder!r})
+made = make({width})
+train(made, {steps})
 rank = dist.get_rank()
-made = make(width)
-train(made, steps // 10)
-go, done = open(folder / f"go-{rank}"), open(folder / f"done-{rank}", "w")
-while go.readline():
-    print(train(made, steps), file=done, flush=True)
+go, done = open(folder / f"go-{{rank}}"), open(folder / f"done-{{rank}}", "w")
+while go.readline() == "go\\n":
+    print(train(made, {steps}), file=done, flush=True)
 """
 
 
@@ -88,42 +92,51 @@ def measure() -> Measurement:
 def _alternate(width: int, steps: int, pairs: int) -> tuple[list[float], list[float]]:
     """Steps a second in the cell and under torchrun, pair by pair; who begins changes with each."""
     ours, theirs = [], []
-    with torchrun(width, steps) as turn, kernel() as notebook:
-
-        def cell() -> float:
-            messages = notebook.execute(f"%%distributed\nspeed = train(made, {steps})\nprint(f'speed {{speed}}')")
-            text = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
-            return float(text.split("speed ")[1].split()[0])
-
-        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2")
-        notebook.execute(f"%%distributed\n{MODEL}\nmade = make({width}); train(made, {steps // 10});")
+    with torchrun(width, steps) as their_turn, cell(width, steps) as our_turn:
         for pair in range(pairs):
             if pair % 2:
-                ours.append(cell())
-            theirs.append(turn())
+                ours.append(our_turn())
+            theirs.append(their_turn())
             if not pair % 2:
-                ours.append(cell())
-        notebook.execute("%distributed stop")
+                ours.append(our_turn())
     return ours, theirs
 
 
 @contextlib.contextmanager
+def cell(width: int, steps: int) -> Iterator[_Turn]:
+    """A cell on two ranks that waits for its turns."""
+    with tempfile.TemporaryDirectory() as folder, kernel() as notebook:
+        turn = _Turn(Path(folder))
+        code = MODEL + TURNS.format(folder=folder, width=width, steps=steps)
+        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2")
+        wait = (f"%%distributed\n{code}", MOST)
+        running = threading.Thread(target=notebook.execute, args=wait, daemon=True)
+        running.start()
+        try:
+            turn()
+            yield turn
+        finally:
+            turn.end()
+            running.join(30)
+            notebook.execute("%distributed stop")
+
+
+@contextlib.contextmanager
 def torchrun(width: int, steps: int) -> Iterator[_Turn]:
-    """Two processes that wait for their turn without taking anything of the machine."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        script = folder / "train.py"
-        script.write_text(MODEL + TORCHRUN)
-        turn = _Turn(folder)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    """Two processes that wait for their turns without taking anything of the machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "train.py")
+        script.write_text(MODEL + TURNS.format(folder=folder, width=width, steps=steps))
+        turn = _Turn(Path(folder))
         process = subprocess.Popen(
-            [*command, name, str(width), str(steps)],
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
+            turn()
             yield turn
         finally:
             # The workers are in sessions of their own.
@@ -135,7 +148,7 @@ def torchrun(width: int, steps: int) -> Iterator[_Turn]:
 
 
 class _Turn:
-    """Let torchrun's ranks train once; their steps a second. While they wait they sleep in a pipe."""
+    """Let two ranks train once; their steps a second. While they wait they sleep in a pipe."""
 
     def __init__(self, folder: Path) -> None:
         self._go = [_Pipe(folder / f"go-{rank}") for rank in range(2)]
@@ -143,8 +156,13 @@ class _Turn:
 
     def __call__(self) -> float:
         for pipe in self._go:
-            os.write(pipe.fd, b"\n")
+            os.write(pipe.fd, b"go\n")
         return min(float(pipe.line()) for pipe in self._done)
+
+    def end(self) -> None:
+        """There will be no more turns."""
+        for pipe in self._go:
+            os.write(pipe.fd, b"end\n")
 
 
 class _Pipe:
@@ -157,7 +175,7 @@ class _Pipe:
     def line(self, timeout: float = 120.0) -> str:
         """What comes, which is one line. Raises :class:`RuntimeError` when nothing comes within ``timeout`` seconds."""
         if not select.select([self.fd], [], [], timeout)[0]:
-            raise RuntimeError("torchrun's ranks have ended or take too long")
+            raise RuntimeError("the ranks have ended or take too long")
         return os.read(self.fd, 4096).decode()
 
 

@@ -10,6 +10,8 @@ The same from Python::
     with Session.start(n=4) as session:
         session.run("print('hello')")
 
+In a cell ``jupyter_dtrain.comm`` is MPI's communicator of all ranks, as it is now.
+
 Importing this package imports neither a framework nor MPI, and nothing heavy until a session starts.
 """
 
@@ -18,12 +20,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .failures import (
+    from .errors import (
         BadRequest,
         BadSyntax,
         DistributedError,
         DistributedInterrupt,
         DtrainError,
+        NotDriver,
         NoWorld,
         RanksBusy,
         RanksDead,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     )
     from .lifecycle import current
     from .metrics import Columns, RunMetrics
-    from .rank_api import log, log_to_csv, progress
+    from .rank_api import log, log_to_csv, progress, resync
     from .run import Run
     from .session import Session
     from .settings import Settings
@@ -44,18 +47,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "BadRequest": "failures",
-    "BadSyntax": "failures",
-    "DistributedError": "failures",
-    "DistributedInterrupt": "failures",
-    "DtrainError": "failures",
-    "NoWorld": "failures",
-    "RanksBusy": "failures",
-    "RanksDead": "failures",
-    "StartFailed": "failures",
-    "StoreFailed": "failures",
-    "TransferFailed": "failures",
-    "WorldLost": "failures",
+    "BadRequest": "errors",
+    "BadSyntax": "errors",
+    "DistributedError": "errors",
+    "DistributedInterrupt": "errors",
+    "DtrainError": "errors",
+    "NoWorld": "errors",
+    "NotDriver": "errors",
+    "RanksBusy": "errors",
+    "RanksDead": "errors",
+    "StartFailed": "errors",
+    "StoreFailed": "errors",
+    "TransferFailed": "errors",
+    "WorldLost": "errors",
     "Run": "run",
     "Session": "session",
     "current": "lifecycle",
@@ -71,6 +75,7 @@ _HOMES = {
     "log": "rank_api",
     "log_to_csv": "rank_api",
     "progress": "rank_api",
+    "resync": "rank_api",
 }
 
 __all__ = [
@@ -82,6 +87,7 @@ __all__ = [
     "DtrainError",
     "NoWorld",
     "Node",
+    "NotDriver",
     "Rank",
     "RanksBusy",
     "RanksDead",
@@ -102,12 +108,18 @@ __all__ = [
     "log",
     "log_to_csv",
     "progress",
+    "resync",
     "runs",
     "unload_ipython_extension",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "comm":
+        # Made again when ranks were released, so it is asked for each time; importing MPI initialises it.
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD
     if name in _HOMES:
         from importlib import import_module
 

@@ -3,7 +3,7 @@
 Both are transports that exist already, signed with keys that only this user can read; nothing here listens.
 
 Under failure: every wait has a deadline; a request that is not answered raises
-:class:`~jupyter_dtrain.failures.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
+:class:`~jupyter_dtrain.errors.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from .engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
+from .errors import WorldLost
 from .events import EVENTS_MESSAGE
-from .failures import WorldLost
+from .presses import Presses
+from .steward.names import STEWARD_EVENT, STEWARD_REQUEST
 from .values import pack
 
 HELLO_PERIOD = 0.1
@@ -33,9 +35,7 @@ HELLO_PERIOD = 0.1
 ALIVE_PERIOD = 0.25
 """Seconds after which a steward that has not answered is looked for."""
 
-STEWARD_REQUEST: Final = "dtrain_world_request"
-STEWARD_REPLY: Final = "dtrain_world_reply"
-STEWARD_EVENT: Final = "dtrain_world_event"
+NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
 
 
 class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
@@ -156,20 +156,32 @@ class StewardChannel:
     def ask(self, op: str, *, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
         """The steward's answer. Raises :class:`WorldLost` when none came within ``timeout`` seconds."""
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        with self._lock:
-            client = self._client
-            message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
-            client.control_channel.send(message)
-            while (patience := deadline - time.monotonic()) > 0:
-                if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
-                    if not self._alive():
-                        break
-                    continue
-                reply = client.control_channel.get_msg(timeout=0)
-                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                    content: dict[str, Any] = reply["content"]
-                    return content
-        raise WorldLost("The world's steward does not answer: start a new world with %distributed start.")
+        # A press between taking the lock and the next line would leave it taken.
+        with Presses() as presses:
+            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise WorldLost(NO_ANSWER)
+            try:
+                answer = self._ask(op, arguments, deadline, presses)
+            finally:
+                self._lock.release()
+        presses.check()
+        return answer
+
+    def _ask(self, op: str, arguments: dict[str, Any], deadline: float, presses: Presses) -> dict[str, Any]:
+        client = self._client
+        message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
+        client.control_channel.send(message)
+        while (patience := deadline - time.monotonic()) > 0:
+            presses.check()
+            if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
+                if not self._alive():
+                    break
+                continue
+            reply = client.control_channel.get_msg(timeout=0)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                content: dict[str, Any] = reply["content"]
+                return content
+        raise WorldLost(NO_ANSWER)
 
     def listen(self, timeout: float) -> dict[str, Any] | None:
         """The next broadcast, or None after ``timeout`` seconds. One thread only."""

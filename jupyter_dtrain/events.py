@@ -48,6 +48,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The cell, on the lowest rank that runs it; empty on the others."""
     ranks: list[int] = []
     """The ranks that run the cell, on the lowest of them."""
+    cell: int | None = None
+    """The number that the cell has in the notebook."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
@@ -110,6 +112,10 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     """What an ExceptionGroup holds, as far as it was kept."""
     left_out: int = 0
     """How many members were not kept."""
+    waited: str = ""
+    """The call that it came out of, such as ``all_reduce``, in which the rank waited for others; else empty."""
+    released: bool = False
+    """Whether ranks had been freed before: what came out of such a call then is no cause."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -146,7 +152,7 @@ class Gpu(msgspec.Struct, frozen=True):
     power: float | None = None
 
 
-class Sample(msgspec.Struct, frozen=True, tag="sample"):
+class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """What this rank takes of its host, about once a second while a cell runs."""
 
     cpu: float
@@ -156,6 +162,8 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     step: int | None = None
     """The newest step of its metrics."""
     gpu: Gpu | None = None
+    still: float = 0.0
+    """Seconds for which the cell has not moved."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -194,7 +202,7 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
     reason: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
+class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     """The last event of every run on every rank."""
 
     outcome: Outcome
@@ -204,6 +212,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """For ``lost``: what happened to the rank, in words."""
     regroup: bool = False
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
+    steps: dict[str, int] = {}
+    """How many steps each optimizer has made, by its variable."""
 
 
 Body = (

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine.spool import read_file
+from .errors import RanksBusy, RanksDead, TransferFailed, WorldLost
 from .events import Event, Finished, from_wire
-from .failures import RanksBusy, RanksDead, TransferFailed, WorldLost
+from .gathering import OUTSIDE_PATIENCE, Answers, Futures, ask_agents, ask_watches, silent, take_answers
+from .presses import Presses
+from .stacks import Stacks, stacks_of, with_native
 from .values import check_variable, collect_pulled, pack, pickle_values
 from .world import World, count_ranks
 
@@ -40,20 +43,26 @@ class Exchange:
         self._busy = busy
         self._settings = settings
 
-    def ask_agents(self, ranks: list[int], timeout: float, **content: Any) -> dict[int, dict[str, Any] | None]:
+    def ask_agents(self, ranks: list[int], timeout: float, **question: Any) -> Answers:
         """What the agents answer within ``timeout`` seconds; None for one that does not, or is dead."""
-        world, channel = self._bound()
-        asked = {
-            rank: channel.ask(world.ranks[rank].engine, **content)
-            for rank in ranks
-            if world.ranks[rank].state != "dead"
-        }
+        return self._gather(ranks, timeout, lambda world, channel: ask_agents(world, channel, ranks, **question))
+
+    def stacks(self, ranks: list[int], timeout: float, *, native: bool) -> Stacks:
+        """As :meth:`.Session.stacks`."""
+        answers = self.ask_agents(ranks, timeout, op="stacks")
+        looked = ranks if native else silent(answers)
+        found = self._gather(looked, OUTSIDE_PATIENCE, lambda world, channel: ask_watches(world, channel, looked))
+        return with_native(stacks_of(answers), stacks_of(found))
+
+    def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures]) -> Answers:
         deadline = time.monotonic() + timeout
-        answers: dict[int, dict[str, Any] | None] = dict.fromkeys(ranks)
-        for rank, future in asked.items():
-            with contextlib.suppress(FutureTimeout):
-                answers[rank] = future.result(max(0.0, deadline - time.monotonic()))
-        return answers
+        with Presses() as presses:
+            futures = ask(*self._bound())
+            for future in futures.values():
+                with contextlib.suppress(FutureTimeout):
+                    future.result(max(0.0, deadline - time.monotonic()))
+        presses.check()
+        return take_answers(ranks, futures)
 
     def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
         """As :meth:`.Session.push`."""
@@ -87,15 +96,17 @@ class Exchange:
         if busy:
             raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
         world, channel = self._bound()
-        futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
         deadline = time.monotonic() + self._settings.transfer_timeout
         answers: dict[int, Any] = {}
         failed: dict[str, list[int]] = {}
-        for rank, future in futures.items():
-            try:
-                answers[rank] = self._await_answer(rank, future, deadline)
-            except (RanksDead, TransferFailed) as error:
-                failed.setdefault(str(error), []).append(rank)
+        with Presses() as presses:
+            futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
+            for rank, future in futures.items():
+                try:
+                    answers[rank] = self._await_answer(rank, future, deadline, presses)
+                except (RanksDead, TransferFailed) as error:
+                    failed.setdefault(str(error), []).append(rank)
+        presses.check()
         if failed:
             raise TransferFailed(
                 f"Cannot {doing}. "
@@ -103,9 +114,10 @@ class Exchange:
             )
         return answers
 
-    def _await_answer(self, rank: int, future: Any, deadline: float) -> dict[str, Any]:
+    def _await_answer(self, rank: int, future: Any, deadline: float, presses: Presses) -> dict[str, Any]:
         """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
         while not future.done():
+            presses.check()
             place = self._bound()[0].ranks[rank]
             if place.state == "dead":
                 raise RanksDead(place.words)
@@ -149,26 +161,3 @@ class Exchange:
 def still_work(busy: Mapping[int, int]) -> str:
     """``busy``: rank → run, as words."""
     return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"
-
-
-def describe_stacks(stacks: Mapping[int, list[dict[str, Any]] | None]) -> str:
-    """What :meth:`Session.stacks` found, as text: ranks that are at the same place are told once."""
-    groups: dict[str, list[int]] = {}
-    for rank, threads in stacks.items():
-        groups.setdefault(_describe(threads), []).append(rank)
-    return "\n".join(
-        f"{count_ranks(ranks)}: {text}" for text, ranks in sorted(groups.items(), key=lambda item: item[1])
-    )
-
-
-def _describe(threads: list[dict[str, Any]] | None) -> str:
-    if threads is None:
-        return "no answer (dead, stopped, or in native code that holds the interpreter lock)"
-    main = threads[0]
-    if main["state"] == "idle":
-        return "idle"
-    lines = []
-    for frame in main["frames"]:
-        function = f" in {frame['function']}" if frame["function"] else ""
-        lines.append(f"\n    {frame['file']}, line {frame['line']}{function}: {frame['source']}")
-    return "running" + "".join(lines)

@@ -6,13 +6,14 @@ ranks are free.
 
 Under failure: a hole in the numbers of a rank is asked for; a rank that says nothing for :data:`QUIET` seconds is
 asked where it stands; a dead rank's last events come with the news of its death. So every run ends, whichever message
-was lost.
+was lost. A run whose ranks were told to end waits a moment for who told them and why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -22,18 +23,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from .engine.spool import read_file, spool_path
+from .entry import Entry
 from .events import Batch, Event, Finished, from_wire
-from .frameworks import Watch
+from .gathering import Answers, Gathering
+from .interruption import STEWARD_PATIENCE, Interruption
+from .presses import Latch
 from .run import Run
+from .stillness import Stillness
 
 if TYPE_CHECKING:
     from .channels import RanksChannel
+    from .settings import Settings
     from .view import RunView
     from .world import World
 
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""
-RESEND_INTERRUPT = 0.5
+CAUSE = 2.0
+"""Seconds that a run whose ranks were told to end waits for the reason; a steward that is gone is missed in half."""
 BURST = 256
 """Messages that are folded before deadlines are looked at again."""
 
@@ -42,39 +49,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Entry:
-    """A run on its way: queued, sent, or left behind."""
-
-    def __init__(
-        self, run: Run, view: RunView | None, inputs: dict[str, bytes], timeout: float | None, watch: Watch
-    ) -> None:
-        self.run = run
-        self.watch = watch
-        self.view = view
-        self.inputs = inputs
-        self.timeout = timeout
-        self.sent = False
-        self.deadline: float | None = None
-        """When the run is interrupted by its own ``timeout``."""
-        self.give_up: float | None = None
-        """After an interrupt: when the run ends without the ranks that are still busy."""
-        self.signalled: dict[int, float] = {}
-        self.reading: set[int] = set()
-        self.asked: dict[int, float] = {}
-
-
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
 
-    def __init__(self, interrupt_timeout: float, advance: Callable[[], int], ended: Callable[[Run], None]) -> None:
-        """``advance`` asks the steward for a new generation; ``ended`` gets each run that has ended."""
-        self._interrupt_timeout = interrupt_timeout
-        self._advance = advance
+    def __init__(
+        self, settings: Settings, ask_steward: Callable[..., dict[str, Any]], ended: Callable[[Run], None]
+    ) -> None:
+        """``ask_steward`` takes a request and its arguments; ``ended`` gets each run that has ended."""
+        self._settings = settings
+        self._ask_steward = ask_steward
         self._ended = ended
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: list[Entry] = []
         self._left: dict[int, Entry] = {}
         self._posted: list[Entry] = []
+        self._gathering = Gathering(self._bound, lambda: self._queue.put(lambda: None))
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._generation = 0
@@ -94,17 +83,43 @@ class Fold:
         self._posted.append(entry)  # its ranks count as busy from now on
         self._queue.put(lambda: self._submit(entry))
 
-    def interrupt(self, *, give_up_now: bool = False) -> None:
-        """Interrupt every run; queued ones end without having been sent."""
-        self._queue.put(lambda: self._interrupt_all(give_up_now=give_up_now))
+    def adopt(self, entry: Entry) -> None:
+        """Follow a run that another client has begun, from its first event on."""
+        entry.adopted = True
+        self._queue.put(lambda: self._adopt(entry))
+
+    def refuse_queued(self, words: str) -> None:
+        """What was not sent yet is not to be sent."""
+
+        def refusing() -> None:
+            for entry in [entry for entry in self._entries if not entry.sent]:
+                self._refuse(entry, words)
+
+        self._queue.put(refusing)
+
+    def interrupt(self, *, force: bool = False, by: str = "", last: int | None = None) -> None:
+        """Interrupt every run, or hurry its end; queued ones end without having been sent.
+
+        ``force``: ranks that do not end are killed. ``by``: who has asked for it, where that was not this client;
+        ``last``: the newest run that there was then, so that none is interrupted which has been submitted since.
+        """
+        self._queue.put(lambda: self._interrupt_all(force=force, by=by, last=last))
 
     def hear(self, content: dict[str, Any]) -> None:
         """An announcement from a rank."""
         self._queue.put(lambda: self._hear(from_wire(content)))
 
-    def rank_died(self, rank: int, words: str, events: list[Event], generation: int) -> None:
-        """The steward says so, with the last events of the rank and the world's new generation."""
-        self._queue.put(lambda: self._rank_died(rank, words, events, generation))
+    def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
+        """The steward says so, with the last events of the rank."""
+        self._queue.put(lambda: self._rank_died(rank, words, events))
+
+    def set_generation(self, generation: int) -> None:
+        """The steward has begun a new one."""
+
+        def setting() -> None:
+            self._generation = max(self._generation, generation)
+
+        self._queue.put(setting)
 
     def world_lost(self, words: str) -> None:
         """No rank will be heard again."""
@@ -123,6 +138,7 @@ class Fold:
         """End the thread, after what was posted."""
 
         def closing() -> None:
+            self._world_lost("this client has left it")
             self._closing = True
 
         self._queue.put(closing)
@@ -134,13 +150,13 @@ class Fold:
         if threading.current_thread() is self._thread:
             task()
             return
-        done = threading.Event()
+        done = Latch()
 
         def wrapped() -> None:
             try:
                 task()
             finally:
-                done.set()
+                done.open()
 
         self._queue.put(wrapped)
         while not done.wait(1.0) and self._thread.is_alive():
@@ -181,6 +197,25 @@ class Fold:
             self._world_lost(self._gone)
         else:
             self._send_ready()
+            self._tell_of_queue(entry)
+
+    def _tell_of_queue(self, entry: Entry) -> None:
+        """What the user has queued he knows; not what another client has begun."""
+        before = [other for other in self._entries if other.adopted and set(other.run.ranks) & set(entry.run.ranks)]
+        if before and not entry.sent:
+            number = before[0].run.number
+            self._note(entry, f"Waits for run {number}, which goes on since before this client joined; Stop ends both.")
+
+    def _adopt(self, entry: Entry) -> None:
+        assert self._world is not None
+        self._entries.append(entry)
+        self._watch(entry)
+        for rank in entry.run.ranks:
+            place = self._world.ranks[rank]
+            if place.state == "dead":
+                self._rank_died(rank, place.words, [])
+            else:
+                self._read(entry, rank)
 
     def _send_ready(self) -> None:
         taken: set[int] = {rank for entry in self._left.values() for rank in entry.run.unfinished}
@@ -194,8 +229,8 @@ class Fold:
         assert self._channel is not None
         assert self._world is not None
         run = entry.run
-        entry.sent = True
         now = time.monotonic()
+        self._watch(entry)
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
         content = {
@@ -204,6 +239,7 @@ class Fold:
             "ranks": run.ranks,
             "generation": self._generation,
             "watch": msgspec.to_builtins(entry.watch),
+            "cell": entry.cell,
         }
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
@@ -216,6 +252,16 @@ class Fold:
         for place in places:
             run.note_heard(place.rank)
             self._channel.run(place.engine, content, entry.inputs)
+
+    def _watch(self, entry: Entry) -> None:
+        entry.sent = True
+        limit, now = self._settings.hang_notice, time.monotonic()
+
+        def note(words: str) -> None:
+            if entry.ending is None:  # then it is told where they are anyway
+                self._note(entry, words)
+
+        entry.stillness = Stillness(entry.run, limit, self._gathering, note, now)
 
     def _find(self, number: int) -> Entry | None:
         for entry in self._entries:
@@ -238,6 +284,8 @@ class Fold:
         if fresh is None:
             return
         now = time.monotonic()
+        if entry.stillness is not None:
+            entry.stillness.hear(fresh, now)
         self._tell_view(entry, lambda view: view.feed(fresh, now))
         if fresh.events and isinstance(fresh.events[-1].body, Finished):
             self._tell_view(entry, lambda view: view.idle(fresh.rank, now))
@@ -253,6 +301,9 @@ class Fold:
             _log.exception("The view of run %s failed", entry.run.number)
             entry.view = None
             return None
+
+    def _note(self, entry: Entry, words: str) -> None:
+        self._tell_view(entry, lambda view: view.note(words, time.monotonic()))
 
     def _read(self, entry: Entry, rank: int) -> None:
         """Ask the rank for what was missed, a piece at a time."""
@@ -282,25 +333,24 @@ class Fold:
                 continue
             entry.asked[rank] = now
             entry.reading.discard(rank)
-            future = self._channel.ask(self._world.ranks[rank].engine, op="state")
+            self._gathering.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
 
-            def came(done: Any, rank: int = rank) -> None:
-                self._queue.put(lambda: self._state_came(entry, rank, done.result()))
+    def _states_came(self, entry: Entry, answers: Answers) -> None:
+        for rank, answer in answers.items():
+            if answer is None:
+                continue
+            entry.run.note_heard(rank)
+            if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
+                self._read(entry, rank)
 
-            future.add_done_callback(came)
-
-    def _state_came(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
-        entry.run.note_heard(rank)
-        if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
-            self._read(entry, rank)
-
-    def _rank_died(self, rank: int, words: str, events: list[Event], generation: int) -> None:
+    def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
             ranks = list(self._world.ranks)
             ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
             self._world = msgspec.structs.replace(self._world, ranks=ranks)
-        self._generation = max(self._generation, generation)
         for entry in [*self._entries, *self._left.values()]:
+            if rank in entry.run.lost:
+                self._end_if_done(entry)
             if not entry.sent or rank not in entry.run.unfinished:
                 continue
             with contextlib.suppress(OSError):
@@ -325,51 +375,62 @@ class Fold:
         self._gone = words
         self._left.clear()
         for entry in list(self._entries):
-            for rank in entry.run.unfinished:
+            for rank in [*entry.run.unfinished, *self._unexplained(entry)]:
                 entry.run.mark_lost(rank, f"rank {rank} is lost: {words}")
             self._end(entry)
 
-    def _interrupt_all(self, *, give_up_now: bool) -> None:
+    def _interrupt_all(self, *, force: bool, by: str, last: int | None) -> None:
         now = time.monotonic()
         for entry in list(self._entries):
-            if not entry.sent:
-                entry.run.interrupted = True
-                entry.run.not_sent = "interrupted while it was queued"
-                self._end(entry)
+            if last is not None and entry.sent and entry.run.number > last:
                 continue
-            self._interrupt(entry, now)
-            if give_up_now:
-                entry.give_up = now
+            if by and entry.ending is None:
+                self._note(entry, f"Interrupted by {by}.")
+            if not entry.sent:
+                self._refuse(entry, "interrupted while it was queued")
+            elif entry.ending is None:
+                self._interrupt(entry, now)
+            else:
+                entry.ending.press(now)
+            if force and entry.ending is not None:
+                entry.ending.force = True
 
     def _interrupt(self, entry: Entry, now: float) -> None:
         entry.run.interrupted = True
-        if entry.give_up is None:
-            entry.give_up = now + self._interrupt_timeout
-        self._signal(entry, now)
+        entry.ending = Interruption(
+            entry.run,
+            self._settings,
+            self._gathering,
+            self._ask_steward,
+            lambda words: self._note(entry, words),
+            now,
+        )
+        entry.ending.tick(now)
 
-    def _signal(self, entry: Entry, now: float) -> None:
-        """Interrupt the ranks that have not been reached yet: one that has not begun the cell must be asked again."""
-        if self._channel is None or self._world is None:
-            return
-        for rank in entry.run.unfinished:
-            if now - entry.signalled.get(rank, -1.0) < RESEND_INTERRUPT:
-                continue
-            entry.signalled[rank] = now
-            future = self._channel.ask(self._world.ranks[rank].engine, op="interrupt", run=entry.run.number)
+    def _bound(self) -> tuple[World, RanksChannel] | None:
+        return None if self._channel is None or self._world is None else (self._world, self._channel)
 
-            def answered(done: Any, rank: int = rank) -> None:
-                if done.result().get("sent"):
-                    self._queue.put(lambda: entry.signalled.__setitem__(rank, float("inf")))
-
-            future.add_done_callback(answered)
+    def _answer(self, now: float) -> float:
+        """Pass on what was gathered; when the next patience is over."""
+        wake, due = self._gathering.tick(now)
+        for task in due:
+            self._guard(task)
+        return wake
 
     def _end_if_done(self, entry: Entry) -> None:
         if entry.run.unfinished:
             return
-        if self._left.pop(entry.run.number, None) is None:
-            self._end(entry)
-        else:
+        if self._left.pop(entry.run.number, None) is not None:
             self._send_ready()
+        elif not self._unexplained(entry):
+            self._end(entry)
+        elif entry.cause_by is None:
+            entry.cause_by = time.monotonic() + CAUSE
+
+    def _unexplained(self, entry: Entry) -> list[int]:
+        """Ranks that were lost to the run by their own word, while nobody has said that they died."""
+        assert self._world is not None
+        return [rank for rank in entry.run.lost if self._world.ranks[rank].state != "dead"]
 
     def _end(self, entry: Entry) -> None:
         if entry not in self._entries:
@@ -384,7 +445,10 @@ class Fold:
         entry.view = None
         if run.regroup or run.busy:
             with contextlib.suppress(Exception):
-                self._generation = max(self._generation, self._advance())
+                self._generation = max(
+                    self._generation,
+                    int(self._ask_steward("advance", timeout=STEWARD_PATIENCE, run=run.number)["generation"]),
+                )
         run.release()
         if run.outcome != "ok":
             self._refuse_queued(run)
@@ -394,28 +458,33 @@ class Fold:
         """What was queued behind a run that did not end well would meet ranks in an unknown state: it is not sent."""
         for entry in list(self._entries):
             if not entry.sent and set(entry.run.ranks) & set(ended.ranks):
-                entry.run.interrupted = True
-                entry.run.not_sent = f"run {ended.number}, which it was queued behind, ended with: {ended.outcome}"
-                self._end(entry)
+                self._refuse(entry, f"run {ended.number}, which it was queued behind, ended with: {ended.outcome}")
+
+    def _refuse(self, entry: Entry, words: str) -> None:
+        entry.run.interrupted = True
+        entry.run.not_sent = words
+        self._end(entry)
 
     def _tick(self) -> float:
         now = time.monotonic()
-        wake = now + QUIET
+        wake = min(now + QUIET, self._answer(now))
         for entry in [*self._entries, *self._left.values()]:
             if not entry.sent:
                 continue
             self._guard(lambda entry=entry: self._ask_quiet(entry, now))  # type: ignore[misc]
-            if entry.deadline is not None and now >= entry.deadline and not entry.run.interrupted:
+            if entry.deadline is not None and now >= entry.deadline and entry.ending is None:
                 entry.run.timed_out = True
                 self._interrupt(entry, now)
-            elif entry.run.interrupted and entry.give_up is not None:
-                self._signal(entry, now)
-                wake = min(wake, now + RESEND_INTERRUPT)
-            if entry.give_up is not None and now >= entry.give_up:
-                self._end(entry)
-            for moment in (entry.deadline, entry.give_up):
-                if moment is not None and moment > now:
-                    wake = min(wake, moment)
+            if entry.cause_by is not None:
+                wake = min(wake, entry.cause_by)
+                if now >= entry.cause_by:
+                    self._end(entry)
+            elif entry.ending is not None:
+                wake = min(wake, entry.ending.tick(now))
+                if entry.ending.over:
+                    self._end(entry)
+            elif entry.stillness is not None:
+                wake = min(wake, entry.stillness.tick(now), entry.deadline or math.inf)
             wanted = self._tell_view(entry, lambda view: view.tick(now))
             if wanted is not None:
                 wake = min(wake, wanted)

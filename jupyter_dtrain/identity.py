@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import msgspec
 import psutil
 
 CLOSE = 1.0
 """Seconds within which two times of creation are the same: they are computed from the machine's start, and waver."""
+
+
+class Client(msgspec.Struct, frozen=True):
+    """One client of a world, as others know it."""
+
+    id: str
+    pid: int
+    created: float
+    """When its process was created, in seconds since the epoch."""
+    words: str
+    """What it is, such as ``the notebook a.ipynb``."""
 
 
 def own_process() -> tuple[int, float]:
@@ -22,3 +35,11 @@ def still_runs(pid: int, created: float) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(process.create_time() - created) < CLOSE
     except psutil.Error:
         return False
+
+
+def describe_process() -> str:
+    """What others are told of the process that calls."""
+    notebook = os.environ.get("JPY_SESSION_NAME")
+    if notebook:
+        return f"the notebook {Path(notebook).name} (pid {os.getpid()})"
+    return f"process {os.getpid()}"

@@ -1,6 +1,7 @@
 """The sessions that are open in this process, and what becomes of their worlds when it ends.
 
-When this process ends for good, its worlds end; when it restarts or crashes, they are left to their lease. A Jupyter
+When this process ends for good, the worlds that it started end, unless another has taken them over; when it restarts or
+crashes, they are left to their lease. A Jupyter
 kernel is told which by ``shutdown_request``: its ``restart`` flag is the only difference. Any other Python process (a
 terminal IPython, a script) that reaches its exit handlers ends for good. A process that is killed reaches nothing,
 and the lease decides.
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .failures import NoWorld
+from .errors import NoWorld
 
 if TYPE_CHECKING:
     from .session import Session
@@ -27,7 +29,7 @@ class OpenSessions:
         self._restarting = False
 
     def add(self, session: Session) -> None:
-        """``session`` was started here."""
+        """``session`` was started here, or attached."""
         self._sessions.append(session)
         if not self._watching:
             self._watching = True
@@ -38,6 +40,9 @@ class OpenSessions:
         if session in self._sessions:
             self._sessions.remove(session)
 
+    def __iter__(self) -> Iterator[Session]:
+        return reversed(list(self._sessions))
+
     def current(self) -> Session:
         """The newest one that has a world. Raises :class:`NoWorld` when there is none."""
         for session in reversed(self._sessions):
@@ -46,9 +51,10 @@ class OpenSessions:
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
 
     def stop_all(self) -> None:
-        """Tell all worlds to end, without waiting for it."""
+        """Tell the worlds that were started here, and are still driven from here, to end, without waiting for it."""
         for session in list(self._sessions):
-            session.stop_soon()
+            if session.started_here and session.drives:
+                session.stop_soon()
 
     def _watch_this_process(self) -> None:
         atexit.register(self._at_exit)

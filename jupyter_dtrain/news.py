@@ -1,7 +1,7 @@
 """What a session has to tell its steward, and what it was told that its user must read.
 
-With each renewal of the lease the steward hears which process drives the world, and which runs were followed to their
-end here: about those nobody has to be told any more. Thread-safe; nothing here fails or waits.
+With each renewal of the lease the steward hears which runs were followed to their end here: about those nobody has to
+be told any more. Thread-safe; nothing here fails or waits.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import sys
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-
-from .identity import own_process
 
 if TYPE_CHECKING:
     from .run import Run
@@ -23,7 +21,6 @@ class News:
     def __init__(self) -> None:
         self.waiting = False
         """Whether there is something that the steward should hear before the lease must be renewed."""
-        self._driver = own_process()
         self._lock = threading.Lock()
         self._followed: list[dict[str, Any]] = []
         self._notices: list[str] = []
@@ -44,7 +41,7 @@ class News:
         with self._lock:
             self.waiting = False
             followed = [*self._followed, *({"run": number} for number in sorted(set(given_up)))]
-            return {"driver": self._driver, "followed": followed}
+            return {"followed": followed}
 
     def was_told(self, content: dict[str, Any]) -> None:
         """The steward has ``content``."""

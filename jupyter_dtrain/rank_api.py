@@ -1,4 +1,4 @@
-"""What user code calls: ``log`` and ``progress``. In a rank, and everywhere else.
+"""What user code calls: ``log``, ``progress`` and ``resync``. In a rank, and everywhere else.
 
 In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, and
 appended to a CSV file where one was named.
@@ -74,6 +74,30 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
             numbers[_clean(name)] = _float(name, value)
     if numbers:
         _outside.log(numbers, None if step is None else int(step))
+
+
+def resync(*names: str, source: int = 0) -> None:
+    """In a cell, on all ranks: make what these variables hold what they hold on the rank ``source``.
+
+    Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
+    objects; anything else is replaced by a copy, whose tensors are on the host. Raises
+    :class:`~jupyter_dtrain.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be sent,
+    and :class:`~jupyter_dtrain.errors.BadRequest` for a rank that is not there. Outside a world it does nothing.
+    """
+    if _home is None:
+        return
+    from IPython.core.getipython import get_ipython
+
+    from .engine.resync import resync as transfer
+    from .values import check_variable
+    from .world import parse_ranks
+
+    for name in names:
+        check_variable(name)
+    shell = get_ipython()
+    assert shell is not None
+    (rank,) = parse_ranks(source, _home.place.size)
+    transfer(list(names), rank, shell.user_ns, _home.frameworks)
 
 
 def log_to_csv(path: str | os.PathLike[str] | None) -> None:

@@ -10,7 +10,6 @@ its deadline, the world gone); it never ends twice and never waits for a dead ra
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -33,6 +32,7 @@ from .events import (
     Totals,
 )
 from .metrics import RunMetrics
+from .presses import Latch
 from .world import format_ranks
 
 HEAD = 4 << 20
@@ -121,14 +121,14 @@ class Run:
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
-        self._done = threading.Event()
+        self._done = Latch()
 
     # Reading.
 
     @property
     def done(self) -> bool:
         """Whether the run has ended."""
-        return self._done.is_set()
+        return self._done.is_open
 
     @property
     def outcome(self) -> Outcome | Literal["running"]:
@@ -172,7 +172,7 @@ class Run:
         """What the ranks have logged, and what was taken from their frameworks: all points, in order, so far.
 
         Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its spool.
-        Raises :class:`~jupyter_dtrain.failures.WorldLost` when that is out of reach.
+        Raises :class:`~jupyter_dtrain.errors.WorldLost` when that is out of reach.
         """
         found = RunMetrics(self.ranks)
         for rank, part in self._parts.items():
@@ -213,6 +213,11 @@ class Run:
         return (self._ended or time.monotonic()) - self._created
 
     @property
+    def steps(self) -> dict[int, dict[str, int]]:
+        """How many steps each optimizer has made in the cell, by rank and variable; of ranks that have ended."""
+        return {rank: part.finished.steps for rank, part in self._parts.items() if part.finished is not None}
+
+    @property
     def regroup(self) -> bool:
         """Whether some rank's process group is unusable or half made."""
         return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
@@ -221,7 +226,7 @@ class Run:
         """All text that ``rank`` printed, in order: of both streams, or of one.
 
         A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
-        and :class:`~jupyter_dtrain.failures.WorldLost` when the spool is out of reach.
+        and :class:`~jupyter_dtrain.errors.WorldLost` when the spool is out of reach.
         """
         part = self._parts[rank]
         outputs = list(part.head)
@@ -237,6 +242,10 @@ class Run:
         return f"<Run {self.number} on {format_ranks(self.ranks)}: {self.outcome}, {self.elapsed:.1f} s>"
 
     # Folding: the session's fold thread alone.
+
+    def began_earlier(self, seconds: float) -> None:
+        """It was begun by another client, so long ago."""
+        self._created -= seconds
 
     def next_seq(self, rank: int) -> int:
         """The number of the first event of ``rank`` that was not applied yet."""
@@ -299,7 +308,7 @@ class Run:
 
     def release(self) -> None:
         """Let those who wait go on; after everything was shown."""
-        self._done.set()
+        self._done.open()
 
 
 def _add_totals(totals: Totals, events: list[Event]) -> Totals:

@@ -1,18 +1,18 @@
 """Session: one client's handle on a world.
 
-``Session.start(n=4)`` starts a world, ``session.run(code)`` runs code on its ranks, ``push`` and ``pull`` carry
-values, ``interrupt``, ``restart`` and ``stop`` do what they say. The magics call nothing else.
+``Session.start(n=4)`` starts a world, ``Session.attach()`` joins one that is there, ``session.run(code)`` runs code on
+its ranks, ``push`` and ``pull`` carry values, ``interrupt``, ``restart`` and ``stop`` do what they say. The magics call
+nothing else.
 
 Under failure: every wait has a deadline. A world whose steward is gone makes running cells end as ``lost`` and every
-further call raise :class:`~jupyter_dtrain.failures.WorldLost`. A kernel that shuts down for good stops the worlds that
-its sessions started; one that restarts or crashes leaves them to their lease.
+further call raise :class:`~jupyter_dtrain.errors.WorldLost`. A kernel that shuts down for good stops the worlds that
+its sessions started; one that restarts or crashes leaves them to their lease, and another may attach to them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,40 +21,46 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from . import worlds
-from .events import Event
-from .exchange import Exchange, describe_stacks, still_work
-from .failures import (
+from .engine.spool import last_run
+from .entry import Entry
+from .errors import (
     BadRequest,
     DistributedError,
     DistributedInterrupt,
+    DtrainError,
     NoWorld,
     RanksBusy,
     RanksDead,
-    StartFailed,
     WorldLost,
 )
-from .fold import Entry, Fold
+from .exchange import Exchange, still_work
+from .fold import Fold
 from .frameworks import Watch
+from .identity import describe_process
+from .launch.request import WorldRequest
 from .lifecycle import open_sessions
+from .link import Link
 from .news import News
+from .presses import Presses
 from .run import Run
 from .settings import Settings
 from .startup import Startup
-from .syntax import check_syntax
-from .values import pickle_values
-from .world import TorchBackend, World, count_ranks, parse_ranks
+from .syntax import check_syntax, number_of_cell
+from .values import check_variable, pickle_values
+from .world import TorchBackend, World, count_ranks, format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from .channels import RanksChannel, StewardChannel
-    from .launch.request import WorldRequest
+    from .channels import StewardChannel
+    from .stacks import Stacks
     from .view import CommRelay, RunView
 
-LOOK_PERIOD = 1.0
-"""Seconds between two looks whether the steward lives; a request to it finds out at once."""
+DEATH_POLL = 0.01
+STATE_PATIENCE = 1.0
+"""Seconds that ranks may take to say whether they work; one that does not may."""
 
 Ranks = str | int | Iterable[int] | None
 
@@ -66,21 +72,14 @@ class Session:
         self.request = request
         """What the world was asked to be."""
         settings = request.settings
-        self._listing = listing
-        self._steward = steward
         self._settings = settings
-        self._world: World | None = None
-        self._channel: RanksChannel | None = None
-        self._incarnation = 0
-        self._next_run = 1
-        self._closed = False
-        self._lost = ""
-        self._lock = threading.RLock()
         self._news = News()
-        self._fold = Fold(settings.interrupt_timeout, self._advance, self._news.ended)
-        self._exchange = Exchange(self._bound, self._fold.busy, settings)
+        self._link = Link(listing, steward, settings, self._news, describe_process())
+        self._fold = Fold(settings, self._link.ask, self._news.ended)
+        self._exchange = Exchange(self._link.bound, self._fold.busy, settings)
         self._relay: CommRelay | None = None
-        self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
+        self._link.rejoin = self._rejoin
+        self._started_here = False
         self.last_run: Run | None = None
         """The run that was submitted last."""
 
@@ -128,14 +127,10 @@ class Session:
                 raise
         session = None
         try:
-            from .channels import StewardChannel
-
-            steward = StewardChannel(
-                listing.connection_file, settings.request_timeout, lambda: worlds.is_alive(listing)
-            )
-            session = cls(listing, steward, request)
+            session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)
+            session._started_here = True
             session._await_ranks(0, progress or (lambda _: None))
-            session._listener.start()
+            session._link.join(take_over=True)
         except BaseException:
             if session is not None:
                 session._abandon_start()
@@ -152,37 +147,88 @@ class Session:
         session._news.show()
         return session
 
+    @classmethod
+    def attach(
+        cls,
+        name: str | None = None,
+        *,
+        take_over: bool = False,
+        view: Callable[[Run, Session], RunView] | None = None,
+    ) -> Self:
+        """Join a world that runs; ``name`` may be left out where there is only one.
+
+        Where no other client drives it any more, or with ``take_over``, the session drives the world from now on, as if
+        it had started it; else it observes: it can be looked at, but runs nothing. :attr:`last_run` is the run that was
+        begun last, with all that its ranks have said since its beginning; while it goes on it is followed, to the
+        ``view`` that is made for it.
+
+        A kernel that shuts down does not stop a world that it only attached to.
+
+        Raises :class:`NoWorld` when there is none (of that name), :class:`BadRequest` when there are several to choose
+        from, and :class:`WorldLost` when it does not answer.
+        """
+        listing = worlds.find_world(name)
+        settings = Settings.from_environment()
+        steward = worlds.open_channel(listing, settings.request_timeout)
+        try:
+            answer = steward.ask("request")
+        except BaseException:
+            steward.close()
+            raise
+        session = cls(listing, steward, msgspec.convert(answer["request"], WorldRequest))
+        try:
+            session._join(view, take_over=take_over)
+        except BaseException:
+            session._close()
+            raise
+        open_sessions.add(session)
+        session._news.show()
+        return session
+
+    def _join(self, view: Callable[[Run, Session], RunView] | None, *, take_over: bool) -> None:
+        state = self._link.ask("state")
+        if state["phase"] != "running":
+            raise WorldLost(f"World {self.name!r} is {state['phase']}: try again in a moment.")
+        self._link.connect(state, self._fold, greet=False)
+        self._link.join(take_over=take_over)
+        self._follow_last_run(view)
+
+    def take_over(self) -> None:
+        """Drive the world from now on; the client that did so until now observes, and what it had queued is not run."""
+        self._link.check()
+        self._link.join(take_over=True)
+        self._follow_last_run(None)
+
+    def _follow_last_run(self, view: Callable[[Run, Session], RunView] | None) -> None:
+        began = last_run(self.request.spool)
+        if began is None or (self.last_run is not None and self.last_run.number >= began.number):
+            return
+        self._link.skip_run(began.number)
+        run = Run(began.number, began.source, began.ranks, self.request.size, self._exchange.read_events, self.id)
+        run.began_earlier(began.seconds)
+        self.last_run = run
+        self._fold.adopt(Entry(run, None if view is None else view(run, self)))
+        answers = self._exchange.ask_agents(run.ranks, STATE_PATIENCE, op="state")
+        if not any(self._may_run(rank, run.number, answer) for rank, answer in answers.items()):
+            # It has ended: a cell that is run now is not queued behind it.
+            run.wait(self._settings.request_timeout)
+
+    def _may_run(self, rank: int, number: int, answer: dict[str, Any] | None) -> bool:
+        """Whether ``rank``, which has answered so, may be working on a run."""
+        if self._link.world.ranks[rank].state == "dead":
+            return False
+        return answer is None or (answer["run"] == number and not answer["finished"])
+
     def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
         """Wait until the world's ranks answer, then talk to them."""
-        startup = Startup(self._listing, self._steward, self.request, progress)
+        startup = Startup(self._link, self.request, progress)
         state = startup.wait(incarnation)
-        self._connect(state)
+        self._link.connect(state, self._fold, greet=True)
         startup.tell_end(state["size"])
-
-    def _connect(self, state: dict[str, Any]) -> None:
-        from .channels import RanksChannel
-
-        world = msgspec.convert(state["world"], World)
-        channel = RanksChannel(state["client_file"], self._fold.hear)
-        living = [rank for rank in world.ranks if rank.state != "dead"]
-        silent = channel.hello([rank.engine for rank in living], time.monotonic() + self._settings.request_timeout)
-        if silent:
-            channel.close(linger=0)
-            numbers = [rank.rank for rank in living if rank.engine in silent]
-            raise StartFailed(f"World {self.name!r}: {count_ranks(numbers)} did not answer.")
-        with self._lock:
-            old, self._channel, self._world = self._channel, channel, world
-            self._incarnation = state["incarnation"]
-            self._next_run = max(self._next_run, state["last_run"] + 1)
-        self._fold.bind(world, channel, state["spool"])
-        for words in state["notices"]:
-            self._news.hear(words)
-        if old is not None:
-            old.close(linger=0)
 
     def _abandon_start(self) -> None:
         with contextlib.suppress(Exception):
-            self._steward.ask("stop", timeout=2.0)
+            self._link.stop(timeout=2.0)
         self._await_steward_end()
         self._close()
         worlds.remove_runtime(self.request)
@@ -192,12 +238,27 @@ class Session:
     @property
     def name(self) -> str:
         """The world's name."""
-        return self._listing.name
+        return self.request.name
+
+    @property
+    def id(self) -> str:
+        """The world's id, which no other one has or had."""
+        return self.request.id
 
     @property
     def closed(self) -> bool:
         """Whether this session was stopped, or has lost its world."""
-        return self._closed or bool(self._lost)
+        return self._link.over
+
+    @property
+    def drives(self) -> bool:
+        """Whether this session may run cells; else another client does, and this one observes."""
+        return self._link.drives
+
+    @property
+    def started_here(self) -> bool:
+        """Whether the world was started by this session, rather than attached to."""
+        return self._started_here
 
     @property
     def world(self) -> World:
@@ -205,10 +266,7 @@ class Session:
 
         Raises :class:`WorldLost` when there is none any more.
         """
-        with self._lock:
-            self._check_open()
-            assert self._world is not None
-            world = self._world
+        world = self._link.world
         busy = self._fold.busy()
         ranks = [
             msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
@@ -224,7 +282,7 @@ class Session:
     def __repr__(self) -> str:
         if self.closed:
             return f"<Session of world {self.name!r}: stopped>"
-        return f"<Session of world {self.name!r}: {self._listing.size} ranks>"
+        return f"<Session of world {self.name!r}: {self.request.size} ranks{'' if self.drives else ', observed'}>"
 
     # Running.
 
@@ -251,85 +309,95 @@ class Session:
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
-        that an interrupted cell left behind.
+        that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
-        if not self.closed and not worlds.is_alive(self._listing):
-            self._lose("its steward has ended")  # the listening thread is about to find out
+        self._link.check_alive()
         chosen = self._choose(ranks)
-        self._news.show()
+        try:
+            self._link.confirm_drives()
+        finally:
+            self._news.show()
         check_syntax(code)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
         pickled = pickle_values(inputs or {})
         self._check_alive(chosen)
         self._check_not_left_behind(chosen)
-        with self._lock:
-            number, self._next_run = self._next_run, self._next_run + 1
-            size = self._listing.size
-            run = Run(number, code, chosen, size, self._exchange.read_events, self._listing.id)
+        cell = None
+        with Presses() as presses:
+            run = Run(self._link.number_run(), code, chosen, self.request.size, self._exchange.read_events, self.id)
             self.last_run = run
-        if view == "cell":
-            from .view import Actions, CommRelay, painter_for_cell, view_of_cell
-
-            self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
-            actions = Actions(
-                interrupt=self.interrupt,
-                stacks=lambda: describe_stacks(self.stacks(chosen)),
-                output=run.text,
-                over=lambda: run.done,
-            )
-            view = view_of_cell(
-                painter_for_cell(),
-                run,
-                actions,
-                self._relay,
-                shown_bytes=self._settings.shown_bytes,
-                paint_errors=not wait,
-            )
-        try:
-            self._fold.submit(Entry(run, view, pickled, timeout, Watch(metrics, grad_norm)))
-            if wait:
-                self._wait(run)
-        except DistributedInterrupt:
-            raise
-        except KeyboardInterrupt:
-            # It fell before or beside the wait, and would leave the ranks at work on what nobody waits for.
-            self._fold.interrupt()
-            raise
+            if view == "cell":
+                cell = number_of_cell()
+                view = self.view_in_cell(run, paint_errors=not wait)
+            watch = Watch(metrics, grad_norm)
+            try:
+                self._fold.submit(Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell))
+                presses.pass_to(self._fold.interrupt)
+                while wait and not run.wait(1.0):
+                    pass
+            except KeyboardInterrupt:
+                # Somebody else handles SIGINT. The ranks must not be left at work on what nobody waits for.
+                self._fold.interrupt()
+                raise
+        if wait and run.outcome == "interrupted":
+            raise DistributedInterrupt(run)
+        if wait and run.outcome != "ok":
+            raise DistributedError(run)
+        presses.check()
         return run
 
-    def _wait(self, run: Run) -> None:
-        pressed = 0
-        while True:
-            try:
-                if run.wait(1.0):
-                    break
-            except KeyboardInterrupt:
-                pressed += 1
-                self._fold.interrupt(give_up_now=pressed > 1)
-        if run.outcome == "interrupted":
-            raise DistributedInterrupt(run)
-        if run.outcome != "ok":
-            raise DistributedError(run)
+    def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
+        """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: as nobody waits for the run."""
+        from .view import CommRelay, view_of_cell
 
-    def interrupt(self) -> None:
-        """Interrupt what runs, on every rank; variables stay. Returns at once; the cells end within the deadline."""
-        self._check_open()
-        self._fold.interrupt()
+        self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
+        options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
+        return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, **options)
 
-    def stacks(self, ranks: Ranks = None, timeout: float = 2.0) -> dict[int, list[dict[str, Any]] | None]:
-        """Where every rank is now: its main thread's frames from the cell on; None for one that did not answer."""
+    def interrupt(self, *, force: bool = False) -> None:
+        """Interrupt what runs, on every rank; variables stay. Returns at once; the cells end within the deadline.
+
+        Called again, it takes the next steps at once, see :mod:`.interruption`. ``force``: ranks that have not ended
+        by the deadline are killed.
+        """
+        self._link.check_drives()
+        self._fold.interrupt(force=force)
+
+    def kill(self, ranks: Ranks) -> None:
+        """End the processes of ``ranks``, whatever they do; returns when they are dead. The others keep everything.
+
+        Raises :class:`RanksDead` when they have died before, and :class:`WorldLost` when they do not die.
+        """
+        if ranks is None:
+            raise BadRequest("Which ranks are to be killed? %distributed restart gives fresh ones to the whole world.")
+        self._link.check_drives()
         chosen = self._choose(ranks)
-        answers = self._exchange.ask_agents(chosen, timeout, op="stacks")
-        return {rank: None if answer is None else answer["threads"] for rank, answer in answers.items()}
+        self._check_alive(chosen)
+        self._link.ask("kill", ranks=chosen, reason="by %distributed kill")
+        deadline = time.monotonic() + self._settings.request_timeout
+        while living := [rank.rank for rank in self._link.world.ranks if rank.rank in chosen and rank.state != "dead"]:
+            if time.monotonic() > deadline:
+                raise WorldLost(f"{count_ranks(living).capitalize()} did not die: %distributed restart.")
+            time.sleep(DEATH_POLL)
+
+    def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
+        """Where every rank is now: its main thread's frames from the cell on; None for one that is not known.
+
+        A rank that does not answer within ``timeout`` seconds is looked at from outside, which shows native frames;
+        with ``native`` all are.
+        """
+        chosen = self._choose(ranks)
+        return self._exchange.stacks(chosen, timeout, native=native)
 
     # Values.
 
     def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
         """Bind ``values`` by name on ``ranks`` (default: all): on all of them or, when one cannot be pickled, on none.
 
-        Raises :class:`TransferFailed`, :class:`RanksBusy` and :class:`RanksDead`.
+        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
         """
+        self._link.check_drives()
         chosen = self._choose(ranks)
         self._check_alive(chosen)
         self._exchange.push(values, chosen)
@@ -344,9 +412,22 @@ class Session:
 
     def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
         """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
+        self._link.check_drives()
         chosen = self._choose(ranks)
         self._check_alive(chosen)
         return self._exchange.pull(names, chosen)
+
+    def resync(self, names: Iterable[str], source: int = 0) -> Run:
+        """Make what ``names`` hold on all ranks what they hold on the rank ``source``: a run of its own.
+
+        See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
+        """
+        names = list(names)
+        for name in names:
+            check_variable(name)
+        named = "".join(f"{name!r}, " for name in names)
+        parse_ranks(source, self.request.size)
+        return self.run(f"import jupyter_dtrain; jupyter_dtrain.resync({named}source={source})", view=None)
 
     def __getitem__(self, name: str) -> dict[int, Any]:
         """``session["x"]``: the value of ``x`` on every rank."""
@@ -363,41 +444,53 @@ class Session:
 
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
-        self._check_open()
+        self._link.check_drives()
         # Before the ranks, which are told to end, say so themselves.
         self._fold.world_lost("its world was restarted")
-        answer = self._steward.ask("restart")
+        answer = self._link.restart()
         if answer["status"] != "ok":
             raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
         try:
             self._await_ranks(answer["incarnation"], progress or (lambda _: None))
         except BaseException:
             # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
-            self._lose("its restart failed")
+            self._link.lose("its restart failed")
             self._abandon_start()
             raise
 
+    def _rejoin(self, incarnation: int, who: str) -> None:
+        """Another client, ``who``, has the world restarted: go on with its fresh ranks."""
+        try:
+            self._await_ranks(incarnation, lambda _: None)
+        except DtrainError as error:
+            self._link.lose(f"it was restarted by {who} and did not come up: {error}")
+        else:
+            self._news.hear(f"World {self.name!r} was restarted by {who}: its ranks are fresh, their variables gone.")
+
     def stop(self) -> None:
         """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""
-        if self._closed:
+        if self._link.closed:
             raise NoWorld(f"World {self.name!r} was stopped already.")
         self._fold.world_lost("its world was stopped")
-        if worlds.is_alive(self._listing):
-            with contextlib.suppress(WorldLost):
-                self._steward.ask("stop", **self._news.to_tell())
+        if worlds.is_alive(self._link.listing):
+            self._link.stop()
         if not self._await_steward_end():
-            raise WorldLost(
-                f"World {self.name!r} was told to stop, but its steward (pid {self._listing.steward}) is still there."
-            )
+            pid = self._link.listing.steward
+            raise WorldLost(f"World {self.name!r} was told to stop, but its steward (pid {pid}) is still there.")
         self._close()
 
     def stop_soon(self) -> None:
         """Tell the world to end, without waiting: for a kernel that is shutting down."""
-        if not self._closed:
-            self._closed = True
+        if not self._link.closed:
+            self._link.closed = True
             with contextlib.suppress(Exception):
-                self._steward.ask("stop", timeout=1.0, **self._news.to_tell(self._fold.busy().values()))
+                self._link.stop(self._fold.busy().values(), timeout=1.0)
             self._fold.world_lost("its kernel is shutting down")
+
+    def leave(self) -> None:
+        """Let go of the world, which goes on: its lease decides, unless another client renews it."""
+        if not self._link.closed:
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -405,93 +498,33 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._closed:
+        if self._link.closed:
+            return
+        if self._started_here:
             self.stop()
+        else:
+            self.leave()
 
     def _await_steward_end(self) -> bool:
-        return worlds.await_end(self._listing, 2 * self._settings.stop_timeout + 10.0)
+        return worlds.await_end(self._link.listing, 2 * self._settings.stop_timeout + 10.0)
 
     def _close(self) -> None:
-        self._closed = True
-        if self._listener.is_alive() and threading.current_thread() is not self._listener:
-            self._listener.join(timeout=2)
+        self._link.close()
         self._fold.close()
-        if self._channel is not None:
-            self._channel.close(linger=0)
-        self._steward.close()
         open_sessions.remove(self)
 
     # Inner.
 
-    def _listen(self) -> None:
-        """Hear what the steward broadcasts, and renew the lease; a thread of its own."""
-        renew_at = look_at = 0.0
-        while not self.closed:
-            with contextlib.suppress(Exception):
-                event = self._steward.listen(0.25)
-                if event is not None:
-                    self._heard(event)
-                    continue
-            now = time.monotonic()
-            if now >= look_at:
-                look_at = now + LOOK_PERIOD
-                if not worlds.is_alive(self._listing) and not self._closed:
-                    self._lose("its steward has ended")
-                    return
-            if now >= renew_at or self._news.waiting:
-                renew_at = now + min(self._settings.lease / 4, 30.0)
-                with contextlib.suppress(WorldLost):
-                    news = self._news.to_tell()
-                    self._steward.ask("renew", last_run=self._next_run - 1, **news)
-                    self._news.was_told(news)
-
-    def _heard(self, event: dict[str, Any]) -> None:
-        match event["kind"]:
-            case "died" if event["incarnation"] == self._incarnation:
-                rank, words = int(event["rank"]), str(event["words"])
-                with self._lock:
-                    assert self._world is not None
-                    ranks = list(self._world.ranks)
-                    ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
-                    self._world = msgspec.structs.replace(self._world, ranks=ranks)
-                self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]), event["generation"])
-            case "notice":
-                self._news.hear(str(event["words"]))
-            case "ended" if not self._closed:
-                self._lose(str(event["words"]))
-
-    def _lose(self, words: str) -> None:
-        self._lost = self._lost or words
-        self._fold.world_lost(words)
-
     def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
-        world, channel = self._bound()
+        world, channel = self._link.bound()
         return channel.values(world.ranks[rank].engine, "comm", content)
 
-    def _advance(self) -> int:
-        if self._lost:
-            raise WorldLost("There are no generations any more.")
-        return int(self._steward.ask("advance")["generation"])
-
-    def _bound(self) -> tuple[World, RanksChannel]:
-        with self._lock:
-            self._check_open()
-            assert self._world is not None
-            assert self._channel is not None
-            return self._world, self._channel
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise NoWorld(f"World {self.name!r} was stopped: start one with %distributed start.")
-        if self._lost:
-            raise WorldLost(f"World {self.name!r} is gone ({self._lost}): start one with %distributed start.")
-
     def _choose(self, ranks: Ranks) -> list[int]:
-        self._check_open()
-        return parse_ranks(ranks, self._listing.size)
+        self._link.check()
+        return parse_ranks(ranks, self.request.size)
 
     def _check_alive(self, ranks: list[int]) -> None:
-        world, _ = self._bound()
+        world = self._link.world
         dead = [rank for rank in world.dead if rank.rank in ranks]
         if dead:
             living = [rank.rank for rank in world.ranks if rank.state != "dead"]
@@ -503,5 +536,6 @@ class Session:
         left = {rank: run for rank, run in self._fold.left_behind().items() if rank in ranks}
         if left:
             raise RanksBusy(
-                f"{still_work(left).capitalize()}, which was interrupted: wait, or end it with %distributed restart."
+                f"{still_work(left).capitalize()}, which was interrupted: wait, or end it with "
+                f"%distributed kill {format_ranks(left)}."
             )

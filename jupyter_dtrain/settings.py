@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from .failures import BadRequest
+from .errors import BadRequest
 
 PREFIX = "JUPYTER_DTRAIN_"
 
@@ -26,6 +26,14 @@ class Settings(msgspec.Struct, frozen=True):
     """A start that takes longer has failed. Counted from the last sign of progress."""
     interrupt_timeout: float = 8.0
     """After an interrupt, ranks that take longer to become idle are named and left behind."""
+    interrupt_release: float = 1.0
+    """After an interrupt, ranks that wait for others in native code are freed after this long."""
+    interrupt_raise: float = 5.0
+    """After an interrupt, cells that have caught it and go on are ended by another exception after this long."""
+    release_grace: float = 2.0
+    """Ranks that wait for one that has failed are freed after this long."""
+    hang_notice: float = 30.0
+    """When no rank has moved for so long, the cell says where they are."""
     stop_timeout: float = 5.0
     """A stop interrupts what runs, and gives ranks this long to end by themselves (``finally``, ``atexit``)."""
     request_timeout: float = 10.0
@@ -38,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Spools of worlds that ended longer ago than this are removed when a world starts. Unit: days."""
     store_days: float = 365.0
     """Runs in the store that are older than this are removed. Unit: days."""
+    hold: float = 0.03
+    """How long a printed line waits, at most, for other ranks to print the same; those that come later are shown below
+    it. More is tidier where ranks are far from each other or share few processors."""
     shown_bytes: int = 2_000_000
     """What a cell shows of its ranks' text before it shows only the last lines."""
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import worlds
-from .failures import StartFailed, WorldLost
+from .errors import StartFailed, WorldLost
 
 if TYPE_CHECKING:
-    from .channels import StewardChannel
     from .launch.request import WorldRequest
+    from .link import Link
 
 POLL = 0.03
 """Seconds between two looks."""
@@ -27,14 +27,13 @@ class Startup:
 
     def __init__(
         self,
-        listing: worlds.Listing,
-        steward: StewardChannel,
+        link: Link,
         request: WorldRequest,
         progress: Callable[[str], None],
     ) -> None:
         """``progress`` is called with a line of text whenever there is news."""
-        self._listing = listing
-        self._steward = steward
+        self._listing = link.listing
+        self._link = link
         self._request = request
         self._progress = progress
         self._began = time.monotonic()
@@ -69,7 +68,7 @@ class Startup:
         name = self._listing.name
         while True:
             try:
-                return self._steward.ask("state", timeout=1.0)
+                return self._link.ask("state", timeout=1.0)
             except WorldLost:
                 log = Path(self._request.folder) / "logs" / "steward.log"
                 if not worlds.is_alive(self._listing):

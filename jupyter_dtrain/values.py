@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .failures import BadRequest, TransferFailed
+from .errors import BadRequest, TransferFailed
 from .world import count_ranks
 
 

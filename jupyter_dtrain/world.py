@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from .errors import BadRequest
 from .events import RankState
-from .failures import BadRequest
 
 TorchBackend = Literal["auto", "nccl", "gloo"]
 

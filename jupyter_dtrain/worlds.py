@@ -18,14 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from .failures import BadRequest, NoWorld, StartFailed, WorldLost
+from .errors import BadRequest, NoWorld, StartFailed, WorldLost
 from .identity import still_runs
 from .launch import local
 from .launch.request import WorldRequest
@@ -33,6 +33,9 @@ from .settings import Settings
 from .store.schema import store_file
 from .store.tensorboard import check_folder
 from .world import TorchBackend, check_environment, check_name, check_size
+
+if TYPE_CHECKING:
+    from .channels import StewardChannel
 
 MAX_PORT = 65535
 MAX_SOCKET_PATH = 90
@@ -64,12 +67,16 @@ def spool_folder() -> Path:
 
 
 def list_worlds() -> list[Listing]:
-    """The worlds of this user that are alive, oldest first."""
+    """The worlds of this user that are alive, oldest first.
+
+    A file that another user has written, or that names a process of another user's, is none of them: in a folder that
+    several can write, it would send this user's requests to whoever wrote it.
+    """
     found = []
     for file in runtime_folder().glob("*/world.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
             listing = msgspec.json.decode(file.read_bytes(), type=Listing)
-            if is_alive(listing):
+            if file.stat().st_uid == os.getuid() == psutil.Process(listing.steward).uids().real and is_alive(listing):
                 found.append(listing)
     return sorted(found, key=lambda listing: listing.created)
 
@@ -79,17 +86,33 @@ def is_alive(listing: Listing) -> bool:
     return still_runs(listing.steward, listing.created)
 
 
+def find_world(name: str | None) -> Listing:
+    """The world ``name``, or the only one. Raises :class:`NoWorld`, and :class:`BadRequest` where there are several."""
+    found = list_worlds()
+    if name is None and len(found) > 1:
+        raise BadRequest(f"Which world: {', '.join(listing.name for listing in found)}?")
+    chosen = next((listing for listing in found if name in (None, listing.name)), None)
+    if chosen is None and name is None:
+        raise NoWorld("No world of yours is running on this machine: start one with %distributed start.")
+    if chosen is None:
+        raise NoWorld(f"No world of yours is named {name!r}: %distributed list shows them.")
+    return chosen
+
+
+def open_channel(listing: Listing, patience: float) -> StewardChannel:
+    """The way to a world's steward, which may take ``patience`` seconds for an answer."""
+    from .channels import StewardChannel
+
+    return StewardChannel(listing.connection_file, patience, lambda: is_alive(listing))
+
+
 def stop_world(name: str, patience: float = 20.0) -> None:
     """End the world ``name``, whoever started it; returns when its steward has ended, after at most ``patience`` s.
 
     Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it does not end.
     """
-    listing = next((listing for listing in list_worlds() if listing.name == name), None)
-    if listing is None:
-        raise NoWorld(f"No world of yours is named {name!r}: %distributed list shows them.")
-    from .channels import StewardChannel
-
-    channel = StewardChannel(listing.connection_file, patience)
+    listing = find_world(name)
+    channel = open_channel(listing, patience)
     try:
         channel.ask("stop")
     finally:
@@ -216,7 +239,7 @@ def scratch_folder(world_id: str) -> Path:
 
 def default_size() -> int:
     """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
-    return local.count_gpus() or 2
+    return local.count_gpus() or local.DEFAULT_RANKS
 
 
 def make_request(
@@ -228,8 +251,12 @@ def make_request(
     mpiexec: str | None,
     settings: Settings,
     tensorboard: str | None = None,
+    cwd: Path | None = None,
 ) -> WorldRequest:
-    """Check what is asked for and make the world's folders. Raises as :meth:`.Session.start`."""
+    """Check what is asked for and make the world's folders; ``cwd``: of the ranks, default this process's.
+
+    Raises as :meth:`.Session.start`.
+    """
     size = check_size(default_size() if n is None else n)
     if torch_backend not in get_args(TorchBackend):
         raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
@@ -238,7 +265,7 @@ def make_request(
     if not port.isdecimal() or int(port) > MAX_PORT:
         raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
     try:
-        cwd = str(Path.cwd())
+        folder = str(cwd or Path.cwd())
     except OSError as error:
         raise BadRequest(
             "The working directory, which the ranks would share, is gone: change to another one."
@@ -257,7 +284,7 @@ def make_request(
         sockets=str(socket_folder(runtime)),
         scratch=str(scratch_folder(world_id)),
         spool=str(spool),
-        cwd=cwd,
+        cwd=folder,
         path=[str(Path(path).absolute()) for path in sys.path if path],
         env=variables,
         mpiexec=found,

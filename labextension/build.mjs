@@ -25,6 +25,14 @@ await esbuild.build({
   legalComments: "none",
   banner: { js: "/* jupyter-dtrain; includes uPlot: see LICENSE.uPlot */" },
 });
+// What JupyterLab's builder would take as it is written.
+await esbuild.build({
+  absWorkingDir: here,
+  entryPoints: { style: "style/lab.css" },
+  outdir: "lib",
+  bundle: true,
+  minify: true,
+});
 await esbuild.build({
   absWorkingDir: here,
   entryPoints: { widget: "style/index.css" },

@@ -5,6 +5,7 @@ Another launcher runs the behaviour suite again by overriding :func:`launch` alo
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from jupyter_dtrain import Session
 from tests.processes import wait_until_gone
 
 Launch = Callable[..., Session]
+
+# Whatever a shell runs in the background ignores SIGINT, and so would every kernel that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,6 +33,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
     patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
     patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    # Ranks that share two processors with all the rest can be further apart than a line waits by default. Tests that
+    # know what ranks print want it in the same lines each time.
+    patch.setenv("JUPYTER_DTRAIN_HOLD", "2")
     yield folder
     left = wait_until_gone(str(folder))
     patch.undo()

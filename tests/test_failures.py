@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from jupyter_dtrain import BadSyntax, DtrainError
-from jupyter_dtrain.failures import describe_exit
+from jupyter_dtrain.failures import INTERRUPT, SITUATIONS, describe_exit
+from jupyter_dtrain.settings import Settings
+
+PAGE = Path(__file__).resolve().parents[1] / "scripts" / "failures_page.py"
 
 
 def ended(how: str) -> int:
@@ -47,3 +52,24 @@ def test_a_syntax_error_without_a_place_is_told_all_the_same():
 
     assert "odd, so the cell was not sent to any rank." == str(error)
     assert error.lineno is None
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    done = subprocess.run([sys.executable, str(PAGE), "--check"], check=False)
+
+    assert done.returncode == 0, "run python scripts/failures_page.py"
+
+
+def test_every_time_of_the_table_is_a_setting_or_a_number() -> None:
+    steps = [*INTERRUPT, *(step for row in SITUATIONS for step in (row.noticed, *row.steps))]
+    spans = [*(step.at for step in steps), *(row.ends for row in SITUATIONS if row.ends)]
+
+    assert all(span.of(Settings()) >= 0 for span in spans)
+    assert len({row.name for row in SITUATIONS}) == len(SITUATIONS)
+
+
+def test_last_words_of_a_library_say_what_a_crash_was() -> None:
+    said = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+
+    assert "gloo gives up where ranks bring different sizes" in describe_exit(1, ended("os.abort()"), said=said)
+    assert describe_exit(1, ended("os.abort()"), "by us", said) == "rank 1 crashed (SIGABRT), by us"

@@ -33,16 +33,23 @@ from ..rank_api import Bar
 from ..values import pack, unpack
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .interrupts import Interrupts
+from .interrupts import CellStopped, Interrupts
+from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
 from .namespace import fetch_values, has_names, store_values
 from .recorder import Recorder
+from .reports import Ended, Report
 from .resources import Sampler
-from .tracebacks import Tracebacks
+from .tracebacks import Tracebacks, cell_name
+from .whereabouts import Whereabouts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipyparallel.engine.kernel import IPythonParallelKernel
+
+    from ..world import Placement
 
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
@@ -56,7 +63,7 @@ class Agent:
     def __init__(
         self,
         kernel: IPythonParallelKernel,
-        rank: int,
+        place: Placement,
         recorder: Recorder,
         descriptors: DescriptorReader,
         frameworks: list[Framework],
@@ -64,10 +71,19 @@ class Agent:
         sampler: Sampler,
         comms: RankComms,
         home: Path,
+        report: Callable[[Report], None],
+        generation: int,
     ) -> None:
+        """``home``: the notebook's folder. ``report`` tells the steward; ``generation`` is the world's at its start."""
         self._kernel = kernel
         self._shell = kernel.shell
-        self._rank = rank
+        self._place = place
+        self._rank = place.rank
+        self._report = report
+        self._generation = self._whole = generation
+        """The generation of the last cell, and the one for which the frameworks are whole."""
+        self._released = False
+        """Whether ranks were released in the cell that runs."""
         self._recorder = recorder
         self._descriptors = descriptors
         self._frameworks = frameworks
@@ -75,9 +91,14 @@ class Agent:
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
+        self._whereabouts = Whereabouts(frameworks, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
+        self._cell: int | None = None
+        """The number, in the notebook, of the cell that runs."""
+        self._cells: dict[str, str] = {}
+        """What cells are called, by the file names of their code."""
         self._hearing = False
         """Whether callbacks of widgets run, between cells."""
 
@@ -119,11 +140,12 @@ class Agent:
     def _code_name(self, _raw: str, code: str, number: int) -> str:
         """The file name of a cell's code: alike on all ranks, so that their warnings are, which begin with it."""
         run = number if self._running is None else self._running
-        return f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
+        name = f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
+        self._cells[name] = cell_name(run, self._cell)
+        return name
 
     def _cell_name(self, file: str) -> str | None:
-        named = self._shell.compile.format_code_name(file)
-        return None if named is None else f"{named[0]} {named[1]}"
+        return self._cells.get(file)
 
     async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
         self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
@@ -161,18 +183,24 @@ class Agent:
         run, code = int(content["run"]), str(content["code"])
         self._running = run
         ranks = [int(rank) for rank in content["ranks"]]
-        self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "")
+        self._cell = content["cell"]
+        self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
         self._metrics.begin()
-        self._sampler.begin()
+        self._whereabouts.begin()
+        self._sampler.begin(self._whereabouts.still)
         Bar.begin_run()
         outcome: Outcome = "error"
         try:
             watch = msgspec.convert(content["watch"], Watch)
+            self._generation = generation = int(content["generation"])
             for framework in self._frameworks:
-                framework.before_cell(int(content["generation"]), watch)
+                framework.before_cell(generation, watch)
+            if generation != self._whole and len(ranks) == self._place.size:
+                self._recover()
+                self._whole = generation
             store_values(unpack(content, parent["buffers"]))
             outcome = await self._execute(code)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, CellStopped):
             # The signal fell between the end of the cell and here: the cell itself has told its outcome.
             outcome = "interrupted"
         except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
@@ -183,11 +211,21 @@ class Agent:
             self._end_metrics()
             words = ""
             if self._interrupts.ending:
-                outcome, words = "lost", f"rank {self._rank} was told to end"
+                outcome, words = "lost", f"rank {self._rank} was told to end (SIGTERM)"
             regroup = any(framework.needs_regroup() for framework in self._frameworks)
-            self._recorder.finish(outcome, words, regroup=regroup)
-            self._running = None
+            steps = {name: count for framework in self._frameworks for name, count in framework.steps().items()}
+            self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
+            self._running, self._released = None, False
+            if outcome != "ok":
+                with contextlib.suppress(OSError):
+                    self._report(Ended(self._rank, run, outcome))
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
+
+    def _recover(self) -> None:
+        with self._interrupts.enabled():
+            for framework in self._frameworks:
+                for note in framework.recover():
+                    self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
     def _end_metrics(self) -> None:
         for framework in self._frameworks:
@@ -215,9 +253,14 @@ class Agent:
         self._display_failure = None
         if exception is None:
             return "ok"
-        stopped = isinstance(exception, (KeyboardInterrupt, asyncio.CancelledError))
+        stopped = isinstance(exception, (KeyboardInterrupt, CellStopped, asyncio.CancelledError))
         if not (stopped and self._interrupts.ending):
-            self._recorder.append(self._tracebacks.error(exception))
+            waited = "" if stopped else self._whereabouts.waited_in(exception)
+            error = self._tracebacks.error(exception)
+            self._recorder.append(msgspec.structs.replace(error, waited=waited, released=self._released))
+        if is_out_of_memory(exception, self._frameworks):
+            del result
+            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._frameworks)}\n")
         return "interrupted" if stopped and self._interrupts.requested else "error"
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
@@ -263,6 +306,9 @@ class Agent:
         if exc_tuple is not None:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
+        elif isinstance(value, (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
+            # The signal was taken after the cell's last instruction, which had failed: that is told by its end.
+            return
         elif (self._running is not None or self._hearing) and not running_compiled_code and not exception_only:
             # Somebody's call (a callback that failed), not the end of the cell; between cells, a failed push or pull.
             traceback.print_exception(kind, value, trace)
@@ -278,28 +324,46 @@ class Agent:
     def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
         match content["op"]:
             case "state":
-                run, next_seq, finished = self._recorder.position()
-                state = "running" if self._running is not None else "idle"
-                return {"rank": self._rank, "state": state, "run": run, "next": next_seq, "finished": finished}
+                return self._state(waits=bool(content.get("waits")))
+            case "release":
+                self._release(content)
+                return {"rank": self._rank}
             case "stacks":
                 return {"rank": self._rank, "threads": self._stacks()}
             case "interrupt":
-                run = content.get("run")
-                if run is not None and run != self._running:
-                    return {"rank": self._rank, "sent": False}
-                return {"rank": self._rank, "sent": self._interrupts.send()}
+                wanted = content.get("run") in (None, self._running)
+                sent = wanted and self._interrupts.send(force=bool(content.get("force")))
+                return {"rank": self._rank, "sent": sent}
             case "read":
                 batch = self._recorder.read(int(content["run"]), int(content["from_seq"]))
                 return {"rank": self._rank, "batch": None if batch is None else to_wire(batch)}
             case op:
                 raise ValueError(f"unknown request {op!r}")
 
+    def _state(self, *, waits: bool) -> dict[str, Any]:
+        run, next_seq, finished = self._recorder.position()
+        works = self._running is not None
+        return {
+            "rank": self._rank,
+            "state": "running" if works else "idle",
+            "run": run,
+            "next": next_seq,
+            "finished": finished,
+            "waits": self._whereabouts.waits() if works and waits else None,
+            "frameworks": [name for framework in self._frameworks if (name := framework.in_use())] if waits else [],
+        }
+
+    def _release(self, content: dict[str, Any]) -> None:
+        if content["generation"] < self._generation or self._running not in (None, content["run"]):
+            return  # it came late, or for a rank that was left behind: what is there now is whole
+        self._released = self._running is not None
+        for framework in self._frameworks:
+            if framework.name in content["frameworks"] or "" in content["frameworks"]:
+                framework.release()
+
     def _stacks(self) -> list[dict[str, Any]]:
-        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        main = threading.main_thread()
-        stack = self._tracebacks.stack(frames.get(main.ident or 0))
-        state = "running" if self._running is not None else "idle"
-        return [{"thread": main.name, "state": state, "frames": msgspec.to_builtins(stack)}]
+        state = "idle" if self._running is None else "running"
+        return [{"thread": threading.main_thread().name, "state": state, **self._whereabouts.stack()}]
 
 
 def _default_signals() -> None:

@@ -31,9 +31,10 @@ from .bars import install_bars
 from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .memory import keep_freed
 from .metrics import MetricBuffer
 from .recorder import Recorder
-from .reports import Ready
+from .reports import Ready, Report
 from .resources import GpuReader, Sampler
 
 
@@ -46,7 +47,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         place: Placement,
         frameworks: list[Framework],
         channel: socket.socket,
-        report: Callable[[Ready], None],
+        report: Callable[[Report], None],
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -91,7 +92,17 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         comms = RankComms(recorder.append, metrics.complain)
         comms.install()
         agent = Agent(
-            kernel, self._place.rank, recorder, descriptors, self._frameworks, metrics, sampler, comms, Path.cwd()
+            kernel,
+            self._place,
+            recorder,
+            descriptors,
+            self._frameworks,
+            metrics,
+            sampler,
+            comms,
+            Path.cwd(),
+            self._report,
+            spec.generation,
         )
         agent.install()
         # What the engine has to say from here on ("received signal 15") is not the cell's output.
@@ -110,14 +121,18 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         )
 
 
-def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Ready], None]) -> None:
+def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
     """Be a rank until told to end. ``channel``: brings what was written to descriptors 1 and 2."""
     # To the descriptor that the watch reads after the end: a crash in native code says where it was.
     faulthandler.enable(file=2)
+    keep_freed()
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).
     mpi4py.rc.finalize = False
+    # Reductions of Python objects would use a hidden duplicate of the communicator, which nobody can revoke, and make
+    # that with the interpreter lock held: a rank whose peer does not come could neither be asked nor freed.
+    mpi4py.rc.fast_reduce = False
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD

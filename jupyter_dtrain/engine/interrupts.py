@@ -1,5 +1,7 @@
 """Signals in a rank: SIGINT ends the cell that runs, and nothing else; SIGTERM ends the cell, then the rank.
 
+A cell that catches KeyboardInterrupt and goes on is ended by a signal of its own, which raises :class:`CellStopped`.
+
 Python hands a signal to the main thread some bytecodes later, so one that was meant for a cell may arrive after its
 end. The handler here lives as long as the rank and raises only while user code is on: an interrupt that comes too
 late is ignored instead of breaking the engine. One that comes while the main thread is inside :class:`Shield`, with
@@ -15,6 +17,13 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, cast
+
+STOP_SIGNAL = signal.SIGRTMIN + 9
+"""Raises :class:`CellStopped`. A signal that nobody else uses, so that no library takes it over, as some do SIGINT."""
+
+
+class CellStopped(BaseException):
+    """The cell was interrupted and went on, so it is ended."""
 
 
 class Shield:
@@ -60,6 +69,7 @@ class Interrupts:
     def install(self) -> None:
         """Take over SIGINT, and SIGTERM from the engine, which ends by it. Main thread only."""
         signal.signal(signal.SIGINT, self._handle)
+        signal.signal(STOP_SIGNAL, self._handle_stop)
         self._end_engine = cast("Callable[[int, FrameType | None], None]", signal.getsignal(signal.SIGTERM))
         signal.signal(signal.SIGTERM, self._handle_end)
 
@@ -84,34 +94,50 @@ class Interrupts:
         finally:
             self._awaited = None
 
-    def send(self) -> bool:
+    def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
+
+        ``force``: even if one has, and by :class:`CellStopped`.
 
         Call it again until it has: a cell that runs no user code yet is not interrupted, and a signal that falls just
         before a blocking call begins is noticed when the next one breaks that call.
         """
         if not self._on:
             return False
-        if self._arrived:
+        if self._arrived and not force:
             return True
         self.requested = True
         main = threading.main_thread().ident
         assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, STOP_SIGNAL if force else signal.SIGINT)
         return False
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
         if not self._on or self._shield.holds():
             return
         self.requested = self._arrived = True
-        awaited = self._awaited
-        if awaited is not None:
-            loop = awaited.get_loop()
-            # Raised anywhere but in the cell's own code, it would leave the task and end the engine's loop.
-            if asyncio.current_task(loop) is not awaited or not self._runs_cell(frame):
-                loop.call_soon_threadsafe(awaited.cancel)
-                return
+        if self._cancel(frame):
+            return
         raise KeyboardInterrupt
+
+    def _handle_stop(self, _signum: int, frame: FrameType | None) -> None:
+        # Nothing between the engine's loop and the cell expects it.
+        if not self._on or self._shield.holds() or not self._runs_cell(frame):
+            return
+        if not self._cancel(frame):
+            raise CellStopped("it was interrupted, and went on")
+
+    def _cancel(self, frame: FrameType | None) -> bool:
+        """Whether the cell waits in an ``await``, and was cancelled."""
+        awaited = self._awaited
+        if awaited is None:
+            return False
+        loop = awaited.get_loop()
+        # Raised anywhere but in the cell's own code, it would leave the task and end the engine's loop.
+        if asyncio.current_task(loop) is awaited and self._runs_cell(frame):
+            return False
+        loop.call_soon_threadsafe(awaited.cancel)
+        return True
 
     def _handle_end(self, signum: int, frame: FrameType | None) -> None:
         """End the engine, and before that the cell that runs; asked again, do not disturb how it ends."""

@@ -129,8 +129,11 @@ class Recorder:
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
 
-    def begin(self, run: int, ranks: list[int] | None = None, source: str = "") -> None:
-        """Everything said from now on belongs to ``run``, the cell ``source`` on ``ranks``."""
+    def begin(self, run: int, ranks: list[int] | None = None, source: str = "", cell: int | None = None) -> None:
+        """Everything said from now on belongs to ``run``, the cell ``source`` on ``ranks``.
+
+        ``cell``: the number that the cell has in the notebook.
+        """
         path = spool_path(self._folder, run, self.rank)
         opened = _Open(run, Spool(path))
         with self._lock:
@@ -138,13 +141,12 @@ class Recorder:
             self._last_run = run
             for number in sorted(self._runs)[:-KEEP_RUNS]:
                 self._runs.pop(number).spool.close()
-            self._append(opened, self._started(path, ranks or [], source))
+            pid, host = os.getpid(), socket.gethostname()
+            told = (ranks or []) if source else []
+            self._append(opened, Started(pid, host, str(path), source=source, ranks=told, cell=cell))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
-
-    def _started(self, path: Path, ranks: list[int], source: str) -> Started:
-        return Started(os.getpid(), socket.gethostname(), str(path), source=source, ranks=ranks if source else [])
 
     def write(self, stream: str, text: str, descriptor: int = 0) -> None:
         """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log.
@@ -209,7 +211,9 @@ class Recorder:
                 self._announce(batch)
             return True
 
-    def finish(self, outcome: Outcome, words: str = "", *, regroup: bool = False) -> None:
+    def finish(
+        self, outcome: Outcome, words: str = "", *, regroup: bool = False, steps: dict[str, int] | None = None
+    ) -> None:
         """End the current run. What is said after this belongs to the next."""
         with self._announcing:
             with self._lock:
@@ -223,7 +227,8 @@ class Recorder:
                 if events:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes
                     self._append(opened, Dropped(events, size, self._drop_reason(opened)))
-                self._append(opened, Finished(outcome, time.monotonic() - opened.started, words, regroup))
+                elapsed = time.monotonic() - opened.started
+                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}))
                 opened.finished = True
                 self._current = None
                 batch = self._take_batch(opened, force=True)

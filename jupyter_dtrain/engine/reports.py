@@ -1,19 +1,23 @@
-"""What a watch tells the steward: one JSON object a line, on the standard output that ``mpiexec`` carries."""
+"""What a rank and its watch tell the steward: one JSON object a line, on the output that ``mpiexec`` carries.
+
+A rank's own reports go through a pipe to its watch, which passes them on.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import msgspec
 
-from ..events import Event
+from ..events import Event, Outcome
 
-REPORT_PREFIX: Final = "dtrain "
+REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are somebody's output."""
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """What a rank tells when it can run cells. Goes over the watch to the steward."""
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A rank can run cells."""
 
     rank: int
     size: int
@@ -24,8 +28,23 @@ class Ready(msgspec.Struct, frozen=True):
     node: int
 
 
-class Died(msgspec.Struct, frozen=True):
-    """A rank has ended."""
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A rank has ended its part of a run, otherwise than well."""
+
+    rank: int
+    run: int
+    outcome: Outcome
+
+
+class Paused(msgspec.Struct, frozen=True, tag="paused"):
+    """A rank was stopped (SIGSTOP), or goes on. By its watch."""
+
+    rank: int
+    stopped: bool
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """A rank has ended. By its watch."""
 
     rank: int
     pid: int
@@ -38,3 +57,23 @@ class Died(msgspec.Struct, frozen=True):
     """The last events of that run, written by the watch; the ones before are in the spool."""
     last_words: str
     """What the rank had written to its descriptors and nobody had read."""
+
+
+Report = Ready | Ended | Paused | Died
+
+
+def write_report(fd: int, report: Report) -> None:
+    """Write one line. Raises :class:`OSError` when nobody reads any more."""
+    data = REPORT_PREFIX + msgspec.json.encode(report) + b"\n"
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def read_report(line: bytes) -> Report | None:
+    """The report that a line is; None for one that is somebody's output."""
+    if not line.startswith(REPORT_PREFIX):
+        return None
+    return _decoder.decode(line[len(REPORT_PREFIX) :])
+
+
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)

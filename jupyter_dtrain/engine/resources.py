@@ -37,13 +37,15 @@ class Sampler:
         self._step = step
         self._reserved = reserved
         self._gpu = gpu
+        self._still: Callable[[], float] = float
         self._process = psutil.Process()
         self._on = threading.Event()
         self._off = threading.Event()
         threading.Thread(target=self._loop, name="dtrain-resources", daemon=True).start()
 
-    def begin(self) -> None:
-        """A run begins."""
+    def begin(self, still: Callable[[], float]) -> None:
+        """A run begins. ``still``: seconds for which its cell has not moved."""
+        self._still = still
         self._off.clear()
         self._on.set()
 
@@ -70,7 +72,7 @@ class Sampler:
 
     def _sample(self, cpu: float) -> Sample:
         gpu = None if self._gpu is None else self._gpu.read(self._reserved())
-        return Sample(round(cpu, 1), self._process.memory_info().rss, self._step(), gpu)
+        return Sample(round(cpu, 1), self._process.memory_info().rss, self._step(), gpu, round(self._still(), 1))
 
 
 def _pause() -> float:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from ..events import Event, Output, decode, encode
+from ..events import Event, Output, Started, decode, encode
 
 RING_BYTES = 4 << 20
 READ_BYTES = 1 << 20
@@ -33,6 +34,28 @@ _INDEX_EVERY = 128
 def spool_path(folder: str | Path, run: int, rank: int) -> Path:
     """Where the events of ``rank`` in ``run`` are kept."""
     return Path(folder) / f"run-{run}" / f"rank-{rank}.jsonl"
+
+
+class Begun(NamedTuple):
+    """A run, as it was begun."""
+
+    number: int
+    source: str
+    ranks: list[int]
+    seconds: float
+    """How long ago."""
+
+
+def last_run(folder: str | Path) -> Begun | None:
+    """The run that was begun last in a world whose spool is at hand; None where there is none."""
+    numbers = [int(path.name[4:]) for path in Path(folder).glob("run-*") if path.name[4:].isdecimal()]
+    for number in sorted(numbers, reverse=True):
+        for path in (Path(folder) / f"run-{number}").glob("rank-*.jsonl"):
+            with contextlib.suppress(OSError, StopIteration):
+                first = next(read_file(path))
+                if isinstance(first.body, Started) and first.body.ranks:
+                    return Begun(number, first.body.source, first.body.ranks, time.time() - first.time)
+    return None
 
 
 class Spool:

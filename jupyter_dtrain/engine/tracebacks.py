@@ -12,9 +12,9 @@ import os
 import site
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from ..events import Error, Frame
 
@@ -28,7 +28,7 @@ MAX_MEMBERS = 15
 """Exceptions of a group that are kept."""
 MAX_DEPTH = 5
 """Groups within groups."""
-_PACKAGE = f"{Path(__file__).parents[1]}/"
+PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 class Tracebacks:
@@ -70,11 +70,11 @@ class Tracebacks:
         for frame, line in steps:
             code = frame.f_code
             name = self._cell_name(code.co_filename)
-            if name is None and (not frames or code.co_filename.startswith(_PACKAGE)):
+            if name is None and (not frames or code.co_filename.startswith(PACKAGE)):
                 continue
             own = name is not None or self._is_own(code.co_filename)
             source = linecache.getline(code.co_filename, line or 0).strip()
-            function = "" if code.co_name == "<module>" else code.co_name
+            function = "" if code.co_name == "<module>" else _qualified(code)
             frames.append(Frame(name or code.co_filename, line or 0, function, source, own))
         if len(frames) > MAX_FRAMES:
             half = MAX_FRAMES // 2
@@ -84,6 +84,26 @@ class Tracebacks:
     def _is_own(self, file: str) -> bool:
         real = os.path.realpath(file)
         return real.startswith(self._home) and not real.startswith(self._libraries)
+
+
+def cell_name(run: int, cell: int | None) -> str:
+    """What the cell of ``run`` is called; ``cell`` is the number that it has in the notebook, if it is known."""
+    return f"run {run}" if cell is None else f"cell [{cell}]"
+
+
+def causes(exception: BaseException | None) -> Iterator[BaseException]:
+    """``exception``, what it comes from, and so on."""
+    seen: set[int] = set()
+    while exception is not None and id(exception) not in seen:
+        seen.add(id(exception))
+        yield exception
+        exception = exception.__cause__ or exception.__context__
+
+
+def _qualified(code: CodeType) -> str:
+    """With the class that the function is in, where Python tells (from 3.11 on)."""
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return name.rpartition("<locals>.")[2]
 
 
 def _place(error: SyntaxError) -> str:

@@ -6,6 +6,7 @@ r"""The parent process of a rank.
   words;
 * reads the rank's descriptors 1 and 2, see :mod:`.descriptors`;
 * delivers signals, also to a rank that is stopped or holds the interpreter lock;
+* knows when the rank is stopped (SIGSTOP), and looks where it is when it cannot say so itself, see :mod:`.outside`;
 * is subreaper of the rank's children and ends them when the rank has ended;
 * ends its rank when its lease runs out, when ``mpiexec`` sends SIGTERM, and (by the kernel's parent-death signal) when
   it is killed itself;
@@ -30,10 +31,10 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import psutil
 import zmq
 from ipyparallel import util
@@ -45,33 +46,49 @@ from ..launch.request import RankSpec
 from . import app
 from .descriptors import STREAMS, Holder, Stream, make_channel
 from .names import watch_identity
-from .reports import REPORT_PREFIX, Died, Ready
+from .outside import Look, seen
+from .reports import Died, Paused, Ready, Report, read_report, write_report
 from .spool import descriptor_counts, file_ends
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
 
 PIPE_BYTES = 1 << 20
+HELD = 1.0
+"""Seconds in which a rank is let go that py-spy held when it was killed."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 
 
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, pid: int, spec: RankSpec, pipes: dict[Stream, int], channel: socket.socket, ready: int) -> None:
+    def __init__(
+        self, pid: int, spec: RankSpec, pipes: dict[Stream, int], channel: socket.socket, reports: int
+    ) -> None:
         self._pid = pid
         self._spec = spec
         self._pipes = pipes
         self._holder = Holder(pipes, channel, psutil.Process(pid))
-        self._ready = ready
+        self._reports = reports
+        self._report_begun = b""
         self._told: Ready | None = None
+        self._reason = ""
+        """Who has asked for the signal that was sent last."""
         # Nobody renews before the world is up.
         self._lease_end = time.monotonic() + max(spec.settings.lease, 2 * spec.settings.start_timeout)
         self._socket: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._status: int | None = None
+        self._stopped = False
+        self._look: Look | None = None
+        """Under way."""
+        self._lookers: list[Callable[[dict[str, Any]], None]] = []
+        """Who wants to know what it finds."""
+        self._held_until = 0.0
+        """Until when a stop of the rank is py-spy's, which was killed while it held it."""
         self._terminating: float | None = None
 
     def run(self) -> NoReturn:
@@ -83,7 +100,7 @@ class Watch:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         poller = zmq.Poller()
         poller.register(wake, zmq.POLLIN)
-        poller.register(self._ready, zmq.POLLIN)
+        poller.register(self._reports, zmq.POLLIN)
         while self._status is None:
             patience = self._patience()
             self._listen(poller)
@@ -91,11 +108,12 @@ class Watch:
             if wake in events:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
-            if self._ready in events:
-                self._pass_on_ready(poller)
+            if self._reports in events:
+                self._pass_on_reports(poller)
             if self._socket is not None and self._socket in events:
                 self._serve()
             self._pass_on_words(events)
+            self._finish_look(poller, events)
             self._check_deadlines()
             self._reap()
         self._end()
@@ -105,6 +123,8 @@ class Watch:
         holder = self._holder
         for stream, fd in self._pipes.items():
             poller.register(fd, zmq.POLLIN if holder.reads and stream in holder.pipes else 0)
+        if self._look is not None:
+            poller.register(self._look.fd, zmq.POLLIN)
         poller.register(holder.channel.fileno(), zmq.POLLIN | (zmq.POLLOUT if holder.sends else 0))
 
     def _pass_on_words(self, events: dict[Any, int]) -> None:
@@ -120,6 +140,8 @@ class Watch:
         deadline = self._lease_end
         if self._terminating is not None:
             deadline = min(deadline, self._terminating)
+        if self._look is not None:
+            deadline = min(deadline, self._look.deadline)
         patience = min(deadline - time.monotonic(), 30.0)
         room = self._holder.make_room()
         return max(0.0, patience if room is None else min(patience, room))
@@ -144,23 +166,37 @@ class Watch:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            if pid == self._pid:
+            if pid != self._pid:
+                continue
+            if os.WIFSTOPPED(status) and time.monotonic() < self._held_until:
+                self._signal(signal.SIGCONT)
+            elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                self._stopped = os.WIFSTOPPED(status)
+                if self._told is not None:
+                    _report(Paused(self._told.rank, self._stopped))
+            else:
                 self._status = status
 
-    def _pass_on_ready(self, poller: zmq.Poller) -> None:
-        data = os.read(self._ready, 1 << 16)
+    def _pass_on_reports(self, poller: zmq.Poller) -> None:
+        """What the rank itself has to tell the steward."""
+        data = os.read(self._reports, 1 << 16)
         if not data:
-            poller.unregister(self._ready)
+            poller.unregister(self._reports)
             return
-        self._told = msgspec.json.decode(data, type=Ready)
-        _report("ready", self._told)
-        self._connect(self._told)
-        poller.register(self._socket, zmq.POLLIN)
+        *lines, self._report_begun = (self._report_begun + data).split(b"\n")
+        for line in lines:
+            report = read_report(line)
+            if report is not None:
+                _report(report)
+            if isinstance(report, Ready):
+                self._told = report
+                self._connect(report)
+                poller.register(self._socket, zmq.POLLIN)
 
     def _connect(self, ready: Ready) -> None:
         info = json.loads(Path(self._spec.engine_file).read_text())
@@ -191,26 +227,65 @@ class Watch:
         match content.get("op"):
             case "signal":
                 self._signal(int(content["signal"]))
+                self._reason = content.get("reason", "")
                 answer: dict[str, Any] = {"status": "ok"}
             case "lease":
                 self._lease_end = time.monotonic() + self._spec.settings.lease
                 answer = {"status": "ok"}
+            case "stacks":
+                self._look_for(lambda found: self._answer({"status": "ok", **found}, message, idents))
+                return
             case op:
                 answer = {"status": "error", "words": f"unknown request {op!r}"}
+        self._answer(answer, message, idents)
+
+    def _answer(self, answer: dict[str, Any], message: Any, idents: Any) -> None:
+        assert self._socket is not None
+        assert self._session is not None
         self._session.send(self._socket, "dtrain_reply", answer, message, ident=idents)
+
+    def _look_for(self, looker: Callable[[dict[str, Any]], None]) -> None:
+        """Look where the rank is, once for all who ask meanwhile."""
+        if self._stopped:
+            looker(seen("stopped", []))
+            return
+        try:
+            self._look = self._look or Look(self._pid, self._spec.spool)
+        except Exception as error:  # noqa: BLE001 — the loop must go on
+            looker(seen("silent", [], f"py-spy cannot be started: {error}"))
+            return
+        self._lookers.append(looker)
+
+    def _finish_look(self, poller: zmq.Poller, events: dict[Any, int]) -> None:
+        look = self._look
+        if look is None:
+            return
+        late = time.monotonic() > look.deadline
+        if not late and not (look.fd in events and look.read()):
+            return
+        with contextlib.suppress(KeyError):
+            poller.unregister(look.fd)
+        found = look.end()
+        if late:
+            # Killed while it holds the rank, it may leave it stopped.
+            self._held_until = time.monotonic() + HELD
+            self._signal(signal.SIGCONT)
+        self._look, lookers = None, self._lookers
+        self._lookers = []
+        for looker in lookers:
+            looker(found)
 
     def _end(self) -> NoReturn:
         assert self._status is not None
         self._end_children()
-        words = describe_exit(self._told.rank, self._status) if self._told else ""
-        run, events, last_words = self._finish_run(words)
         rank = (
             self._told.rank
             if self._told
             else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
         )
-        words = words or describe_exit(rank, self._status)
-        _report("died", Died(rank, self._pid, self._status, words, run, events, last_words))
+        status, reason = self._status, self._reason
+        words, run, events, last_words = self._finish_run(lambda said: describe_exit(rank, status, reason, said))
+        _report(Died(rank, self._pid, self._status, words, run, events, last_words))
         code = os.waitstatus_to_exitcode(self._status)
         if code == 0 or self._terminating is not None:
             os._exit(0)
@@ -227,14 +302,21 @@ class Watch:
                     child.kill()
             psutil.wait_procs(children, timeout=0.2)
 
-    def _finish_run(self, words: str) -> tuple[int | None, list[Event], str]:
-        """Write the last events of the run that the rank was working on, if any; and its last words, in any case."""
+    def _finish_run(self, describe: Callable[[str], str]) -> tuple[str, int | None, list[Event], str]:
+        """Write the last events of the run that the rank was working on, if any.
+
+        How the rank ended, which ``describe`` tells by what it has said in the end; the run, those events, and what it
+        had written and nobody had read.
+        """
         found = self._unfinished()
         if found is None:
             left = _shortened(self._holder.rest({}))
-            return None, [], "".join(text for _, text in left)
+            unread = "".join(text for _, text in left)
+            return describe(unread), None, [], unread
         run, path, first, last, size = found
         left = _shortened(self._holder.rest(descriptor_counts(path)))
+        unread = "".join(text for _, text in left)
+        words = describe(_end_of(path) + unread)
         now = time.time()
         bodies: list[Body] = [Output(stream, text) for stream, text in left]
         bodies.append(Finished("lost", now - first.time, words, regroup=True))
@@ -243,7 +325,7 @@ class Watch:
             file.truncate(size)
             file.seek(size)
             file.write(b"".join(encode(event) for event in events))
-        return run, events, "".join(text for _, text in left)
+        return words, run, events, unread
 
     def _unfinished(self) -> tuple[int, Path, Event, Event, int] | None:
         """The run that this rank was working on: number, spool, first and last event, bytes up to there."""
@@ -261,6 +343,14 @@ class Watch:
         return run, path, *ends
 
 
+def _end_of(path: Path) -> str:
+    """The last events of a spool, as they are written."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(-min(LAST_WORDS, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read().decode("utf-8", "replace")
+    return ""
+
+
 def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
     """The end of a dead rank's words, as much as a report may carry."""
     room = LAST_WORDS
@@ -275,12 +365,9 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
     return kept[::-1]
 
 
-def _report(kind: str, what: msgspec.Struct) -> None:
-    line = REPORT_PREFIX + kind + " " + msgspec.json.encode(what).decode() + "\n"
+def _report(report: Report) -> None:
     with contextlib.suppress(OSError):
-        data = line.encode()
-        while data:
-            data = data[os.write(1, data) :]
+        write_report(1, report)
 
 
 def main() -> NoReturn:
@@ -296,19 +383,19 @@ def main() -> NoReturn:
         with contextlib.suppress(OSError):
             # Native code that prints while it holds the interpreter lock stops once the pipe is full.
             fcntl.fcntl(write_ends[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    ready, tell = os.pipe2(os.O_CLOEXEC)
+    reports, tell = os.pipe2(os.O_CLOEXEC)
     channel, rank_channel = make_channel()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        for fd in (*read_ends.values(), ready):
+        for fd in (*read_ends.values(), reports):
             os.close(fd)
         channel.close()
         _be_rank(spec, libc, parent, write_ends, rank_channel, tell)
     for fd in (*write_ends.values(), tell):
         os.close(fd)
     rank_channel.close()
-    Watch(pid, spec, read_ends, channel, ready).run()
+    Watch(pid, spec, read_ends, channel, reports).run()
 
 
 def _be_rank(
@@ -324,6 +411,8 @@ def _be_rank(
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        # Where only parents may look into a process: the watch, and py-spy as its child. Elsewhere it is not known.
+        libc.prctl(_PR_SET_PTRACER, parent, 0, 0, 0)
         # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
         # later, which took an eighth of a small model's speed. Under torchrun each has its own, too.
         os.setsid()
@@ -331,12 +420,7 @@ def _be_rank(
         os.dup2(null, 0)
         os.dup2(write_ends["stdout"], 1)
         os.dup2(write_ends["stderr"], 2)
-
-        def report(what: Ready) -> None:
-            os.write(tell, msgspec.json.encode(what))
-            os.close(tell)
-
-        app.run_engine(spec, channel, report)
+        app.run_engine(spec, channel, lambda report: write_report(tell, report))
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

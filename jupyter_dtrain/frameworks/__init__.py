@@ -7,8 +7,12 @@ will do. A framework that is not installed costs nothing.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import logging
+import re
 from importlib.metadata import entry_points
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
 
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+_OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
+"""``_``, ``_12``, ``_i12`` and the like."""
+
 GROUP = "jupyter_dtrain.frameworks"
 
 
@@ -26,6 +34,19 @@ class Watch(msgspec.Struct, frozen=True):
 
     metrics: bool = True
     grad_norm: bool = False
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """One that a rank has begun."""
+
+    group: str
+    """Name of the process group; equal on all its ranks. The default group's is 0."""
+    ranks: list[int]
+    """Those of the group."""
+    number: int
+    """Counts the collectives of the group, from 1."""
+    call: str
+    """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
 
 class Framework(Protocol):
@@ -49,6 +70,18 @@ class Framework(Protocol):
     def after_cell(self) -> None:
         """The cell has ended: add what waits to be a point of its metrics."""
 
+    def in_use(self) -> str:
+        """What people call this framework, if user code has imported it; else empty. Any thread."""
+
+    def steps(self) -> dict[str, int]:
+        """How many steps each optimizer has made in the cell that runs, by its variable; empty where none count."""
+
+    def on_host(self, value: Any) -> Any:
+        """``value`` with this framework's tensors, however deep in it, as tensors on the host.
+
+        Raises :class:`ValueError` for what is spread over ranks, so that no rank has all of it.
+        """
+
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """For a tensor of this framework with one element: what to add to the metrics, and what reads it later.
 
@@ -58,8 +91,66 @@ class Framework(Protocol):
     def reserved(self) -> int | None:
         """Bytes of memory of the rank's GPU that this framework holds; None where it uses none. Any thread."""
 
+    def is_out_of_memory(self, exception: BaseException) -> bool:
+        """Whether this framework says with ``exception`` that there was not enough memory."""
+
+    def free_memory(self) -> None:
+        """Give back what is reserved and not in use."""
+
     def needs_regroup(self) -> bool:
-        """Whether a set-up failed or was left half made, so that the next one must be in a new generation."""
+        """Whether a set-up failed or groups were released, so that the next set-up must be in a new generation."""
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
+        """What the main thread waits in for other ranks, such as ``all_reduce``; empty when it does not.
+
+        Called on the control thread. ``frame`` is its innermost; ``call`` what is called there, where the user's source
+        tells; ``idle`` whether it uses no processor.
+        """
+
+    def collectives(self) -> list[Collective]:
+        """The last few collectives that this rank has begun, of each group, where the framework records them."""
+
+    def release(self) -> None:
+        """Make whatever waits for other ranks raise: something that all ranks are told at once. Control thread."""
+
+    def recover(self) -> list[str]:
+        """Before a cell on all ranks in a new generation: make whole again what was released.
+
+        Returns what could not be, in words with the line that does it. Raises what stands in its way.
+        """
+
+
+def called_in(place: FrameType | TracebackType) -> ast.Call | None:
+    """The call that a frame is in the middle of; None in a library, or where its source says nothing clear."""
+    from executing import Source
+
+    frame = place.tb_frame if isinstance(place, TracebackType) else place
+    if _PACKAGES.search(frame.f_code.co_filename):
+        return None  # to read the source of a big module takes a second
+    with contextlib.suppress(Exception):
+        node = Source.executing(place).node
+        return node if isinstance(node, ast.Call) else None
+    return None
+
+
+def value_of(frame: FrameType, node: ast.expr) -> Any:
+    """The value of a name, or of plain attributes of one, found without running anybody's code; else None."""
+    match node:
+        case ast.Name(id=name):
+            return frame.f_locals.get(name, frame.f_globals.get(name))
+        case ast.Attribute(value=inner, attr=attr):
+            return getattr(value_of(frame, inner), "__dict__", {}).get(attr)
+    return None
+
+
+def user_names() -> list[tuple[str, Any]]:
+    """The names that user code has in this rank, with their values; without those that IPython keeps."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    if not InteractiveShell.initialized():
+        return []
+    names = list(InteractiveShell.instance().user_ns.items())
+    return [(name, value) for name, value in names if not _OF_IPYTHON.fullmatch(name)]
 
 
 def load_frameworks() -> list[Framework]:

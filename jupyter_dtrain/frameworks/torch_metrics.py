@@ -80,6 +80,10 @@ class TorchMetrics:
         self._grad_norm = watch.grad_norm
         self._on = watch.metrics
 
+    def steps(self) -> dict[str, int]:
+        """How many steps each optimizer has made in this run, by its variable."""
+        return self._steppers.counts()
+
     def end(self) -> None:
         """The cell has ended: what still waits are points now."""
         self._on = False

@@ -94,6 +94,16 @@ class Steppers:
             self._all = []
             self._shown = False
 
+    def counts(self) -> dict[str, int]:
+        """How many steps each optimizer has made in this run, by its name; of namesakes, the one that made the most."""
+        with self._lock:
+            steppers = list(self._all)
+        found: dict[str, int] = {}
+        for one in steppers:
+            if one.newest is not None:
+                found[one.name] = max(found.get(one.name, 0), one.newest[0])
+        return found
+
     def born(self, optimizer: Any) -> None:
         """An optimizer was made."""
         with self._lock:

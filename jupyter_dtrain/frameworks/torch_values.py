@@ -210,3 +210,18 @@ def first_size(batch: Any, depth: int = 0) -> int | None:
         if size is not None:
             return size
     return None
+
+
+def on_host(value: Any) -> Any:
+    """``value`` with the tensors in it on the host. Raises :class:`ValueError` for a tensor that is sharded."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def moved(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor):
+            return one
+        if hasattr(one, "to_local"):
+            raise ValueError("it is sharded: each rank holds its own part of it")
+        return one.detach().cpu()
+
+    return tree_map(moved, value)

@@ -1,6 +1,6 @@
 """Ranks on this machine: one controller and one ``mpiexec``, everything on loopback.
 
-Raises :class:`~jupyter_dtrain.failures.StartFailed` with the cure when a part is missing. Nothing here starts a
+Raises :class:`~jupyter_dtrain.errors.StartFailed` with the cure when a part is missing. Nothing here starts a
 process other than ``mpiexec --version``; the steward owns what runs.
 """
 
@@ -11,16 +11,59 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Final, get_args
 
 import msgspec
 
-from ..failures import StartFailed
+from ..errors import StartFailed
+from ..world import TorchBackend
+from .options import Option, schema
 from .request import RankSpec, WorldRequest
 
 ADDRESS = "127.0.0.1"
+DEFAULT_RANKS: Final = 2
+"""Where there is no GPU."""
 
 _BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main()"
 """Run a module without the working directory on ``sys.path``: a user's ``random.py`` must not break a start."""
+
+
+OPTIONS: Final = (
+    Option("n", "Ranks", "how many ranks (default: one per visible GPU, else 2)", "-n", "count", metavar="N"),
+    Option("name", "Name", "the world's name (default: world, world-2, …)", "--name"),
+    Option("env", "Variables", "variables for the ranks", "--env", "variables", metavar="K=V"),
+    Option(
+        "torch_backend",
+        "PyTorch's backend",
+        "what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
+        "--torch-backend",
+        "choice",
+        "auto",
+        get_args(TorchBackend),
+    ),
+    Option("mpiexec", "mpiexec", "which mpiexec (default: this environment's own)", "--mpiexec", metavar="PATH"),
+    Option(
+        "tensorboard",
+        "TensorBoard folder",
+        "write metrics as TensorBoard's event files as well",
+        "--tensorboard",
+        metavar="DIR",
+    ),
+)
+"""What a person may say of a world on this machine."""
+
+
+def describe() -> dict[str, Any]:
+    """What starts worlds here: its options, and what there is. Takes a moment: it looks for GPUs."""
+    gpus = count_gpus()
+    return {
+        "name": "local",
+        "title": "This machine",
+        "schema": schema(OPTIONS),
+        "cores": os.cpu_count() or 1,
+        "gpus": gpus,
+        "default_ranks": gpus or DEFAULT_RANKS,
+    }
 
 
 class Mpi(msgspec.Struct, frozen=True):

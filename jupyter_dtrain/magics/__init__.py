@@ -1,8 +1,8 @@
 """``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``.
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
-The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.running` (interrupt, stacks) and
-:mod:`.stored` (runs, show, compare); :mod:`.cells` is what cells do. They parse, call
+The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
+(interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` is what cells do. They parse, call
 :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
 
 Names that another extension owns are left to it, and loading says how to choose.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cells import CellMagics
 from .hints import NameHints
+from .joining import tell_worlds
 from .stored import tell_finished
 from .table import VERBS
 from .transform import CellTransform
@@ -47,6 +48,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     transform.install(shell)
     hints.install(shell)
     _loaded[id(shell)] = (transform, hints)
+    tell_worlds()
     tell_finished()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 
-from ..failures import BadRequest, NoWorld
+from ..errors import BadRequest, NoWorld
 from ..lifecycle import current
 from ..session import Session
 from ..syntax import check_syntax

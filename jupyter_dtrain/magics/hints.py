@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..failures import DtrainError
+from ..errors import DtrainError
 from ..lifecycle import current
 from ..world import count_ranks, format_ranks
 

@@ -4,25 +4,61 @@ from __future__ import annotations
 
 from IPython.core.getipython import get_ipython
 
-from ..exchange import describe_stacks
 from ..lifecycle import current
+from ..stacks import describe_stacks
+from ..world import count_ranks
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
 
 
-def interrupt(_args: Parsed) -> None:
+def interrupt_arguments(parser: MagicParser) -> None:
+    """Arguments of ``interrupt``."""
+    parser.add_argument("--force", action="store_true", help="kill the ranks that have not ended after 8 seconds")
+
+
+def interrupt(args: Parsed) -> None:
     """``%distributed interrupt``."""
-    current().interrupt()
+    current().interrupt(force=args.force)
+
+
+def kill_arguments(parser: MagicParser) -> None:
+    """Arguments of ``kill``."""
+    parser.add_argument("ranks", metavar="RANKS", help="such as 2, or 0,3-5")
+
+
+def kill(args: Parsed) -> None:
+    """``%distributed kill RANKS``."""
+    session = current()
+    session.kill(args.ranks)
+    killed = [rank.rank for rank in session.world.dead]
+    print(
+        f"Dead: {count_ranks(killed)}. The others keep their variables; %distributed restart gives fresh ranks to all."
+    )
+
+
+def resync_arguments(parser: MagicParser) -> None:
+    """Arguments of ``resync``."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="variables: models, optimizers, anything else")
+    parser.add_argument(
+        "--from", dest="source", type=int, default=0, metavar="RANK", help="who has it right (default: 0)"
+    )
+
+
+def resync(args: Parsed) -> None:
+    """``%distributed resync --from RANK NAME …``."""
+    current().resync(args.names, args.source)
+    print(f"All ranks have what rank {args.source} has of {', '.join(args.names)}.")
 
 
 def stacks_arguments(parser: MagicParser) -> None:
     """Arguments of ``stacks``."""
     parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)")
+    parser.add_argument("--native", action="store_true", help="with native frames, by py-spy, where that is permitted")
 
 
 def stacks(args: Parsed) -> None:
     """``%distributed stacks``: ranks that are at the same place are told once."""
-    print(describe_stacks(current().stacks(args.ranks)))
+    print(describe_stacks(current().stacks(args.ranks, native=args.native)))
 
 
 def auto_arguments(parser: MagicParser) -> None:

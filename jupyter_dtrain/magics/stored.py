@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from ..failures import BadRequest, NoWorld, StoreFailed
+from ..errors import BadRequest, NoWorld, StoreFailed
 from ..lifecycle import current
 from ..run import Run
 from .parsing import MagicParser, Parsed, count

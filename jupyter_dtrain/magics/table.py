@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from . import running, stored, worlds
+from . import joining, running, stored, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -29,9 +29,22 @@ VERBS: tuple[Verb, ...] = (
     Verb("stop", "end the world; nothing of it is left", worlds.stop_arguments, worlds.stop),
     Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
     Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
-    Verb("interrupt", "interrupt the running cells on every rank; variables stay", _none, running.interrupt),
+    Verb(
+        "interrupt",
+        "interrupt the running cells on every rank; variables stay",
+        running.interrupt_arguments,
+        running.interrupt,
+    ),
+    Verb(
+        "kill",
+        "end some ranks, whatever they do; the others keep their variables",
+        running.kill_arguments,
+        running.kill,
+    ),
+    Verb("resync", "give all ranks what one has of some variables", running.resync_arguments, running.resync),
     Verb("stacks", "where every rank is now", running.stacks_arguments, running.stacks),
-    Verb("list", "all worlds of this user on this machine", _none, worlds.listing),
+    Verb("list", "all worlds of this user on this machine, and who drives them", _none, joining.listing),
+    Verb("attach", "join a world that another kernel left behind, or drives", joining.attach_arguments, joining.attach),
     Verb("runs", "the runs that are stored, newest first", stored.runs_arguments, stored.runs),
     Verb("show", "a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
     Verb("compare", "two stored runs: their metrics side by side", stored.compare_arguments, stored.compare),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, get_args
+from typing import Any
 
 from IPython.core import display_functions
 
-from ..failures import BadRequest, NoWorld
+from ..errors import BadRequest, NoWorld
+from ..launch import local
+from ..launch.options import add_to_parser
 from ..lifecycle import current
 from ..session import Session
 from ..store.tensorboard import check_folder
@@ -15,24 +17,13 @@ from ..view import painter_for_cell
 from ..view.tables import table
 from ..world import TorchBackend
 from ..worlds import list_worlds, stop_world
+from .joining import tell_worlds
 from .parsing import MagicParser, Parsed, assignment
 
 
 def start_arguments(parser: MagicParser) -> None:
     """Arguments of ``start``."""
-    parser.add_argument("-n", type=int, metavar="N", help="how many ranks (default: one per visible GPU, else 2)")
-    parser.add_argument("--name", help="the world's name (default: world, world-2, …)")
-    parser.add_argument(
-        "--env", type=assignment, nargs="+", action="extend", default=[], metavar="K=V", help="variables for the ranks"
-    )
-    parser.add_argument(
-        "--torch-backend",
-        choices=get_args(TorchBackend),
-        default="auto",
-        help="what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
-    )
-    parser.add_argument("--mpiexec", metavar="PATH", help="which mpiexec (default: this environment's own)")
-    parser.add_argument("--tensorboard", metavar="DIR", help="write metrics as TensorBoard's event files as well")
+    add_to_parser(parser, local.OPTIONS, assignment)
 
 
 def start(args: Parsed) -> None:
@@ -44,16 +35,16 @@ def start(args: Parsed) -> None:
     if running is not None:
         _keep(running, args)
         return
-    _mention_others(
-        start_world(
-            args.n,
-            name=args.name,
-            env=dict(args.env),
-            torch_backend=args.torch_backend,
-            mpiexec=args.mpiexec,
-            tensorboard=args.tensorboard,
-        )
+    start_world(
+        args.n,
+        name=args.name,
+        env=dict(args.env),
+        torch_backend=args.torch_backend,
+        mpiexec=args.mpiexec,
+        tensorboard=args.tensorboard,
     )
+    # One that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease is over.
+    tell_worlds()
 
 
 def _keep(session: Session, args: Parsed) -> None:
@@ -128,34 +119,33 @@ def stop_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name", nargs="?", help="another world of yours, as %%distributed list names it (default: this one)"
     )
+    parser.add_argument("--all", action="store_true", help="all worlds of yours on this machine")
 
 
 def stop(args: Parsed) -> None:
     """``%distributed stop [NAME]``."""
+    if args.all and args.name is not None:
+        raise BadRequest("Either a name or --all.")
+    names = [world.name for world in list_worlds()] if args.all else [args.name]
+    if not names:
+        print("No world of yours is running on this machine.")
+    for name in names:
+        _stop(name)
+
+
+def _stop(name: str | None) -> None:
     session: Session | None = None
     try:
         session = current()
     except NoWorld:
-        if args.name is None:
+        if name is None:
             raise
-    name = args.name or session.name  # type: ignore[union-attr]  # without a name there is a session
+    name = name or session.name  # type: ignore[union-attr]  # without a name there is a session
     if session is not None and name == session.name:
         session.stop()
     else:
         stop_world(name)
     print(f"World {name!r} has ended.")
-
-
-def _mention_others(started: Session) -> None:
-    """A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease is over."""
-    for world in list_worlds():
-        if world.name != started.name:
-            ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
-            age = _ago(time.time() - world.created)
-            print(
-                f"Another world of yours runs: {world.name!r}, {ranks}, {age} old. "
-                f"%distributed stop {world.name} ends it."
-            )
 
 
 def restart(_args: Parsed) -> None:
@@ -189,37 +179,6 @@ def status(_args: Parsed) -> None:
     if last is not None:
         caption += f"; run {last.number}: {last.outcome}, {last.elapsed:.1f} s"
     _publish(table(caption, headers, rows))
-
-
-def listing(_args: Parsed) -> None:
-    """``%distributed list``."""
-    worlds = list_worlds()
-    if not worlds:
-        print("No world of yours is running on this machine.")
-        return
-    try:
-        here = current().name
-    except NoWorld:
-        here = None
-    rows = [
-        [
-            world.name,
-            world.size,
-            _ago(time.time() - world.created),
-            world.cwd,
-            world.steward,
-            "yes" if world.name == here else "",
-        ]
-        for world in worlds
-    ]
-    _publish(table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "here"], rows))
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _publish(data: dict[str, str]) -> None:

@@ -38,10 +38,16 @@ def main() -> None:
     supervisor = Supervisor(request, umask)
     # The processes start while the rest of the steward is still being imported.
     supervisor.start()
+    # What the supervisor needs once the ranks are up, so that it has not to wait for ipyparallel's import then.
+    from .. import channels  # noqa: F401
     from .kernel import serve
 
     serve(sys.argv[1], supervisor)
     dismiss(guardian)
+    # Nothing is left to be done, and the kernel's own end may hang: ipykernel 7 waits for its control thread, which may
+    # be about to publish a status where nobody takes it any more. That was seen where a client asked in that moment.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine.reports import REPORT_PREFIX
+from ..engine.reports import Report, read_report
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 ASK_AGAIN = 0.2
 """Seconds after which a rank that was asked to end is asked again."""
+
+MPIEXEC_PATIENCE = 3.0
+"""Seconds in which ``mpiexec`` ends once its ranks have: their watches take up to 2 to end what these have started.
+
+About once in some hundred times prterun does not end by itself (Open MPI 5.0.11)."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +60,13 @@ class Cluster:
         self,
         mpi: local.Mpi | None,
         generation: int,
-        report: Callable[[bytes], None],
+        report: Callable[[Report], None],
         ended: Callable[[int], None],
     ) -> local.Mpi:
         """Start all of it; returns before the ranks are ready, with what ``mpiexec`` is.
 
-        ``mpi``: that of an earlier launch. ``report`` gets each report of a watch, ``KIND JSON``, ``ended`` the exit
-        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.failures.DtrainError` with
+        ``mpi``: that of an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
+        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.errors.DtrainError` with
         the cure, or :class:`OSError`.
         """
         request = self._request
@@ -106,14 +111,14 @@ class Cluster:
             )
 
     def _read(
-        self, mpiexec: subprocess.Popen[bytes], report: Callable[[bytes], None], ended: Callable[[int], None]
+        self, mpiexec: subprocess.Popen[bytes], report: Callable[[Report], None], ended: Callable[[int], None]
     ) -> None:
         assert mpiexec.stdout is not None
-        prefix = REPORT_PREFIX.encode()
         with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
             for line in mpiexec.stdout:
-                if line.startswith(prefix):
-                    report(line[len(prefix) :])
+                told = read_report(line)
+                if told is not None:
+                    report(told)
                 else:
                     log.write(line)
                     log.flush()
@@ -154,7 +159,7 @@ class Cluster:
                 self._channel.close(linger=0)
             self._channel = None
         self._end_ranks(list(ranks))
-        end_process(self._mpiexec, self._request.settings.stop_timeout)
+        end_process(self._mpiexec, MPIEXEC_PATIENCE)
         end_process(self._controller, 2.0)
         if self._rendezvous is not None:
             self._rendezvous.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..identity import own_process
+from ..identity import Client, own_process
 from ..launch.request import WorldRequest
 
 if TYPE_CHECKING:
@@ -53,15 +53,16 @@ class Keeper:
         """Begin; returns at once."""
         self._thread.start()
 
-    def renewed(self, content: dict[str, Any]) -> None:
-        """A client has renewed the lease, or ends the world: who it is, and which runs it has followed to their end."""
+    def followed(self, content: dict[str, Any]) -> None:
+        """A client's request tells which runs it has followed to their end."""
         from ..store.writer import Told
 
         for told in msgspec.convert(content.get("followed", []), list[Told]):
             self._news.put(lambda writer, told=told: writer.tell(told))  # type: ignore[misc]
-        if driver := content.get("driver"):
-            pid, created = int(driver[0]), float(driver[1])
-            self._news.put(lambda writer: writer.set_driver(pid, created))
+
+    def driven(self, driver: Client) -> None:
+        """``driver`` runs the cells from now on."""
+        self._news.put(lambda writer: writer.set_driver(driver.pid, driver.created))
 
     def rank_died(self, rank: int, words: str) -> None:
         """A rank will say nothing more."""

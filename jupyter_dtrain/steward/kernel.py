@@ -15,7 +15,7 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
 
-from ..channels import STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+from .names import ASKED_FOR, STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
 from .supervisor import Supervisor
 
 
@@ -48,7 +48,7 @@ class StewardKernel(Kernel):
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:  # noqa: FBT001 — ipykernel's signature
         """A Jupyter client's shutdown request ends the world."""
-        self.supervisor.end("a client asked for it")
+        self.supervisor.end(ASKED_FOR)
         return {"status": "ok", "restart": restart}
 
 

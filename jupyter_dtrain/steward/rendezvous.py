@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ..failures import StartFailed
+from ..errors import StartFailed
 from ..frameworks import load_frameworks
 
 MAX_STARTS = 5

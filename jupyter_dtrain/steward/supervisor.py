@@ -20,19 +20,29 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..engine.reports import Died, Ready
-from ..events import Event
-from ..failures import DtrainError
+from ..engine.reports import Died, Ended, Paused, Ready, Report
+from ..engine.spool import last_run
+from ..errors import DtrainError
+from ..events import Event, RankState
+from ..failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from ..identity import Client
 from ..launch import local
 from ..launch.request import WorldRequest
 from ..world import Rank, World
 from .cluster import Cluster
+from .interventions import Interventions
 from .keeper import Keeper
-from .processes import become_subreaper, describe_descendants, is_running
+from .lease import Lease
+from .names import ASKED_FOR
+from .processes import become_subreaper, describe_descendants, is_running, is_stopped
+from .release import Waiting
+
+if TYPE_CHECKING:
+    from ..channels import RanksChannel
 
 LAUNCHES = 3
 """How often a start tries, when what was in its way was chance."""
@@ -70,7 +80,7 @@ class Supervisor:
         self._last_run = 0
         self._healable = True
         self._gpus = 0
-        self._lease_end = time.monotonic() + request.settings.lease
+        self._lease = Lease(request.settings.lease)
         self._renew_at = 0.0
         self._patience_end = 0.0
         self._cluster = Cluster(request, 0, umask)
@@ -81,8 +91,27 @@ class Supervisor:
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._notices: list[str] = []
+        self._advanced: set[int] = set()
+        """Runs after which a new generation has begun."""
+        self._launch_notices: list[str] = []
+        """Those that are over with this set of ranks."""
+        self._interventions = Interventions(
+            request, self._bound, self._queue.put, self._tell, self._was_released, lambda: self._lease.is_driven
+        )
         self._keeper = Keeper(request, self._notice)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
+        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "state": self._snapshot,
+            "request": lambda _: {"request": msgspec.to_builtins(self._request)},
+            "driver": lambda _: {"driver": msgspec.to_builtins(self._lease.driver)},
+            "join": self._join,
+            "renew": self._renewed,
+            "leave": self._leave,
+            "advance": self._advance,
+            "restart": self._restart_asked,
+            "stop": self._stop_asked,
+            **self._interventions.answers,
+        }
 
     # What other threads call.
 
@@ -101,61 +130,82 @@ class Supervisor:
 
     def answer(self, content: dict[str, Any]) -> dict[str, Any]:
         """Answer a client's request. Never blocks on the world."""
-        match content.get("op"):
-            case "state":
-                return self._snapshot()
-            case "renew":
-                self._keeper.renewed(content)
-                with self._lock:
-                    self._lease_end = time.monotonic() + self._request.settings.lease
-                    self._last_run = max(self._last_run, int(content.get("last_run", 0)))
-                return {"status": "ok"}
-            case "advance":
-                with self._lock:
-                    self._generation += 1
-                    return {"status": "ok", "generation": self._generation}
-            case "stop":
-                self._keeper.renewed(content)
-                self.end("a client asked for it")
-                return {"status": "ok"}
-            case "restart":
-                with self._lock:
-                    if self._phase != "running":
-                        return {"status": "error", "words": f"the world is {self._phase}"}
-                    # Seen by the next snapshot, before the thread has begun.
-                    self._patience_end = time.monotonic() + self._request.settings.start_timeout
-                    self._phase = "starting"
-                    self._incarnation += 1
-                    answer = {"status": "ok", "incarnation": self._incarnation}
-                self._queue.put(self._restart)
-                return answer
-            case "signal":
-                ranks, number = [int(rank) for rank in content["ranks"]], int(content["signal"])
-                self._queue.put(lambda: self._signal(ranks, number))
-                return {"status": "ok"}
-            case op:
-                return {"status": "error", "words": f"unknown request {op!r}"}
+        answer = self._answers.get(content.get("op", ""))
+        if answer is None:
+            return {"status": "error", "words": f"unknown request {content.get('op')!r}"}
+        return {"status": "ok", **answer(content)}
 
-    def _snapshot(self) -> dict[str, Any]:
+    def _renewed(self, content: dict[str, Any]) -> dict[str, Any]:
+        self._keeper.followed(content)
+        if self._lease.renew(content["client"]):
+            with self._lock:
+                self._last_run = max(self._last_run, int(content["last_run"]))
+        return {"driver": msgspec.to_builtins(self._lease.driver)}
+
+    def _advance(self, content: dict[str, Any]) -> dict[str, Any]:
+        run = int(content["run"])
+        self._queue.put(lambda: self._interventions.given_up(run))
+        with self._lock:
+            # Every client that has followed the run says so, the last of them perhaps when another one runs.
+            if run not in self._advanced:
+                self._advanced.add(run)
+                self._generation += 1
+            return {"generation": self._generation}
+
+    def _stop_asked(self, content: dict[str, Any]) -> dict[str, Any]:
+        self._keeper.followed(content)
+        self.end(ASKED_FOR)
+        return {}
+
+    def _restart_asked(self, content: dict[str, Any]) -> dict[str, Any]:
+        """``client``: the id of the one who asks; ``by``: who that is, in words."""
+        with self._lock:
+            if self._phase != "running":
+                return {"status": "error", "words": f"the world is {self._phase}"}
+            # Seen by the next snapshot, before the thread has begun.
+            self._patience_end = time.monotonic() + self._request.settings.start_timeout
+            self._phase = "starting"
+            self._incarnation += 1
+            answer = {"incarnation": self._incarnation}
+        client, by = content["client"], content["by"]
+        self._queue.put(lambda: self._restart(client, by))
+        return answer
+
+    def _join(self, content: dict[str, Any]) -> dict[str, Any]:
+        client = msgspec.convert(content["client"], Client)
+        if self._lease.join(client, take_over=content["take_over"]):
+            self._keeper.driven(client)
+            self._queue.put(lambda: self._tell("driver", driver=msgspec.to_builtins(client)))
+        return {"driver": msgspec.to_builtins(self._lease.driver), "generation": self._generation}
+
+    def _leave(self, content: dict[str, Any]) -> dict[str, Any]:
+        self._lease.leave(content["client"])
+        return {}
+
+    def _snapshot(self, _content: dict[str, Any]) -> dict[str, Any]:
         request = self._request
         with self._lock:
-            ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-            world = World(request.name, request.id, ranks, self._generation)
             return {
-                "status": "ok",
                 "phase": self._phase,
                 "incarnation": self._incarnation,
                 "reason": self._reason,
                 "size": request.size,
-                "world": msgspec.to_builtins(world),
+                "world": msgspec.to_builtins(self._world()),
                 "healable": self._healable,
                 "client_file": local.client_file(request),
                 "spool": request.spool,
                 "last_run": self._last_run,
-                "lease_left": self._lease_end - time.monotonic(),
+                "lease_left": self._lease.left,
+                "hang_notice": request.settings.hang_notice,
+                "driver": msgspec.to_builtins(self._lease.driver),
+                "driven": self._lease.is_driven,
                 "mpi": self._mpi.version if self._mpi else "",
-                "notices": list(self._notices),
+                "notices": [*self._notices, *self._launch_notices],
             }
+
+    def _world(self) -> World:
+        ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
+        return World(self._request.name, self._request.id, ranks, self._generation)
 
     # Everything below runs on the supervisor's thread.
 
@@ -164,13 +214,17 @@ class Supervisor:
         self._keeper.start()
         while not self.ended.is_set():
             try:
-                task = self._queue.get(timeout=TICK)
+                task = self._queue.get(timeout=self._pause())
             except queue.Empty:
                 task = self._tick
             try:
                 task()
             except Exception:  # noqa: BLE001 — the world outlives what went wrong with one task
                 _log.exception("The supervisor failed at %s", task)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min(TICK, self._interventions.tick(now) - now))
 
     def _attach(self, announce: Callable[[dict[str, Any]], None]) -> None:
         self._announce = announce
@@ -185,14 +239,17 @@ class Supervisor:
         else:
             self._announce(event)
 
-    def _notice(self, words: str) -> None:
-        """Tell the user, also one who is not there yet. Any thread."""
+    def _notice(self, words: str, *, launch: bool = False) -> None:
+        """Tell the user, also one who is not there yet; ``launch``: until the next restart. Any thread."""
+        notices = self._launch_notices if launch else self._notices
         with self._lock:
-            self._notices.append(words)
+            notices.append(words)
         self._queue.put(lambda: self._tell("notice", words=words))
 
     def _start(self) -> None:
         self._launches = 0
+        with self._lock:
+            self._launch_notices.clear()
         self._launch()
 
     def _start_again(self, why: str) -> None:
@@ -220,9 +277,11 @@ class Supervisor:
             self._mpi = cluster.start(
                 self._mpi,
                 self._generation,
-                lambda line: post(self._report, line),
+                lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
             )
+            if not self._mpi.modern:
+                self._notice(NO_ULFM, launch=True)
         except DtrainError as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
@@ -232,12 +291,16 @@ class Supervisor:
         """Whether it is listened to: between the order to restart and its beginning there are old ranks."""
         return cluster is self._cluster and cluster.incarnation == self._incarnation
 
-    def _report(self, line: bytes) -> None:
-        kind, data = line.split(b" ", 1)
-        if kind == b"ready":
-            self._rank_ready(msgspec.json.decode(data, type=Ready))
-        elif kind == b"died":
-            self._rank_died(msgspec.json.decode(data, type=Died))
+    def _report(self, report: Report) -> None:
+        match report:
+            case Ready():
+                self._rank_ready(report)
+            case Ended(run=run, outcome="error") if self._phase == "running":
+                self._interventions.failed(run)
+            case Paused():
+                self._rank_paused(report)
+            case Died():
+                self._rank_died(report)
 
     def _rank_ready(self, ready: Ready) -> None:
         if not self._ranks:
@@ -249,7 +312,7 @@ class Supervisor:
             complete = len(self._ranks) == self._request.size
             if complete and self._phase == "starting":
                 self._phase = "running"
-                self._lease_end = time.monotonic() + self._request.settings.lease
+                self._lease.begin_again()
         self._patience_end = time.monotonic() + self._request.settings.start_timeout
 
     def _rank_died(self, died: Died) -> None:
@@ -264,6 +327,16 @@ class Supervisor:
             return
         self._mark_dead(died.rank, died.words, died.run, died.events)
 
+    def _rank_paused(self, paused: Paused) -> None:
+        """It is never taken for dead: who stopped it may let it go on."""
+        with self._lock:
+            rank = self._ranks.get(paused.rank)
+            if rank is None or rank.state == "dead":
+                return
+            state: RankState = "stopped" if paused.stopped else "idle"
+            self._ranks[paused.rank] = msgspec.structs.replace(rank, state=state)
+        self._tell("paused", rank=paused.rank, state=state)
+
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event]) -> None:
         with self._lock:
             rank = self._ranks[number]
@@ -273,6 +346,7 @@ class Supervisor:
             self._generation += 1
             generation = self._generation
         self._keeper.rank_died(number, words)
+        self._interventions.rank_died(number, run)
         told = msgspec.to_builtins(events)
         self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
 
@@ -284,7 +358,7 @@ class Supervisor:
         elif self._phase == "running":
             with self._lock:
                 self._healable = False
-            self._tell("mpiexec ended", words=f"mpiexec ended ({code}): the ranks go on, but none can be replaced")
+            self._notice(describe_mpiexec_end(code), launch=True)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -299,7 +373,7 @@ class Supervisor:
             self._end("nobody asked why the start failed")
         with self._lock:
             # A start has a deadline of its own, and nobody renews before it is over.
-            over = self._phase != "starting" and now > self._lease_end
+            over = self._phase != "starting" and self._lease.left < 0
         if over:
             self._end("the lease is over")
 
@@ -322,17 +396,28 @@ class Supervisor:
 
     def _check_running(self) -> None:
         if (code := self._cluster.controller_code()) is not None:
-            self._end(f"ipyparallel's controller ended with {code}")
+            self._end(describe_controller_end(code))
             return
         now = time.monotonic()
         for rank in list(self._ranks.values()):
-            if rank.state == "dead" or is_running(rank.pid):
+            if rank.state == "dead":
+                continue
+            if is_running(rank.pid):
+                if not self._healable and is_stopped(rank.pid) != (rank.state == "stopped"):
+                    self._rank_paused(Paused(rank.rank, rank.state != "stopped"))
                 continue
             # Without mpiexec no watch can report; a watch that was killed took its rank along and reports nothing.
             if not self._healable:
-                self._mark_dead(rank.rank, f"rank {rank.rank} ended (mpiexec is gone, so nobody knows how)", None, [])
+                self._ended_unseen(rank.rank, "mpiexec is gone")
             elif now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
-                self._mark_dead(rank.rank, f"rank {rank.rank} ended, and its watch told nothing of how", None, [])
+                self._ended_unseen(rank.rank, "its watch is gone")
+
+    def _ended_unseen(self, rank: int, why: str) -> None:
+        began = last_run(self._request.spool)
+        if began is not None and rank in began.ranks:
+            # Nothing comes of it where the run is over.
+            self._interventions.failed(began.number)
+        self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
     def _explain_silence(self) -> str:
         seconds = self._request.settings.start_timeout
@@ -349,15 +434,19 @@ class Supervisor:
             if rank.state != "dead":
                 channel.ask_watch(rank.engine, op="lease")
 
-    def _signal(self, ranks: list[int], number: int) -> None:
-        channel = self._cluster.connect()
-        for index in ranks:
-            rank = self._ranks.get(index)
-            if rank is not None and rank.state != "dead":
-                channel.ask_watch(rank.engine, op="signal", signal=number)
+    def _bound(self) -> tuple[World, RanksChannel] | None:
+        """The world and the way to its ranks, while it runs."""
+        return (self._world(), self._cluster.connect()) if self._phase == "running" else None
 
-    def _restart(self) -> None:
-        self._tell("restarting")
+    def _was_released(self, run: int, waiting: dict[int, Waiting]) -> None:
+        with self._lock:
+            self._generation += 1
+            generation = self._generation
+        calls = {str(rank): one.call for rank, one in waiting.items()}
+        self._tell("released", run=run, waiting=calls, generation=generation)
+
+    def _restart(self, client: str, by: str) -> None:
+        self._tell("restarting", client=client, by=by)
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
         with self._lock:
@@ -390,4 +479,5 @@ class Supervisor:
             self.ended.set()
 
     def _tear_down(self) -> None:
+        self._interventions.forget()
         self._cluster.end([rank.pid for rank in self._ranks.values() if rank.state != "dead"])

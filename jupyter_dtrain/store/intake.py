@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..failures import StoreFailed
+from ..errors import StoreFailed
 from ..identity import still_runs
 from .schema import explain, open_for_writing, transaction
 from .source import Source, SpoolFolder

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from ..engine.spool import read_file
+from ..errors import BadRequest, StoreFailed
 from ..events import Error, Outcome, Output, Result, Series
-from ..failures import BadRequest, StoreFailed
 from ..identity import still_runs
 from ..metrics import RunMetrics
 from ..world import format_ranks

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BadRequest
 from ..events import Finished, Metrics
-from ..failures import BadRequest
 from ..metrics import Columns
 from .source import Source
 

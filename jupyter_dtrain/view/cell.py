@@ -15,7 +15,7 @@ from jupyter_dtrain.events import Batch, Body, ClearOutput, CommMessage, Display
 
 from . import errors
 from .labels import human, label
-from .lines import LineMerger, Merged
+from .lines import HOLD, LineMerger, Merged
 from .live import UNFINISHED, LiveLine
 from .notice import Notice, Tally
 from .outbox import Outbox
@@ -53,6 +53,7 @@ class CellView:
         size: int,
         *,
         pace: Pace = FRONT_END,
+        hold: float = HOLD,
         shown_bytes: int = SHOWN_BYTES,
         paint_errors: bool = False,
         widgets: CellWidgets | None = None,
@@ -65,7 +66,7 @@ class CellView:
         self._limit = shown_bytes
         self._paint_errors = paint_errors
         self._outbox = Outbox(painter, pace, sleep=sleep)
-        self._merger = LineMerger(ranks)
+        self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
         self._rich = RichOutputs(self._outbox, self._merger, size, name, widgets=widgets is not None)
         self._notice = Notice(self._outbox, size, name, live=painter.live)
@@ -121,6 +122,12 @@ class CellView:
             self._end_line(rank, stream, now)
         self._merger.idle(rank)
         self._show(now)
+
+    def note(self, words: str, now: float) -> None:
+        """Show it after all that was printed before it, however much that was."""
+        self._paint(self._merger.flush(), now)
+        self._outbox.text("stderr", f"{words}\n")
+        self._outbox.send(now)
 
     def tick(self, now: float) -> float | None:
         """Do what is due; returns when the next call is wanted, or ``None``."""

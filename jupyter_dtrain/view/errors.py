@@ -1,7 +1,7 @@
 """What went wrong in a run, in words: one message for each distinct cause, with the ranks that share it.
 
 The root comes before its echoes: exceptions that say something of their own first, then lost ranks, then ranks that
-were interrupted, then the errors that ranks get because another one went away, then ranks that are still busy.
+were interrupted, then ranks that waited for another one which had gone, then ranks that are still busy.
 Pure functions of a run that has ended; they do not fail on a run that is incomplete.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.world import count_ranks, format_ranks
@@ -55,11 +56,11 @@ class _Cause:
 
     @property
     def echo(self) -> bool:
-        return any(words in self.error.evalue for words in ECHOES)
+        return _is_echo(self.error)
 
     @property
     def interrupt(self) -> bool:
-        return self.error.ename == "KeyboardInterrupt"
+        return _is_interrupt(self.error)
 
     @property
     def message(self) -> str:
@@ -100,7 +101,8 @@ def summary(run: Run) -> str:
         ranks = sorted(rank for cause in causes.interrupts for rank in cause.ranks)
         parts.append(f"KeyboardInterrupt{_where(ranks, run)}")
     if run.busy:
-        parts.append(f"still busy: {count_ranks(run.busy)} (%distributed restart ends {_them(run.busy)})")
+        kill = f"%distributed kill {format_ranks(run.busy)}"
+        parts.append(f"still busy: {count_ranks(run.busy)} ({kill} ends {_them(run.busy)})")
     if not parts and run.outcome not in ("ok", "running"):
         parts.append("Ranks were lost" if run.outcome == "lost" else "The cell failed")
     return "; ".join(parts)
@@ -126,11 +128,13 @@ def blocks(run: Run) -> list[str]:
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
         text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
     if causes.echoes:
-        words = "; ".join(f"{cause.brief}{_where(cause.ranks, run)}" for cause in causes.echoes[:IN_FULL])
+        words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
+    if apart := _apart(run):
+        text.append([apart])
     if run.busy:
-        words = f"%distributed restart ends {_them(run.busy)}; variables on all ranks are lost by that."
+        words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}; the others keep their variables."
         text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}"])
     lines: list[str] = []
     for block in text:
@@ -155,8 +159,19 @@ def _causes(run: Run) -> _Causes:
     return _Causes(roots, interrupts, echoes)
 
 
+def _is_interrupt(error: Error) -> bool:
+    return error.ename in ("KeyboardInterrupt", "CellStopped")
+
+
+def _is_echo(error: Error) -> bool:
+    # A rank may lose its connection to one that was told to release before it is told itself.
+    return bool(error.released and error.waited) or any(words in error.evalue for words in ECHOES)
+
+
 def _key(error: Error) -> object:
     """Equal for errors that are the same one on different ranks."""
+    if error.waited and _is_echo(error):
+        return error.waited  # what it says then names a port, or one of many ways to say the same
     # Not by file: a module may lie elsewhere on another host.
     frames = tuple((frame.line, frame.function, frame.source) for frame in error.frames if frame.cell)
     return error.ename, error.evalue, frames, tuple(map(_key, error.members))
@@ -182,7 +197,7 @@ def _tell(error: Error, run: Run) -> list[str]:
         lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
     lines.append(f"{_RED}{error.ename}{_OFF}: {error.evalue}" if error.evalue else f"{_RED}{error.ename}{_OFF}")
     lines += error.notes
-    if error.cause:
+    if error.cause and not (_is_interrupt(error) and any(words in error.cause for words in ECHOES)):
         lines.append(f"{_DIM}Caused by {error.cause}{_OFF}")
     for number, member in enumerate(error.members, 1):
         lines.append(f"{_DIM}  ({number}){_OFF} {_RED}{member.ename}{_OFF}")
@@ -205,9 +220,11 @@ def _of_cell(frames: list[Frame], source: str) -> set[str]:
 
 def _frame(frame: Frame, source: str) -> list[str]:
     function = "" if frame.function in ("", "<module>") else f", in {_GREEN}{frame.function}{_OFF}"
-    lines = [f"  line {frame.line}{function}"]
     if not source:
+        # Of another cell, or of a module of the user's own.
+        lines = [f"  {Path(frame.file).name}, line {frame.line}{function}"]
         return [*lines, f"{_GREEN}{f'----> {frame.line}':>10}{_OFF} {frame.source}"] if frame.source else lines
+    lines = [f"  line {frame.line}{function}"]
     text = source.splitlines()
     first = max(1, frame.line - _CONTEXT)
     for number, line in enumerate(text[first - 1 : frame.line + _CONTEXT], first):
@@ -229,6 +246,30 @@ def _fold(frames: Sequence[Frame]) -> str:
 def _short(file: str) -> str:
     """``file`` from its package on."""
     return _LIBRARY.sub("", file)
+
+
+def _apart(run: Run) -> str:
+    """Where ranks have made different numbers of steps before they ended; empty where they have not."""
+    made = {rank: steps for rank, steps in run.steps.items() if rank not in run.lost}
+    for name in sorted({name for steps in made.values() for name in steps}):
+        counts: dict[int, list[int]] = {}
+        for rank, steps in made.items():
+            counts.setdefault(steps.get(name, 0), []).append(rank)
+        # One that only some ranks have is no sign of anything.
+        if len(counts) > 1 and 2 * len(counts.get(0, ())) <= len(made):
+            each = ", ".join(f"{count_ranks(ranks)} {count}" for count, ranks in sorted(counts.items(), reverse=True))
+            ahead = min(counts[max(counts)])
+            return (
+                f"Steps of {name} in this cell: {each}. What they hold may differ now: "
+                f"%distributed resync --from {ahead} {name} MODEL gives all what rank {ahead} has."
+            )
+    return ""
+
+
+def _echo(cause: _Cause, run: Run) -> str:
+    if not cause.error.waited:
+        return f"{cause.brief}{_where(cause.ranks, run)}"
+    return f"{count_ranks(cause.ranks)} waited in {cause.error.waited}, and {_was(cause.ranks)} released"
 
 
 def _brief(text: str) -> str:
@@ -255,6 +296,10 @@ def _interrupted(run: Run) -> str:
 
 def _lost(run: Run, rank: int) -> str:
     return run.lost[rank] or f"rank {rank} was lost"
+
+
+def _was(ranks: list[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"
 
 
 def _them(ranks: list[int]) -> str:

@@ -7,7 +7,7 @@ passes in.
 What it promises, however the ranks behave (slow, silent, dead, out of step):
 
 * the lines of one rank come out in the order in which they went in, none lost and none twice;
-* no line is held longer than :data:`HOLD` for the sake of another rank;
+* no line is held longer than ``hold`` for the sake of another rank;
 * a line is not held at all when no rank is left that could still join it.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HOLD: Final = 0.030
-"""Seconds for which a line waits, at most, for other ranks to print the same."""
+"""Seconds for which a line waits, at most, for other ranks to print the same, where nobody says otherwise."""
 
 LOOK: Final = 64
 """How many waiting lines of another rank are searched for a line's equal."""
@@ -58,12 +58,13 @@ class _Waiting:
 
 
 class LineMerger:
-    """Merges the lines of ``ranks``.
+    """Merges the lines of ``ranks``. A line waits ``hold`` seconds, at most, for other ranks to print the same.
 
     Call :meth:`push` for every line, then :meth:`ready`; call :meth:`ready` again when :meth:`deadline` has come.
     """
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(self, ranks: Iterable[int], hold: float = HOLD) -> None:
+        self._hold = hold
         self._queues: dict[int, deque[_Waiting]] = {rank: deque() for rank in ranks}
         self._silent = set(self._queues)  # ranks with nothing waiting that may still print
         self._idle: set[int] = set()
@@ -100,7 +101,7 @@ class LineMerger:
     def deadline(self) -> float | None:
         """When :meth:`ready` will give the next line if nothing is pushed until then; ``None`` if nothing waits."""
         oldest = min((queue[0].since for queue in self._queues.values() if queue), default=None)
-        return None if oldest is None else oldest + HOLD
+        return None if oldest is None else oldest + self._hold
 
     def flush(self) -> list[Merged]:
         """All lines that still wait, joined where they can be."""
@@ -126,7 +127,7 @@ class LineMerger:
         return shown
 
     def _must_wait(self, rank: int, head: _Waiting, now: float) -> bool:
-        if not self._silent or head.alone or now >= head.since + HOLD:
+        if not self._silent or head.alone or now >= head.since + self._hold:
             return False
         counts = self._shown.get(hash(head.key))
         if counts is None:

@@ -14,17 +14,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.metrics import Columns
 from jupyter_dtrain.world import count_ranks
 
 from . import drawing, saved, widget
-from .document import document, even_steps, little, status
+from .document import document, status
 from .gathered import Gathered
 from .pace import DISPLAY, FRONT_END, Pace
+from .points import PointQueue
 
 if TYPE_CHECKING:
     from jupyter_dtrain.events import Batch
@@ -91,7 +90,7 @@ class Panel:
         self._with_svg = with_svg
         self._gathered = Gathered(run, ranks, size)
         self._title = f"Run {run} on {count_ranks(sorted(ranks))}"
-        self._pending: dict[tuple[str, int], Columns] = {}
+        self._pending = PointQueue(_CHUNK)
         self._sequence = 0
         self._began: float | None = None
         self._reserved = False
@@ -120,7 +119,7 @@ class Panel:
             self._news = self._stale = True
             if self._actions is not None:
                 for name, columns in points:
-                    self._add(name, batch.rank, columns)
+                    self._pending.add(name, batch.rank, columns)
         self.tick(now)
 
     def idle(self, rank: int, now: float) -> None:
@@ -128,6 +127,9 @@ class Panel:
         self._gathered.gone(rank)
         self._news = self._stale = True
         self.tick(now)
+
+    def note(self, words: str, now: float) -> None:
+        """Text is the cell's."""
 
     def tick(self, now: float) -> float | None:
         """Send what is due; returns when the next call is wanted, or ``None``."""
@@ -232,39 +234,16 @@ class Panel:
 
     # What it says.
 
-    def _add(self, name: str, rank: int, points: Columns) -> None:
-        """Points that the front end gets with the next message."""
-        waiting = self._pending.setdefault((name, rank), Columns.empty())
-        waiting.steps.extend(points.steps)
-        waiting.times.extend(points.times)
-        waiting.values.extend(points.values)
-        if len(waiting.values) > _CHUNK:
-            self._pending[name, rank] = waiting.thinned(_CHUNK // 2)
-
     def _send(self, now: float) -> None:
         assert self._link is not None
         picture = self._gathered.picture("running", now - (self._began or now), with_metrics=False)
         header: dict[str, Any] = {"type": "news", "seq": self._sequence, "status": status(picture)}
         size = len(header["status"]["ranks"]) * 60
         buffers: list[bytes] = []
-        if self._pending:
-            points = sum(len(columns.values) for columns in self._pending.values())
-            share = min(1.0, _CHUNK / points)
-            values, steps = array("f"), array("d")
-            names: dict[str, int] = {}
-            series = []
-            for (name, rank), columns in self._pending.items():
-                few = columns.thinned(max(2, int(len(columns.values) * share)))
-                even = even_steps(few.steps)
-                index = names.setdefault(name, len(names))
-                series.append([index, rank, len(few.values), *(even or ())])
-                values.extend(array("f", few.values))
-                if even is None:
-                    steps.extend(array("d", few.steps))
-            header |= {"names": list(names), "series": series}
-            buffers = [little("f", values), little("d", steps)]
-            size += sum(map(len, buffers)) + 20 * len(series)
-            self._pending.clear()
+        if (packet := self._pending.take()) is not None:
+            header |= {"names": packet.names, "series": packet.series}
+            buffers = [packet.values, packet.steps]
+            size += packet.size
             self._sequence += 1
         self._link.send(header, buffers)
         self._news = False

@@ -22,6 +22,9 @@ class RunView(Protocol):
     def idle(self, rank: int, now: float) -> None:
         """``rank`` finished its part of the run, or died: it will say no more."""
 
+    def note(self, words: str, now: float) -> None:
+        """Something happens to the run that no rank says: a line or more of text."""
+
     def tick(self, now: float) -> float | None:
         """Do what is due, and return when the next call is wanted; ``None``: not before the next :meth:`feed`."""
 

@@ -69,22 +69,22 @@ def bundle(run: StoredRun) -> MimeBundle:
 
 def chart(run: StoredRun) -> MimeBundle | None:
     """The run as its cell showed it in the end: ranks and curves. None when it has logged nothing."""
-    metrics = run.metrics
-    if not metrics:
-        return None
+    return saved.bundle(picture(run)) if run.metrics else None
+
+
+def picture(run: StoredRun) -> Picture:
+    """All that is drawn of the run."""
     parts = run.parts
-    return saved.bundle(
-        Picture(
-            run.number,
-            run.size,
-            run.ranks,
-            run.outcome,
-            run.elapsed,
-            metrics,
-            states=dict(run.outcomes),
-            hosts={rank: part.host for rank, part in parts.items()},
-            words={rank: part.words for rank, part in parts.items() if part.words},
-        )
+    return Picture(
+        run.number,
+        run.size,
+        run.ranks,
+        run.outcome,
+        run.elapsed,
+        run.metrics,
+        states=dict(run.outcomes),
+        hosts={rank: part.host for rank, part in parts.items()},
+        words={rank: part.words for rank, part in parts.items() if part.words},
     )
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from jupyter_dtrain.stacks import describe_stacks
 
 from .cell import CellView
 from .comms import CellWidgets
-from .painter import KernelPainter, TextPainter
+from .painter import KernelPainter, TextPainter, painter_for_cell
 from .panel import Panel
+from .widget import Actions
 
 if TYPE_CHECKING:
     from jupyter_dtrain.events import Batch, MimeBundle
@@ -22,18 +25,26 @@ if TYPE_CHECKING:
     from .comms import CommRelay
     from .painter import Painter, StreamName
     from .protocol import RunView
-    from .widget import Actions
 
 T = TypeVar("T")
 
 _log = logging.getLogger("jupyter_dtrain")
 
 
-def view_of_cell(painter: Painter, run: Run, actions: Actions, relay: CommRelay, **options: Any) -> RunView:
-    """The view of ``run`` for the cell that ``painter`` paints to; ``options`` are those of :class:`CellView`.
+def view_of_cell(
+    run: Run,
+    interrupt: Callable[[], None],
+    stacks: Callable[[], Mapping[int, list[dict[str, Any]] | None]],
+    relay: CommRelay,
+    **options: Any,
+) -> RunView:
+    """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
-    ``relay``: of the session, for widgets that ranks make.
+    ``interrupt`` and ``stacks`` are what the panel's buttons call; ``relay`` is the session's, for widgets that ranks
+    make.
     """
+    painter = painter_for_cell()
+    actions = Actions(interrupt, lambda: describe_stacks(stacks()), run.text, lambda: run.done)
     notebook = isinstance(painter, KernelPainter)
     panel = Panel(
         painter,
@@ -65,6 +76,10 @@ class PanelAndCell:
     def idle(self, rank: int, now: float) -> None:
         """``rank`` says no more."""
         self._tell(lambda view: view.idle(rank, now))
+
+    def note(self, words: str, now: float) -> None:
+        """Something happens to the run."""
+        self._tell(lambda view: view.note(words, now))
 
     def tick(self, now: float) -> float | None:
         """Do what is due; when the next call is wanted."""

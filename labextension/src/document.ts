@@ -10,7 +10,7 @@ export const MIME = "application/vnd.jupyter-dtrain.run+json";
 const VERSION = 1;
 
 export type Outcome = "running" | "ok" | "error" | "interrupted" | "lost";
-export type RankState = "idle" | "waiting" | Outcome;
+export type RankState = "idle" | "waiting" | "starting" | "stopped" | "unreachable" | "dead" | Outcome;
 
 /** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total, seconds per step. */
 export type RankRow = [

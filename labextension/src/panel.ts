@@ -73,6 +73,8 @@ export class RunPanel {
   constructor(
     private root: HTMLElement,
     private model: RunModel,
+    /** Without the summary, the buttons and the ranks: for where these are shown otherwise. */
+    chartsOnly = false,
   ) {
     root.classList.add("dtrain-run");
     this.strip = new RankStrip((rank) => {
@@ -90,16 +92,12 @@ export class RunPanel {
       this.zoom(null);
     });
     this.tools.append(this.toggles, this.slider(), this.reset);
-    root.replaceChildren(
+    const head = [
       h("div", { class: "dtrain-header" }, this.badge, this.summary, this.stacksButton, this.interruptButton),
       this.notice,
       this.strip.node,
-      this.bars.node,
-      this.tools,
-      this.main,
-      this.more,
-      this.drawer,
-    );
+    ];
+    root.replaceChildren(...(chartsOnly ? [] : head), this.bars.node, this.tools, this.main, this.more, this.drawer);
     this.theme = themeOf(root);
     this.more.addEventListener("toggle", () => {
       this.schedule();

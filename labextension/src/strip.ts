@@ -8,11 +8,11 @@
 import type { RankState } from "./document";
 import { h, icon, setAttribute, setText } from "./dom";
 import { slowest } from "./judge";
-import type { Rank, RunModel } from "./model";
+import type { Rank } from "./model";
 import { heat } from "./theme";
 import { bytes, count, duration } from "./words";
 
-const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
+export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
   idle: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8", false, "idle"],
   running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
@@ -20,6 +20,10 @@ const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> 
   error: ["M2.2 2.2L9.8 9.8M9.8 2.2L2.2 9.8", false, "error"],
   interrupted: ["M2.2 2.2H9.8V9.8H2.2Z", true, "interrupted"],
   lost: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "lost"],
+  starting: ["M6 1.5a4.5 4.5 0 1 0 4.5 4.5", false, "starting"],
+  stopped: ["M3 2H5V10H3ZM7 2H9V10H7Z", true, "stopped"],
+  unreachable: ["M2 6a4 4 0 0 1 8 0M6 8V8.5", false, "no answer"],
+  dead: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "dead"],
 };
 
 /** Up to this many ranks each gets a tile with numbers; up to the second, a small tile. */
@@ -32,6 +36,12 @@ const MEASURES: Record<Measure, [words: string, value: (rank: Rank) => number | 
   memory: ["memory", (rank) => memoryOf(rank)?.used ?? null],
   utilisation: ["utilisation", (rank) => useOf(rank)],
 };
+
+/** What a strip shows: ranks, each on one of the nodes. */
+export interface Shown {
+  ranks: readonly Rank[];
+  nodes: readonly string[];
+}
 
 interface Tile {
   button: HTMLButtonElement;
@@ -56,7 +66,7 @@ export class RankStrip {
   }
 
   /** Show the ranks as they are; `chosen` is the one whose output is open, `apart` those that differ from the rest. */
-  update(model: RunModel, chosen: number | null, apart: ReadonlyMap<number, string>): void {
+  update(model: Shown, chosen: number | null, apart: ReadonlyMap<number, string>): void {
     const size = model.ranks.length;
     const kind = size <= FEW ? "few" : size <= SOME ? "some" : "many";
     const layout = `${kind}:${model.nodes.join("|")}:${model.ranks.map((rank) => `${rank.rank}@${rank.node}`).join()}`;
@@ -115,7 +125,7 @@ export class RankStrip {
     });
   }
 
-  private build(model: RunModel, kind: string, layout: string): void {
+  private build(model: Shown, kind: string, layout: string): void {
     this.layout = layout;
     this.tiles.clear();
     this.node.className = `dtrain-strip dtrain-strip-${kind}`;
@@ -189,11 +199,11 @@ export class RankStrip {
   }
 }
 
-function memoryOf(rank: Rank): { used: number; total: number | null } | null {
+export function memoryOf(rank: Rank): { used: number; total: number | null } | null {
   if (rank.gpu !== null) return { used: rank.gpu.used, total: rank.gpu.total };
   return rank.memory === null ? null : { used: rank.memory, total: null };
 }
 
-function useOf(rank: Rank): number | null {
+export function useOf(rank: Rank): number | null {
   return rank.gpu !== null ? rank.gpu.utilisation : rank.cpu;
 }

@@ -1,14 +1,10 @@
 /**
  * The live widget: an anywidget module. What the kernel sends arrives whether or not the widget is on the page, so a
  * model is kept from the start and views only draw it.
- *
- * Messages with points are numbered. One that was missed (they may come before this module is loaded) is made up for
- * by the next document, which says how far it reaches.
  */
 
-import { evenSteps, readDocument, readDoubles, readFloats, type Status } from "./document";
-import { RunModel } from "./model";
 import { RunPanel, type Answer, type Question, type Questions } from "./panel";
+import { Receiver, type News } from "./receiver";
 
 /** What anywidget gives. */
 interface WidgetModel {
@@ -16,15 +12,6 @@ interface WidgetModel {
   on(name: string, listener: (...parts: never[]) => void): void;
   off(name: string, listener: (...parts: never[]) => void): void;
   send(content: unknown): void;
-}
-
-interface News {
-  type: "news";
-  seq: number;
-  status: Status;
-  names?: string[];
-  /** Which name, rank, how many points and, where the steps are even, the first and their distance. */
-  series?: [number, number, number, number?, number?][];
 }
 
 interface Said {
@@ -45,78 +32,6 @@ const ADVICE: Record<Question, string> = {
     "The kernel does not listen while its cell runs. Press ■ in the notebook's toolbar, then: %distributed stacks",
   output: "The kernel does not listen while its cell runs; the output can be seen when the cell has ended.",
 };
-
-/** Messages with points that came too early are held, this many. */
-const HELD = 64;
-
-/** Takes what the kernel sends into a model. */
-export class Receiver {
-  readonly model = new RunModel();
-  private next = 0;
-  private loaded = false;
-  private gap = false;
-  private held: { news: News; buffers: DataView[] }[] = [];
-
-  /** A document: taken where something is missing. */
-  take(view: DataView | null | undefined): void {
-    if (view == null || view.byteLength === 0) return;
-    const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-    const document = readDocument(JSON.parse(new TextDecoder().decode(bytes)));
-    const reach = document.seq ?? 0;
-    if (this.loaded && !this.gap) {
-      if (document.outcome !== "running") this.model.update(document);
-      return;
-    }
-    if (this.loaded && reach < this.next) return;
-    this.loaded = true;
-    this.gap = false;
-    this.next = reach;
-    this.model.load(document);
-    const held = this.held;
-    this.held = [];
-    for (const { news, buffers } of held) if (news.seq >= this.next) this.hear(news, buffers);
-  }
-
-  /** Let go of all points; the next document brings back what there is to see. */
-  drop(): void {
-    this.model.metrics.clear();
-    this.loaded = false;
-    this.gap = false;
-    this.held = [];
-  }
-
-  hear(news: News, buffers: DataView[]): void {
-    if (news.series === undefined) {
-      if (this.loaded) this.model.update(news.status);
-      return;
-    }
-    if (!this.loaded || this.gap || news.seq !== this.next) {
-      if (this.loaded && news.seq < this.next) return;
-      this.gap = true;
-      this.held.push({ news, buffers });
-      if (this.held.length > HELD) this.held.shift();
-      if (this.loaded) this.model.update(news.status);
-      return;
-    }
-    this.next += 1;
-    const values = readFloats(buffers[0]!);
-    const steps = readDoubles(buffers[1]!);
-    let value = 0;
-    let step = 0;
-    for (const [name, rank, count, first, distance] of news.series) {
-      let own: Float64Array;
-      if (first !== undefined && distance !== undefined) {
-        own = evenSteps(first, distance, count);
-      } else {
-        own = steps.subarray(step, step + count);
-        step += count;
-      }
-      this.model.append(news.names![name]!, rank, own, values.subarray(value, value + count));
-      value += count;
-    }
-    this.model.update(news.status);
-  }
-}
 
 /** Asks the kernel; a question that is not heard within a second fails with what to do instead. */
 class Asker implements Questions {
@@ -167,7 +82,7 @@ export default function widget(): unknown {
       const onDocument = (): void => {
         receiver.take(model.get("document") as DataView | null);
       };
-      const onMessage = (message: News | Said, buffers: DataView[]): void => {
+      const onMessage = (message: (News & { type: "news" }) | Said, buffers: DataView[]): void => {
         if (message.type === "news") receiver.hear(message, buffers);
         else asker?.said(message);
       };

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { readDocument, type Status } from "../src/document";
-import { Receiver } from "../src/widget";
+import { Receiver } from "../src/receiver";
 
 const status: Status = {
   version: 1,
@@ -21,7 +21,7 @@ function documentOf(count: number, seq: number, outcome: Status["outcome"] = "ru
 }
 
 function news(receiver: Receiver, seq: number, first: number, count: number): void {
-  receiver.hear({ type: "news", seq, status, names: ["loss"], series: [[0, 0, count, first, 1]] }, [
+  receiver.hear({ seq, status, names: ["loss"], series: [[0, 0, count, first, 1]] }, [
     new DataView(new Float32Array(count).fill(1).buffer),
     new DataView(new ArrayBuffer(0)),
   ]);
@@ -90,7 +90,6 @@ describe("what a widget receives", () => {
     receiver.take(documentOf(0, 0));
     receiver.hear(
       {
-        type: "news",
         seq: 0,
         status,
         names: ["loss"],

@@ -109,6 +109,11 @@ class Lab:
             page.evaluate(READY)
         return page
 
+    def leave(self, page: Page) -> None:
+        """Close a notebook, and end its kernel with its world: the next test has the machine for itself."""
+        page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        page.close()
+
     def close(self) -> None:
         """End the server and its kernels."""
         self.process.terminate()

@@ -81,7 +81,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     page.wait_for_function("getComputedStyle(document.querySelector('.dtrain-run')).color.match(/\\d+/g)[0] > 128")
     theme(page, "JupyterLab Light")
     save(page)
-    page.close()
+    lab.leave(page)
 
     outputs = outputs_of(path)
     kept = outputs[0]["data"]
@@ -125,7 +125,7 @@ def test_the_buttons_work_in_mid_cell(lab, browser):
     expect(page.locator("[data-mime-type='application/vnd.jupyter.stderr']")).to_contain_text("KeyboardInterrupt")
     save(page)
     assert "Run 1 on ranks 0-1: interrupted" in "".join(outputs_of(path)[0]["data"]["text/plain"])
-    page.close()
+    lab.leave(page)
 
 
 def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser):
@@ -149,12 +149,12 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     save(page)
     (kept,) = [output["data"] for output in outputs_of(path, -1) if OURS in output.get("data", {})]
     assert "loss" in "".join(kept["text/plain"])
-    page.close()
+    lab.leave(page)
 
 
 def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, browser):
     """While the cell still runs, from its first point on; and the end of the run reaches the notebook."""
-    path = lab.write("reloaded.ipynb", START, train(400))
+    path = lab.write("reloaded.ipynb", START, train(1000))
     page = lab.open(browser, path.name)
     run_all(page)
     wait_for_step(page, 30)
@@ -165,12 +165,12 @@ def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, brow
     label = page.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
     expect(page.locator(".dtrain-badge")).to_have_text("running")
     assert "loss over steps 0 to" in label
-    assert wait_for_step(page, 200) < 399
-    wait_for_step(page, 399)
+    assert wait_for_step(page, 200) < 999
+    wait_for_step(page, 999)
     expect(page.locator(".dtrain-badge")).to_have_text("finished")
     save(page)
     assert set(outputs_of(path)[0]["data"]) == {OURS, "image/svg+xml", "text/plain"}
-    page.close()
+    lab.leave(page)
 
 
 def test_cells_without_metrics_show_no_panel(lab, browser):
@@ -189,7 +189,7 @@ def test_cells_without_metrics_show_no_panel(lab, browser):
     for cell in (1, 2):
         displays = [output["data"] for output in outputs_of(path, cell) if output["output_type"] == "display_data"]
         assert all(set(data) == {"text/plain"} and "".join(data["text/plain"]) == "" for data in displays)
-    page.close()
+    lab.leave(page)
 
 
 def test_notebook_7_shows_the_same(browser, tmp_path_factory):
@@ -204,6 +204,6 @@ def test_notebook_7_shows_the_same(browser, tmp_path_factory):
         page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
         wait_idle(page)
         expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
-        page.close()
+        server.leave(page)
     finally:
         server.close()

@@ -28,18 +28,18 @@ def samples(monkeypatch):
 def test_a_sample_has_processor_memory_and_step(samples):
     """In per cent of a core and bytes; without a GPU it says so."""
     sampler, said = samples
-    sampler.begin()
+    sampler.begin(lambda: 4.04)
     sample = said.get(timeout=10)
 
     assert sample.rss == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
     assert sample.cpu >= 0
-    assert (sample.step, sample.gpu) == (7, None)
+    assert (sample.step, sample.gpu, sample.still) == (7, None, 4.0)
 
 
 def test_a_busy_process_shows(samples):
     """A loop takes most of a core, a sleep nothing: the two samples are apart, however slow the machine."""
     sampler, said = samples
-    sampler.begin()
+    sampler.begin(lambda: 4.04)
     quiet = min(said.get(timeout=10).cpu for _ in range(5))
     stop = threading.Event()
 
@@ -59,7 +59,7 @@ def test_a_busy_process_shows(samples):
 def test_samples_are_taken_only_during_a_run(samples):
     """End, and begin again."""
     sampler, said = samples
-    sampler.begin()
+    sampler.begin(lambda: 4.04)
     said.get(timeout=10)
     sampler.end()
     deadline = time.monotonic() + 10
@@ -69,7 +69,7 @@ def test_samples_are_taken_only_during_a_run(samples):
         except queue.Empty:
             break
     ended = said.empty()
-    sampler.begin()
+    sampler.begin(lambda: 4.04)
 
     assert ended
     assert said.get(timeout=10).step == 7

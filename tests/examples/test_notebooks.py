@@ -10,9 +10,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+
+from tests.kernels import ThisPython
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
@@ -25,14 +26,6 @@ LOSSES = ROOT / "examples" / "02_losses.ipynb"
 NOTEBOOKS = [NOTEBOOK, LOSSES]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
-
-
-class ThisPython(KernelSpecManager):
-    """Knows one kernel, under every name: the interpreter that runs the tests."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
 def accuracy_in(text):

@@ -44,7 +44,7 @@ def torch_world(world):
 
 def store_of(session):
     """The process of a world's rendezvous store, if it runs."""
-    steward = psutil.Process(session._listing.steward)
+    steward = psutil.Process(session._link.listing.steward)
     return next((child for child in steward.children() if any("torch_store" in word for word in child.cmdline())), None)
 
 
@@ -279,19 +279,6 @@ def test_the_frames_of_a_failed_set_up_are_torchs_and_the_users(torch_world):
     assert "init_process_group" in text
 
 
-def test_fresh_ranks_of_a_restart_meet_again(launch):
-    """Once more, as if for the first time."""
-    session = launch(n=2)
-    cell(session, IMPORTS + "dist.init_process_group()")
-    before = cell(session, SUM)
-    session.restart()
-    cell(session, IMPORTS + "dist.init_process_group()")
-    after = cell(session, SUM)
-    session.stop()
-
-    assert before == after == {0: 3.0, 1: 3.0}
-
-
 def test_the_store_listens_on_the_loopback_only_and_ends_with_its_world(launch):
     """It is a child of the steward's: no rank's death takes it along."""
     session = launch(n=2, torch_backend="gloo")
@@ -308,6 +295,7 @@ def test_the_store_listens_on_the_loopback_only_and_ends_with_its_world(launch):
     assert not store.is_running()
 
 
+@pytest.mark.slow
 def test_a_store_that_died_is_replaced_for_the_next_process_group(launch):
     """The one that is up needs it no longer."""
     session = launch(n=2)
@@ -321,6 +309,7 @@ def test_a_store_that_died_is_replaced_for_the_next_process_group(launch):
     assert in_group == again == {0: 3.0, 1: 3.0}
 
 
+@pytest.mark.slow
 def test_a_world_of_one_rank_can_train_too(launch):
     """A process group of one."""
     session = launch(n=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,21 +16,14 @@ from typing import Any
 
 import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
+
+from tests.kernels import ThisPython
 
 PATIENCE = 30.0
 """Seconds after which a test gives up on what must come."""
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class ThisPython(KernelSpecManager):
-    """Knows one kernel, under every name: the interpreter that runs the tests."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
 def plain(text: str) -> str:
@@ -204,7 +196,9 @@ class Notebook:
         self.manager.interrupt_kernel()
 
     def close(self) -> None:
-        """Shut the kernel down for good, as closing a notebook does."""
+        """Shut the kernel down for good, as closing a notebook does; once."""
+        if self._closing:
+            return
         self._closing = True
         self._thread.join(5)
         self.client.stop_channels()

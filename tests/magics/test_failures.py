@@ -182,7 +182,7 @@ def test_a_dead_rank_is_named_in_words_and_the_ways_on_are_told(ranks):
     assert "-r 0,2" in refused.traceback
     assert "dead" in status
     assert "rank 1 was killed (SIGKILL)" in status
-    assert "rank 1: no answer" in stacks
+    assert "Rank 1: no answer" in stacks
     assert living.display_texts == ["[0] 0", "[2] 2"]
     assert ranks.ok("%%distributed\n1").display_texts == ["[0-2] 1"]
 

@@ -7,6 +7,8 @@ import struct
 
 import pytest
 
+from jupyter_dtrain import Settings
+
 RANK = "import os\nrank = int(os.environ['RANK'])\n"
 
 
@@ -75,8 +77,11 @@ def test_lines_come_while_the_cell_runs(ranks):
     assert cell.lines == ["[0-2] begun", "[0-2] ended"]
 
 
-def test_the_first_line_does_not_wait_for_the_end_of_its_cell(ranks):
-    """Thirty cells that print and then take a while; how long each line took is printed."""
+def test_the_first_line_does_not_wait_for_the_end_of_its_cell(open_notebook):
+    """Thirty cells that print and then take a while; how long each line took, with the default hold, is printed."""
+    ranks = open_notebook(JUPYTER_DTRAIN_HOLD=str(Settings().hold))
+    ranks.ok("%load_ext jupyter_dtrain")
+    ranks.ok("%distributed start -n 3")
     delays, before_end = [], 0
     for _ in range(30):
         cell = ranks.ok(
@@ -274,8 +279,15 @@ def test_odd_characters_survive(ranks):
     assert len(cell.lines) == 3
 
 
+def test_a_line_waits_for_other_ranks_as_long_as_the_setting_says(ranks):
+    """All tests set it to far more than this, and the default is far less."""
+    cell = ranks.ok(f"%%distributed\n{RANK}import time; time.sleep(rank * 0.2); print('late'); time.sleep(0.5)")
+
+    assert cell.lines == ["[0-2] late"]
+
+
 def test_fifty_cells_in_a_row_come_out_in_order(ranks):
     """Each below its own cell."""
     cells = [ranks.ok(f"%%distributed\nprint('cell {number}')") for number in range(50)]
 
-    assert [cell.out for cell in cells] == [f"[0-2] cell {number}\n" for number in range(50)]
+    assert [cell.lines for cell in cells] == [[f"[0-2] cell {number}"] for number in range(50)]

@@ -144,7 +144,7 @@ def test_a_cell_that_cannot_run_starts_no_world(empty, cell, words):
 
 
 def test_worlds_of_other_notebooks_are_told_of(empty, launch):
-    """Status names what runs elsewhere, and the list says which is here."""
+    """Status names what runs elsewhere, and the list says who drives it."""
     elsewhere = launch(n=1, name="elsewhere")
     status = empty.ok("%distributed").out
     rows = empty.ok("%distributed list").display_texts[0].splitlines()
@@ -152,5 +152,6 @@ def test_worlds_of_other_notebooks_are_told_of(empty, launch):
 
     assert "1 world of yours run" in status
     assert [row.split()[0] for row in rows[2:]] == ["elsewhere"]
-    assert not rows[2].endswith("yes")
+    assert "this notebook" not in rows[2]
+    assert f"process {os.getpid()}" in rows[2]
     assert os.getcwd() in rows[2]  # noqa: PTH109 — what the row must name

@@ -188,6 +188,7 @@ def test_leaving_the_terminal_leaves_no_process(home, tmp_path, end):
     assert alive == []
 
 
+@pytest.mark.slow
 def test_a_terminal_whose_window_is_closed_leaves_its_world_to_the_lease(home, tmp_path):
     """It is killed before it can say anything, as in a crash."""
     terminal = Terminal(tmp_path, JUPYTER_DTRAIN_LEASE="2")

@@ -76,15 +76,16 @@ def test_status_and_stacks_tell_what_runs(ranks):
     ranks.ok("%%distributed\n1")
     ranks.ok("import os; os.unlink('go')")
 
-    assert idle == "ranks 0-2: idle\n"
+    assert idle == "Ranks 0-2: idle\n"
     assert status.splitlines()[0].count("running") == 1
     assert [row.split()[-1] for row in status.splitlines()[2:]] == ["running"] * 3
-    assert re.findall(r"^(ranks? [0-9-]+): running$", stacks, re.MULTILINE) == ["rank 0", "ranks 1-2"]
-    assert "line 7: wait()" in stacks
+    assert re.findall(r"^(Ranks? [0-9-]+): running$", stacks, re.MULTILINE) == ["Rank 0", "Ranks 1-2"]
+    number = running.reply["execution_count"]
+    assert f"cell [{number}], line 7: wait()" in stacks
     assert "line 9: wait()" in stacks
     assert "line 4 in wait: while not" in stacks
     assert "engine/" not in stacks
-    assert one.startswith("rank 2: running")
+    assert one.startswith("Rank 2: running")
 
 
 def test_the_interrupt_verb_ends_a_cell_that_nobody_waits_for(ranks):

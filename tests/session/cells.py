@@ -14,6 +14,40 @@ from jupyter_dtrain import DistributedError, Run, Session
 PATIENCE = 20.0
 """Seconds that a condition may take to come true on a busy machine."""
 
+SET_UP_DDP = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group()
+rank = dist.get_rank()
+torch.manual_seed(0)
+data = torch.randn(16, 8)[rank::3]
+"""
+"""For three ranks: a process group, and data of each rank's own."""
+
+
+class Notes:
+    """A view that keeps what is noted."""
+
+    def __init__(self):
+        self.words = []
+
+    def feed(self, batch, now):
+        """Not looked at."""
+
+    def idle(self, rank, now):
+        """Not looked at."""
+
+    def note(self, words, now):  # noqa: ARG002 — the protocol's shape
+        """Keep it."""
+        self.words.append(words)
+
+    def tick(self, now):
+        """Nothing is due."""
+
+    def close(self, run, now):
+        """Nothing is held."""
+
 
 def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Wait until ``condition()`` is true and give its value; fail after ``patience`` seconds."""

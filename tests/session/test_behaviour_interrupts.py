@@ -26,8 +26,8 @@ while time.monotonic() < end:
 
 @pytest.fixture(scope="module")
 def hasty(launch):
-    """Three ranks, and a second of patience after an interrupt."""
-    session = launch(n=3, settings=Settings(interrupt_timeout=1))
+    """Three ranks, and a second of patience after an interrupt: too little for all but its first step."""
+    session = launch(n=3, settings=Settings(interrupt_timeout=1, interrupt_release=60, interrupt_raise=60))
     yield session
     if not session.closed:
         session.stop()
@@ -168,9 +168,10 @@ def test_an_interrupt_that_races_the_end_of_a_cell_does_no_harm(world):
     assert before == pids(world)
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_of_a_print_tears_nothing(world):
     """Ten interrupts into a loop that spools each line: no line missing, no number missing, all can be read again."""
-    world_now, channel = world._bound()
+    world_now, channel = world._link.bound()
     for _ in range(10):
         cell = begin(world, "n = 0\nwhile True:\n    print(n, 'x' * 2000, flush=True)\n    n += 1")
         world.interrupt()
@@ -193,6 +194,7 @@ def test_an_interrupt_in_the_middle_of_a_print_tears_nothing(world):
             assert "".join(getattr(e.body, "text", "") for e in events) == cell.text(rank)
 
 
+@pytest.mark.slow
 def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
     """The run ends by its deadline; the rank refuses cells until it has ended by itself."""
     code = f"import os\nif os.environ['RANK'] == '1':{STUBBORN.format(seconds=4).replace(chr(10), chr(10) + '    ')}"
@@ -203,7 +205,7 @@ def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
     assert ("interrupted", [1]) == (cell.outcome, cell.busy)
     assert {0: "interrupted", 2: "interrupted"} == cell.outcomes
     assert hasty.world.ranks[1].state == "running"
-    with pytest.raises(RanksBusy, match=f"Rank 1 still works on run {cell.number}, which was interrupted"):
+    with pytest.raises(RanksBusy, match=f"Rank 1 still works on run {cell.number}, .* %distributed kill 1"):
         run(hasty, "1")
     with pytest.raises(RanksBusy, match="rank 1 still works"):
         hasty.push({"a": 1})
@@ -214,7 +216,7 @@ def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
 
 def test_waiting_ends_with_the_ranks_that_are_busy(hasty):
     """The exception names them and the cure."""
-    with pytest.raises(DistributedInterrupt, match=r"still busy: rank 2 \(%distributed restart ends it\)") as caught:
+    with pytest.raises(DistributedInterrupt, match=r"still busy: rank 2 \(%distributed kill 2 ends it\)") as caught:
         run(hasty, STUBBORN.format(seconds=3), ranks=2, timeout=0.2)
 
     assert [2] == caught.value.busy
@@ -233,28 +235,6 @@ def test_ranks_in_a_barrier_are_named_and_free_once_it_is_met(hasty):
 
     assert [0, 1] == busy
     assert same(4) == values(run(hasty, "4"))
-
-
-def test_a_second_press_ends_the_waiting_at_once(world):
-    """Without the rest of the deadline; the rank is left behind."""
-
-    def press() -> None:
-        until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
-        os.kill(os.getpid(), signal.SIGINT)
-        until(lambda: world.last_run.interrupted)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    code = "print('begun', flush=True)" + STUBBORN.format(seconds=3)
-    presser = threading.Thread(target=press)
-    presser.start()
-    with pytest.raises(DistributedInterrupt) as caught:
-        run(world, code, ranks=0)
-    presser.join()
-
-    assert [0] == caught.value.busy
-    assert caught.value.run.elapsed < world.settings.interrupt_timeout
-    until(lambda: world.world.ranks[0].state == "idle")
-    assert same(5) == values(run(world, "5"))
 
 
 def test_the_stacks_of_a_busy_world_show_the_line_of_the_cell(world):

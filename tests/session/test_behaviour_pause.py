@@ -32,14 +32,3 @@ def test_a_rank_that_was_stopped_comes_back(world, seconds):
     assert before == pids(world)
     assert same([1, 2]) == world["kept"]
     assert same(2) == values(run(world, "1 + 1"))
-
-
-def test_an_interrupt_of_a_stopped_rank_is_waiting_when_it_comes_back(world):
-    """It ends the cell then; until the deadline the run waits for it."""
-    cell = world.run(PAUSE.format(seconds=2) + "\nimport time; time.sleep(1000)", 2, wait=False, view=None)
-    until(lambda: cell._parts[2].started)
-    world.interrupt()
-
-    assert cell.wait(30)
-    assert ("interrupted", []) == (cell.outcome, cell.busy)
-    assert same(3) == values(run(world, "3"))

@@ -36,6 +36,7 @@ def test_a_world_of_any_size_works(launch, n):
     assert [] == living(processes.values())
 
 
+@pytest.mark.slow
 def test_a_hundred_cells_leave_nothing_behind_in_this_process(world):
     """Neither descriptors nor threads grow with the number of cells."""
     me = psutil.Process()
@@ -45,7 +46,7 @@ def test_a_hundred_cells_leave_nothing_behind_in_this_process(world):
     descriptors, threads = me.num_fds(), me.num_threads()
     for k in range(100):
         run(world, f"print({k}); {k}")
-    _, channel = world._bound()
+    _, channel = world._link.bound()
 
     until(lambda: me.num_fds() <= descriptors)
     until(lambda: me.num_threads() <= threads)
@@ -67,6 +68,7 @@ def test_ten_worlds_in_a_row_leave_nothing(launch):
     assert seen[-1] <= seen[1]
 
 
+@pytest.mark.slow
 def test_two_worlds_live_side_by_side(launch, world):
     """Each has its own names, variables and numbers; the newest is the current one."""
     from jupyter_dtrain import current

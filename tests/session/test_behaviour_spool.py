@@ -16,7 +16,7 @@ from tests.session.cells import begin, run, same, texts, until, values
 @pytest.fixture
 def on_the_way(world):
     """Set what becomes of announcements: ``on_the_way(handle)``, where handle(batch, deliver) delivers or does not."""
-    _, channel = world._bound()
+    _, channel = world._link.bound()
     deliver = channel._on_events
 
     def route(handle) -> None:
@@ -101,7 +101,7 @@ def test_announcements_that_come_twice_or_late_do_no_harm(world, on_the_way):
 def test_a_rank_reads_out_its_events_from_any_number(world):
     """read(run, from_seq), also of a run that has ended; nothing for one that is not known."""
     cell = run(world, CHATTY)
-    world_now, channel = world._bound()
+    world_now, channel = world._link.bound()
     engine = world_now.ranks[0].engine
 
     def read(number, seq):
@@ -118,7 +118,7 @@ def test_a_rank_reads_out_its_events_from_any_number(world):
 
 def test_a_rank_says_where_it_stands_while_it_works(world):
     """state: the run, its next number, whether it has finished."""
-    world_now, channel = world._bound()
+    world_now, channel = world._link.bound()
     cell = begin(world, "import time; time.sleep(1000)", ranks=0)
     answer = channel.ask(world_now.ranks[0].engine, op="state").result(10)
     world.interrupt()
@@ -131,7 +131,7 @@ def test_a_rank_says_where_it_stands_while_it_works(world):
 
 def test_a_request_that_no_rank_knows_is_answered(world):
     """With an error, at once."""
-    world_now, channel = world._bound()
+    world_now, channel = world._link.bound()
     answer = channel.ask(world_now.ranks[0].engine, op="dance").result(10)
 
     assert ("error", True) == (answer["status"], "dance" in answer["words"])
@@ -190,6 +190,7 @@ def test_a_disk_that_is_full_does_not_stop_the_cell(world):
     assert run(world, "print('again')", ranks=0).text(0) == "again\n"
 
 
+@pytest.mark.slow
 def test_of_a_full_disk_and_a_flood_the_last_megabytes_are_kept(world):
     """Past what is announced and what memory keeps, beginning and end are there."""
     cell = run(world, FULL.format(lines=200_000).replace("'line', k", "'x' * 90, k"), ranks=0)

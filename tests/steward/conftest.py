@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from jupyter_client.manager import KernelManager
+
+from tests.kernels import Notebook
 
 
 @pytest.fixture
@@ -21,50 +17,6 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     word = f"mark-{secrets.token_hex(8)}"
     monkeypatch.setenv("DTRAIN_TEST_MARK", word)
     return word
-
-
-class ThisPython(KernelSpecManager):
-    """Knows one kernel, under every name: the interpreter that runs the tests."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
-
-
-class Notebook:
-    """A kernel in which cells run, and which can end in every way."""
-
-    def __init__(self, env: dict[str, str]) -> None:
-        self.manager = KernelManager(kernel_spec_manager=ThisPython())
-        self.manager.start_kernel(env=os.environ | env)
-        self.client: BlockingKernelClient = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def run(self, code: str) -> str:
-        """Run a cell that must end well; what it printed."""
-        texts: list[str] = []
-
-        def keep(message: dict) -> None:
-            if message["msg_type"] == "stream":
-                texts.append(message["content"]["text"])
-
-        reply = self.client.execute_interactive(code, timeout=60, output_hook=keep)
-
-        assert reply["content"]["status"] == "ok", reply["content"]
-        return "".join(texts)
-
-    def kill(self) -> None:
-        """SIGKILL to the kernel."""
-        os.kill(self.manager.provisioner.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Whatever is left of it."""
-        self.client.stop_channels()
-        if self.manager.has_kernel:
-            self.manager.shutdown_kernel(now=True)
-        self.manager.cleanup_resources()
-        self.manager.context.destroy(linger=0)
 
 
 @pytest.fixture

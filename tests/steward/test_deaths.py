@@ -40,6 +40,66 @@ def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
         session.restart()
 
 
+def test_the_first_request_to_a_killed_steward_says_that_it_has_ended(launch) -> None:
+    """Whoever asks before the loss was noticed is told the same as whoever asks later, and at once."""
+    session = launch(n=1, settings=Settings(request_timeout=60))
+    steward_of(session).kill()
+    with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
+        session.restart()
+
+    assert session.closed
+
+
+def test_ranks_that_were_told_to_end_are_not_the_news(launch) -> None:
+    """What ends them may be told after they have said so: the cell tells who it was."""
+    session = launch(n=2)
+    run = sleep_everywhere(session)
+    steward = steward_of(session)
+    steward.suspend()
+    for rank in session.world.ranks:
+        os.kill(rank.pid, signal.SIGTERM)
+    said = until(lambda: sorted(run.lost) == run.ranks)
+    steward.kill()
+    ended = run.wait(8)
+
+    assert said
+    assert ended
+    assert run.lost == {rank: f"rank {rank} is lost: its steward has ended" for rank in run.ranks}
+
+
+def test_nobody_waits_long_for_the_reason_why_ranks_were_told_to_end(launch) -> None:
+    """A steward that hangs will not tell it; nor does Stop make it last as long as a cell that goes on."""
+    session = launch(n=1, settings=Settings(interrupt_timeout=60))
+    run = sleep_everywhere(session)
+    steward = steward_of(session)
+    steward.suspend()
+    try:
+        os.kill(session.world.ranks[0].pid, signal.SIGTERM)
+        said = until(lambda: run.lost)
+        session.interrupt()
+        ended = run.wait(20)
+    finally:
+        steward.resume()
+
+    assert said
+    assert ended
+    assert run.lost == {0: "rank 0 was told to end (SIGTERM)"}
+
+
+def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be_dead(launch) -> None:
+    """Whoever looks then, or sends the next cell, is told."""
+    session = launch(n=2)
+    run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
+    assert until(lambda: run.spool)
+    os.kill(session.world.ranks[1].pid, signal.SIGTERM)
+    ended = run.wait(8)
+    dead = [rank.rank for rank in session.world.dead]
+
+    assert ended
+    assert run.lost == {1: "rank 1 was told to end (SIGTERM)"}
+    assert dead == [1]
+
+
 def test_a_session_can_be_stopped_after_its_steward_was_killed(launch, mark) -> None:
     """stop then only tidies up; nobody waits for an answer that cannot come, for a minute here."""
     session = launch(n=1, settings=Settings(request_timeout=60))
@@ -90,41 +150,6 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     assert told
     assert told_too
     assert [rank.state for rank in session.world.ranks] == ["running", "dead", "dead"]
-    session.stop()
-    assert wait_until_gone(mark) == []
-
-
-def test_a_world_whose_controller_is_killed_ends_with_a_reason(launch, mark) -> None:
-    """Without the controller no rank can be reached: the world ends, and says so."""
-    session = launch(n=2)
-    run = sleep_everywhere(session)
-    child_named(session, "launch.controller").kill()
-    ended = run.wait(8)
-
-    assert ended
-    assert run.outcomes == {0: "lost", 1: "lost"}
-    with pytest.raises(WorldLost, match="controller ended with -9"):
-        session.run("1", view=None)
-    assert wait_until_gone(mark) == []
-
-
-def test_a_rank_whose_watch_is_killed_is_told_as_dead(launch, mark) -> None:
-    """The rank dies with its watch, and nobody is left to report it but the steward. The others live on."""
-    session = launch(n=2)
-    run = sleep_everywhere(session)
-    rank = session.world.ranks[1]
-    watch_of(session, 1).kill()
-    died = until(lambda: not runs(rank.pid))
-    told = until(lambda: run.outcomes.get(1) == "lost")
-    session.interrupt()
-    run.wait(20)
-
-    assert died
-    assert told
-    assert run.outcomes == {0: "interrupted", 1: "lost"}
-    assert session.world.ranks[1].state == "dead"
-    assert "rank 1" in session.world.ranks[1].words
-    assert session.run("1", ranks=0, view=None).outcome == "ok"
     session.stop()
     assert wait_until_gone(mark) == []
 

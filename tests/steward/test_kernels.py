@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_dtrain import channels, worlds
-from tests.processes import processes_of, wait_until_gone
+from tests.processes import wait_until_gone
 from tests.steward.until import runs, until
 
 START = """
@@ -17,31 +17,6 @@ print(session.name)
 def find(name: str) -> worlds.Listing:
     """The world of that name, which must be there."""
     return next(listing for listing in worlds.list_worlds() if listing.name == name)
-
-
-def test_a_kernel_that_is_shut_down_for_good_takes_its_world_along(open_notebook, mark) -> None:
-    """shutdown_request with restart=False."""
-    notebook = open_notebook()
-    notebook.run(START)
-    notebook.manager.shutdown_kernel(now=False)
-
-    assert wait_until_gone(mark) == []
-
-
-def test_a_kernel_that_is_restarted_leaves_its_world_to_the_lease(open_notebook, mark) -> None:
-    """restart_kernel: the world lives on, and ends once the lease is over; the new kernel has nothing to do with it."""
-    notebook = open_notebook(JUPYTER_DTRAIN_LEASE="4")
-    world = find(notebook.run(START).strip())
-    notebook.manager.restart_kernel(now=False)
-    notebook.client.wait_for_ready(timeout=60)
-    after = runs(world.steward)
-    notebook.run("import jupyter_dtrain")
-
-    assert after
-    assert until(lambda: not runs(world.steward))
-    assert processes_of(world.id) == []
-    notebook.manager.shutdown_kernel(now=False)
-    assert wait_until_gone(mark) == []
 
 
 def test_a_world_whose_kernel_was_killed_ends_with_its_lease(open_notebook, mark) -> None:

@@ -6,26 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 from jupyter_dtrain import Settings
 from tests.processes import wait_until_gone
-from tests.steward.until import runs, state_of, steward_of, until
-
-
-def test_a_session_that_does_nothing_keeps_its_world(launch, mark) -> None:
-    """A lease of two seconds, more than two leases long; the ranks' watches, which have leases too, are renewed."""
-    session = launch(n=2, settings=Settings(lease=2))
-    pids = [rank.pid for rank in session.world.ranks]
-    end = time.monotonic() + 5
-    kept = []
-    until(lambda: kept.append(state_of(session)["lease_left"]) or time.monotonic() > end)
-    run = session.run("import os; os.getpid()", view=None)
-    session.stop()
-
-    assert min(kept) > 0
-    assert [int(run.results[rank].data["text/plain"]) for rank in (0, 1)] == pids
-    assert wait_until_gone(mark) == []
+from tests.steward.until import runs, steward_of, until
 
 
 def test_a_start_may_take_longer_than_the_lease(launch, mark) -> None:
@@ -43,7 +27,7 @@ def test_a_client_that_is_stopped_is_as_good_as_gone(home, mark) -> None:
 import sys
 from jupyter_dtrain import DtrainError, Session, Settings
 session = Session.start(n=1, settings=Settings(lease=2))
-print(session._listing.steward, flush=True)
+print(session._link.listing.steward, flush=True)
 sys.stdin.readline()
 try:
     session.run("1", view=None)

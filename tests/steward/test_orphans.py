@@ -85,6 +85,7 @@ def test_a_stopped_process_does_not_hold_up_the_end(launch, mark, who) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> None:
     """Neither by ignoring SIGTERM nor by never leaving native code."""
     session = launch(n=2)

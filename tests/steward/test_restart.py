@@ -51,6 +51,7 @@ def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark) -> None:
     """No cell between; and a world that could not be healed is whole again."""
     session = launch(n=2)
@@ -68,6 +69,7 @@ def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_the_address_at_which_ranks_meet(launch, mark) -> None:
     """A MASTER_PORT that the user named, and on which a process group was set up, can be listened on again."""
 
@@ -98,8 +100,8 @@ def test_a_world_that_was_stopped_cannot_be_restarted(launch) -> None:
 def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
     """What a second client would ask for in that moment."""
     session = launch(n=1)
-    first = session._steward.ask("restart")
-    second = session._steward.ask("restart")
+    first = session._link.restart()
+    second = session._link.restart()
     up = until(lambda: state_of(session)["phase"] == "running")
     session.stop()
 

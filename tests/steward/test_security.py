@@ -14,9 +14,9 @@ import zmq
 from jupyter_client.session import Session as Messages
 
 from jupyter_dtrain import Session
-from jupyter_dtrain.channels import STEWARD_REQUEST
 from jupyter_dtrain.engine.names import REQUEST_MESSAGE, watch_identity
 from jupyter_dtrain.events import EVENTS_MESSAGE
+from jupyter_dtrain.steward.names import STEWARD_REQUEST
 from tests.steward.until import family, runs, state_of, until, watch_of
 
 HIDDEN = "hunter2-5f1c9e"
@@ -182,7 +182,7 @@ def dealer():
 @pytest.mark.parametrize("key", [b"wrong", b""])
 def test_the_steward_hears_only_those_who_hold_the_key(session, dealer, key) -> None:
     """A request to stop, signed with another key or not at all, then one that is signed well, on the same socket."""
-    file = session._listing.connection_file
+    file = session._link.listing.connection_file
     messages, info = forger(file, key=key)
     honest, _ = forger(file, key=info["key"].encode())
     socket = dealer(f"ipc://{info['ip']}-{info['control_port']}")

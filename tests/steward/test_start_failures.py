@@ -113,6 +113,7 @@ def test_too_few_slots(fails, tmp_path) -> None:
     fails("too few slots.*ask for fewer with -n", mpiexec=strict)
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes(fails, tmp_path) -> None:
     """An mpiexec that starts one rank less than it is asked for."""
     short = script(
@@ -138,6 +139,7 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypatch) -> None:
     """Nobody works and nobody is ready: that start is over, and the next one is as good as any."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -262,7 +264,7 @@ if any("launch.controller" in word for word in sys.orig_argv):
 """Between the controller's choice of a port and its use somebody else takes it, once for every file ``left-*``."""
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_port_of_the_controller_that_is_lost_to_another_process(launch, mark, tmp_path, monkeypatch, times) -> None:
     """The start is tried again."""
     (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
@@ -278,6 +280,7 @@ def test_a_port_of_the_controller_that_is_lost_to_another_process(launch, mark, 
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_ports_that_are_lost_every_time(fails, tmp_path, monkeypatch) -> None:
     """After some tries the start fails, and says why."""
     (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, worlds
+from jupyter_dtrain import BadRequest, WorldLost, worlds
+from jupyter_dtrain.worlds import Listing, open_channel
 from tests.processes import wait_until_gone
-from tests.steward.until import until
+from tests.steward.until import PATIENCE, until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,6 +36,7 @@ def age(folder: Path, days: float) -> None:
         os.utime(path, (then, then))
 
 
+@pytest.mark.slow
 def test_several_worlds_live_side_by_side(launch, mark) -> None:
     """Each has a name, given or found; they are listed, oldest first; what one is told does not reach the other."""
     first, second, third = launch(n=1), launch(n=1), launch(n=1, name="Mine.3_x")
@@ -58,6 +60,7 @@ def test_several_worlds_live_side_by_side(launch, mark) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_worlds_that_start_at_once_take_different_names(launch, mark) -> None:
     """Two notebooks on which Run All was pressed."""
     with ThreadPoolExecutor(3) as pool:
@@ -96,6 +99,7 @@ def test_what_a_dead_steward_left_is_no_world(own_home) -> None:
     assert worlds.list_worlds() == []
 
 
+@pytest.mark.slow
 def test_spools_are_kept_for_days_and_those_of_living_worlds_longer(launch) -> None:
     """A start removes what is old and belongs to no world."""
     living = launch(n=1)
@@ -133,7 +137,7 @@ def segments() -> set[str]:
     return {path.name for path in SHARED_MEMORY.iterdir()} - mapped
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, times) -> None:
     """No process, folder or shared memory; this process holds no more threads and descriptors than after the first."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -155,3 +159,25 @@ def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, tim
     assert counts[-1][0] <= counts[0][0]
     # A closed socket of ZeroMQ gives its descriptors back a moment later, from a thread of its own.
     assert until(lambda: me.num_fds() <= counts[0][1], patience=5)
+
+
+def test_a_steward_that_is_asked_without_pause_ends_all_the_same(launch) -> None:
+    """ipykernel's own end hung where a request came in that moment: in three of eight ends, with as many clients."""
+    for _ in range(3):
+        session = launch(n=1)
+        listing = session._link.listing
+        clients = [threading.Thread(target=_ask_until_it_ends, args=(listing,), daemon=True) for _ in range(4)]
+        for client in clients:
+            client.start()
+        session.stop()
+        for client in clients:
+            client.join(PATIENCE)
+        assert wait_until_gone(listing.id) == []
+
+
+def _ask_until_it_ends(listing: Listing) -> None:
+    channel = open_channel(listing, 1.0)
+    with contextlib.suppress(WorldLost):
+        while True:
+            channel.ask("state")
+    channel.close()

@@ -26,7 +26,7 @@ def until(condition: Callable[[], object], patience: float = PATIENCE) -> bool:
 
 def steward_of(session: Session) -> psutil.Process:
     """The steward of the session's world."""
-    return psutil.Process(session._listing.steward)
+    return psutil.Process(session._link.listing.steward)
 
 
 def family(session: Session) -> list[psutil.Process]:
@@ -37,7 +37,11 @@ def family(session: Session) -> list[psutil.Process]:
 
 def child_named(session: Session, part: str) -> psutil.Process:
     """The child of the steward whose command line holds ``part``."""
-    return next(child for child in steward_of(session).children() if any(part in word for word in child.cmdline()))
+    for child in steward_of(session).children():
+        with contextlib.suppress(psutil.ZombieProcess):
+            if any(part in word for word in child.cmdline()):
+                return child
+    raise LookupError(part)
 
 
 def watch_of(session: Session, rank: int) -> psutil.Process:
@@ -62,4 +66,4 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def state_of(session: Session) -> dict:
     """What the steward answers."""
-    return session._steward.ask("state")
+    return session._link.ask("state")

@@ -66,7 +66,7 @@ def test_frames_of_another_cell_show_only_their_own_line(ended_run):
     """Lines of this cell must not be shown for code that stands elsewhere."""
     error = Error("ValueError", "x", [cell(7), cell(4, "helper", "z = 1 / 0", file="earlier cell")])
     text = plain(ended_run(1, {0: error}, source=SOURCE))
-    assert "  line 4, in helper\n   ----> 4 z = 1 / 0\nValueError: x" in text
+    assert "  earlier cell, line 4, in helper\n   ----> 4 z = 1 / 0\nValueError: x" in text
 
 
 def test_library_frames_are_one_line(ended_run):
@@ -115,10 +115,10 @@ def test_an_interrupt_names_the_ranks_that_are_still_busy_and_what_ends_them(end
     run = ended_run(3, {0: stop, 1: stop}, source=SOURCE, busy=(2,))
     run.release()
     assert run.outcome == "interrupted"
-    assert summary(run) == "Interrupted; still busy: rank 2 (%distributed restart ends it)"
+    assert summary(run) == "Interrupted; still busy: rank 2 (%distributed kill 2 ends it)"
     text = plain(run)
     assert text.startswith("KeyboardInterrupt on ranks 0-1\n")
-    assert text.splitlines()[-1].startswith("Still busy: rank 2. %distributed restart ends it")
+    assert text.splitlines()[-1].startswith("Still busy: rank 2. %distributed kill 2 ends it")
 
 
 def test_an_error_that_led_to_an_interrupt_is_still_told(ended_run):

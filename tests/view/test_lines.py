@@ -40,6 +40,16 @@ def test_a_line_waits_no_longer_than_the_hold():
     assert brief(merger.ready(5.0 + HOLD)) == [((0,), "a")]
 
 
+def test_the_hold_can_be_longer():
+    """For ranks that are far from each other."""
+    merger = LineMerger([0, 1], hold=3.0)
+    push(merger, 0, "a", now=5.0)
+    assert merger.deadline() == 8.0
+    assert merger.ready(7.9) == []
+    push(merger, 1, "a", now=7.9)
+    assert brief(merger.ready(7.9)) == [((0, 1), "a")]
+
+
 def test_one_rank_alone_is_never_held():
     """With nobody to wait for, a line comes out when it goes in."""
     merger = LineMerger([3])

@@ -1,0 +1,88 @@
+"""Makes what some names hold alike on all ranks again: everybody gets what one rank has.
+
+After a rank has failed in the middle of a step, others may have made one optimizer step more. What has a state
+(``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers do) keeps its identity and gets
+the state; anything else is replaced by a copy. All ranks must call it together.
+
+Under failure: what cannot be done is found before anything is changed, on all ranks alike, and raises
+:class:`~jupyter_dtrain.errors.TransferFailed` there.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from ..errors import TransferFailed
+
+if TYPE_CHECKING:
+    from ..frameworks import Framework
+
+PIECE = 256 << 20
+"""Bytes that go through MPI at once: many MPIs count them in 32 bits."""
+
+
+def resync(names: list[str], source: int, namespace: dict[str, Any], frameworks: list[Framework]) -> None:
+    """Give all ranks what ``names`` hold on the rank ``source``."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    here = comm.Get_rank() == source
+    packed, problem = _pack(names, namespace, frameworks) if here else (b"", "")
+    if not here:
+        problem = _obstacle(names, namespace)
+    problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
+    if problems:
+        raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
+    data = _broadcast(comm, packed, source)
+    if not here:
+        for name, (kind, value) in pickle.loads(data).items():  # noqa: S301 — from a rank of this world
+            if kind == "state":
+                namespace[name].load_state_dict(value)
+            else:
+                namespace[name] = value
+
+
+def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framework]) -> tuple[bytes, str]:
+    """What goes out, and why nothing can."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name in names:
+        if name not in namespace:
+            return b"", f"{name!r} is not defined"
+        value = namespace[name]
+        try:
+            kind, content = ("state", value.state_dict()) if _has_state(value) else ("value", value)
+            for framework in frameworks:
+                content = framework.on_host(content)
+            found[name] = (kind, content)
+        except Exception as error:  # noqa: BLE001 — a user's class may raise anything
+            return b"", f"{name!r}: {error}"
+    try:
+        return cloudpickle.dumps(found, protocol=5), ""
+    except Exception as error:  # noqa: BLE001 — as may a user's __reduce__
+        return b"", f"{', '.join(names)} cannot be pickled: {error}"
+
+
+def _obstacle(names: list[str], namespace: dict[str, Any]) -> str:
+    # Whether something has a state is for the source to say; what it sends a state to must take one.
+    missing = [name for name in names if name not in namespace]
+    return f"{', '.join(missing)} not defined" if missing else ""
+
+
+def _has_state(value: Any) -> bool:
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+    )
+
+
+def _broadcast(comm: Any, data: bytes, source: int) -> bytes:
+    size = comm.bcast(len(data), root=source)
+    whole = bytearray(data or size)
+    view = memoryview(whole)
+    for start in range(0, size, PIECE):
+        comm.Bcast(view[start : start + PIECE], root=source)
+    return bytes(whole)

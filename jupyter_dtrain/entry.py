@@ -1,0 +1,51 @@
+"""What a session's fold keeps of one run: what to send, who paints it, and how far it has come.
+
+Only the fold thread changes an entry once it was submitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .frameworks import Watch
+
+if TYPE_CHECKING:
+    from .interruption import Interruption
+    from .run import Run
+    from .stillness import Stillness
+    from .view import RunView
+
+
+class Entry:
+    """A run on its way: queued, sent, or left behind."""
+
+    def __init__(
+        self,
+        run: Run,
+        view: RunView | None = None,
+        *,
+        inputs: dict[str, bytes] | None = None,
+        timeout: float | None = None,
+        watch: Watch | None = None,
+        cell: int | None = None,
+    ) -> None:
+        """``timeout``: seconds; ``cell``: the number that the cell has in the notebook."""
+        self.run = run
+        self.watch = watch or Watch()
+        self.view = view
+        self.inputs = inputs or {}
+        self.cell = cell
+        self.timeout = timeout
+        self.sent = False
+        self.adopted = False
+        """Whether another client has begun it."""
+        self.deadline: float | None = None
+        """When the run is interrupted by its own ``timeout``."""
+        self.ending: Interruption | None = None
+        """Since it was interrupted."""
+        self.stillness: Stillness | None = None
+        """Since it was sent."""
+        self.cause_by: float | None = None
+        """When it ends in any case; since ranks said that they were told to end, but not yet why."""
+        self.reading: set[int] = set()
+        self.asked: dict[int, float] = {}

@@ -1,0 +1,105 @@
+"""What can go wrong, in words that say what to do.
+
+Every error that a user can meet is one of these classes; each message names the cause and the cure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class DtrainError(Exception):
+    """Base of all errors that jupyter-dtrain raises by itself.
+
+    In a notebook it shows as its message alone: the frames between the cell and the cause are ours, not the user's.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+
+
+class BadRequest(DtrainError, ValueError):
+    """The request cannot be carried out as written; nothing was changed."""
+
+
+class BadSyntax(BadRequest):
+    """The cell does not parse. ``lineno`` and ``offset`` count from 1, as in :class:`SyntaxError`."""
+
+    def __init__(self, error: SyntaxError) -> None:
+        self.lineno = error.lineno
+        self.offset = error.offset
+        where = f"line {error.lineno}: " if error.lineno else ""
+        text = (error.text or "").rstrip()
+        caret = "\n    " + " " * (max(error.offset or 1, 1) - 1) + "^" if text else ""
+        shown = f"\n    {text}{caret}" if text else ""
+        super().__init__(f"{where}{error.msg}, so the cell was not sent to any rank.{shown}")
+
+
+class NoWorld(DtrainError):
+    """There is no running world to do this with."""
+
+
+class StartFailed(DtrainError):
+    """A world could not be started; nothing of it is left."""
+
+
+class WorldLost(DtrainError):
+    """The world's steward or the connection to it is gone."""
+
+
+class NotDriver(DtrainError):
+    """Another client drives the world; nothing was sent to it."""
+
+
+class RanksBusy(DtrainError):
+    """Some ranks still work on an earlier cell, so this one was not sent."""
+
+
+class RanksDead(DtrainError):
+    """Some of the wanted ranks have died, so the cell was not sent."""
+
+
+class StoreFailed(DtrainError):
+    """The store of runs cannot be used; nothing in it was changed."""
+
+
+class TransferFailed(DtrainError):
+    """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
+
+
+class DistributedError(DtrainError):
+    """A cell failed on some ranks, or ranks were lost while it ran.
+
+    ``run`` holds everything that the ranks said; ``ranks`` are those that did not end well.
+    """
+
+    def __init__(self, run: Run) -> None:
+        from .view.errors import summary
+
+        self.run = run
+        self.ranks = sorted(rank for rank, outcome in run.outcomes.items() if outcome != "ok")
+        super().__init__(summary(run))
+
+    def _render_traceback_(self) -> list[str]:
+        from .view.errors import blocks
+
+        return blocks(self.run)
+
+
+class DistributedInterrupt(KeyboardInterrupt):
+    """A cell was interrupted. ``busy`` are the ranks that had not ended by the deadline."""
+
+    def __init__(self, run: Run) -> None:
+        from .view.errors import summary
+
+        self.run = run
+        self.busy = list(run.busy)
+        super().__init__(summary(run))
+
+    def _render_traceback_(self) -> list[str]:
+        from .view.errors import blocks
+
+        return blocks(self.run)

@@ -1,0 +1,201 @@
+"""MPI itself: ranks that wait in a communicator are freed by revoking it, and the world is made again from the living.
+
+Needs an MPI with ULFM (Open MPI 5 started with ``--with-ft ulfm``); with another nothing here does anything, and a
+rank that waits stays where it is until the world is restarted. A C library that keeps ``MPI_COMM_WORLD`` of its own
+cannot be given the new one: only the attribute of the Python module is replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import user_names, value_of
+
+if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer, Read
+    from ..launch.request import RankSpec
+    from ..world import Placement
+    from . import Collective, Watch
+
+T = TypeVar("T")
+
+SHRINK_PATIENCE = 10.0
+"""Seconds in which all living ranks must have come to make the world again."""
+POLL = 0.001
+
+
+class Mpi:
+    """MPI in one rank."""
+
+    name = "mpi"
+    rendezvous: str | None = None
+
+    def __init__(self) -> None:
+        self._revoked: list[Any] = []
+        """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
+
+    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002 — the protocol's shape
+        """Nothing: the launcher knows its MPI."""
+        return {}
+
+    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+        """MPI is up before any framework is asked."""
+
+    def before_cell(self, generation: int, watch: Watch) -> None:
+        """Nothing depends on it."""
+
+    def after_cell(self) -> None:
+        """Nothing waits."""
+
+    def in_use(self) -> str:
+        """Every rank has imported MPI: what counts is that the user's names hold it, or a communicator."""
+        mpi = _module()
+        used = mpi is not None and any(value is mpi or issubclass(type(value), mpi.Comm) for _, value in user_names())
+        return "MPI" if used else ""
+
+    def steps(self) -> dict[str, int]:
+        """MPI has no optimizers."""
+        return {}
+
+    def on_host(self, value: Any) -> Any:
+        """Nor tensors."""
+        return value
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:  # noqa: ARG002 — the protocol's shape
+        """MPI has no numbers of its own."""
+        return None
+
+    def reserved(self) -> int | None:
+        """Nor memory on a device."""
+        return None
+
+    def is_out_of_memory(self, exception: BaseException) -> bool:  # noqa: ARG002 — the protocol's shape
+        """MPI does not say so."""
+        return False
+
+    def free_memory(self) -> None:
+        """MPI keeps none for later."""
+
+    def needs_regroup(self) -> bool:
+        """Whether communicators were revoked that :meth:`recover` has not replaced yet."""
+        return bool(self._revoked)
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002 — MPI spins
+        """The method of a communicator, request, window or file that the main thread is in."""
+        if call is None or not isinstance(call.func, ast.Attribute):
+            return ""
+        mpi = _module()
+        if mpi is None:
+            return ""
+        owner = value_of(frame, call.func.value)
+        kinds = (mpi.Comm, mpi.Request, mpi.Message, mpi.Win, mpi.File)
+        if isinstance(owner, kinds) or (isinstance(owner, type) and issubclass(owner, kinds)):
+            return call.func.attr
+        return ""
+
+    def collectives(self) -> list[Collective]:
+        """MPI records none."""
+        return []
+
+    def release(self) -> None:
+        """Revoke every communicator that user code can be waiting in. The control thread."""
+        mpi = _module()
+        if mpi is None or not _can_revoke(mpi):
+            return
+        for comm in self._communicators(mpi):
+            # It may fail where another rank's has come already.
+            with contextlib.suppress(mpi.Exception):
+                comm.Revoke()
+            if comm not in self._revoked:
+                self._revoked.append(comm)
+
+    def recover(self) -> list[str]:
+        """With all living ranks: a new ``MPI.COMM_WORLD`` from those that live.
+
+        Raises :class:`TimeoutError` when a rank does not come.
+        """
+        mpi: Any = _module()
+        if mpi is None or not _can_revoke(mpi):
+            return []
+        old = mpi.COMM_WORLD
+        # Not every rank need have been told: one may have been in native code that keeps the interpreter lock.
+        new = _with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else old.Shrink())
+        if new is None:
+            return []
+        mpi.COMM_WORLD = new
+        revoked, self._revoked = self._revoked, []
+        names = {name: value for name, value in user_names() if isinstance(value, mpi.Comm) and value in revoked}
+        of_world = sorted(name for name, value in names.items() if value == old)
+        others = sorted(names.keys() - set(of_world))
+        notes = []
+        if of_world:
+            notes.append(
+                f"{', '.join(of_world)} is MPI's world of before, in which nothing can be sent any more: "
+                f"`{' = '.join(of_world)} = MPI.COMM_WORLD`"
+            )
+        if others:
+            notes.append(f"{', '.join(others)}: made from MPI's world of before; make again from MPI.COMM_WORLD.")
+        return notes
+
+    def _communicators(self, mpi: ModuleType) -> list[Any]:
+        """The world, and every communicator that has a name in the user's code."""
+        found = [mpi.COMM_WORLD]
+        values = [value for _, value in user_names()]
+        main = threading.main_thread().ident or 0
+        frame = sys._current_frames().get(main)  # noqa: SLF001 — documented in spite of its name
+        while frame is not None:
+            values += list(frame.f_locals.values())
+            frame = frame.f_back
+        # And what the user's own objects hold.
+        values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
+        for value in values:
+            if isinstance(value, mpi.Comm) and value not in (mpi.COMM_NULL, mpi.COMM_SELF, *found):
+                found.append(value)
+        return found
+
+
+def _with_patience(call: Callable[[], T]) -> T:
+    """The result of a call that waits for all who live and knows no timeout: so a thread makes it.
+
+    ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI 5.0).
+    """
+    found: list[T | Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:  # noqa: BLE001 — raised where it is waited for
+            found.append(error)
+
+    threading.Thread(target=run, name="dtrain-mpi", daemon=True).start()
+    deadline = time.monotonic() + SHRINK_PATIENCE
+    while not found:
+        if time.monotonic() > deadline:
+            raise TimeoutError("Not all ranks came to make MPI's world again: %distributed restart makes a new one.")
+        time.sleep(POLL)
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _held(value: Any) -> list[Any]:
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _module() -> ModuleType | None:
+    return sys.modules.get("mpi4py.MPI")
+
+
+def _can_revoke(mpi: ModuleType) -> bool:
+    try:
+        mpi.COMM_SELF.Is_revoked()
+    except Exception:  # noqa: BLE001 — NotImplementedError, or an error of MPI's own: no ULFM
+        return False
+    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)

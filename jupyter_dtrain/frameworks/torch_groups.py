@@ -1,0 +1,315 @@
+"""Process groups of torch in one rank: set up again and again, freed when a peer is gone, whole again afterwards.
+
+Two functions of ``torch.distributed`` are changed when user code imports it, ``init_process_group`` and the rendezvous
+behind ``env://``, and the one that makes each group is listened to:
+
+* the store is the steward's, with a prefix per generation and set-up: a second set-up on the same port never meets
+  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed);
+* ranks wait for each other in Python, so that an interrupt or a release ends a set-up to which some rank never comes;
+  one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
+* a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
+* without a backend the one that fits is taken: nccl (and gloo for CPU tensors) where every local rank has a GPU, else
+  gloo.
+
+Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise; with the next generation
+:meth:`TorchGroups.recover` makes the default group again, as it was made, and gives it to the DDP modules that used it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..world import count_ranks
+from . import user_names
+from .torch_sockets import connected_to, end_connections, epolls, registered
+
+if TYPE_CHECKING:
+    from ..world import Placement
+
+ARRIVAL_POLL = 0.02
+"""Seconds between two looks at who has arrived at a set-up."""
+RECOVER_PATIENCE = 10.0
+"""Seconds that ranks wait for each other before they make their group again."""
+
+
+class _SetUp(NamedTuple):
+    """How the default group was made."""
+
+    backend: str | None
+    init_method: str | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def again(self) -> str:
+        """Equal on ranks that can make their group again together; empty where that is not known."""
+        if self.init_method not in (None, "env://") or self.args or set(self.kwargs) - {"timeout", "pg_options"}:
+            return ""
+        return f"{self.backend} {self.kwargs.get('timeout')}"
+
+
+class TorchGroups:
+    """The process groups of this rank. Methods are for the main thread, but for :meth:`release`."""
+
+    def __init__(self, place: Placement, generation: int, backend: str) -> None:
+        """``backend``: what is taken when the cell names none; ``auto`` is what fits."""
+        self._place = place
+        self._generation = generation
+        self._backend = backend
+        self._attempts = 0
+        self._group_generation: int | None = None
+        self._set_up: _SetUp | None = None
+        self.made_at = 0
+        """When the default group was made last, in ``time.time_ns()``."""
+        self._half_made = False
+        self._released = False
+        self._arriving = False
+        self._loops: set[int] = set()
+        """The epoll instances of gloo."""
+
+    @property
+    def unusable(self) -> bool:
+        """Whether, in the cell that ran last, a set-up failed or the groups were released."""
+        return self._half_made or self._released
+
+    @property
+    def on_device(self) -> bool:
+        """Whether there may be groups whose collectives a GPU does, which Python does not wait for."""
+        torch = sys.modules.get("torch")
+        return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
+
+    def hook(self, module: ModuleType) -> None:
+        """``torch.distributed`` has been imported."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        rendezvous = sys.modules.get("torch.distributed.rendezvous")
+        if c10d is None or rendezvous is None:
+            # A torch without distributed support: its own error says so when it is used.
+            return
+        handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
+        handlers["env"] = self._rendezvous(module, handlers["env"])
+        init = self._init(module, c10d, c10d.init_process_group)
+        module.init_process_group = c10d.init_process_group = init  # type: ignore[attr-defined]
+        make = "_new_process_group_helper"
+        if hasattr(c10d, make):
+            setattr(c10d, make, self._listening(getattr(c10d, make)))
+
+    def begin_cell(self, generation: int) -> None:
+        """Set-ups of a new generation are counted from 0 on every rank."""
+        if generation != self._generation:
+            self._generation = generation
+            self._attempts = 0
+        self._half_made = self._released = False
+
+    # Setting up.
+
+    def _init(self, dist: ModuleType, c10d: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init_process_group(
+            backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            if dist.is_initialized():
+                if self._group_generation in (None, self._generation) and _same_backend(dist, backend):
+                    return None
+                if self._group_generation in (None, self._generation):
+                    raise ValueError(
+                        f"The process group is up with backend {dist.get_backend()!r}; call "
+                        f"torch.distributed.destroy_process_group() before you set it up with {backend!r}."
+                    )
+                dist.destroy_process_group()
+            set_up = _SetUp(backend, init_method, args, kwargs)
+            self._loops.clear()
+            if backend is None and kwargs.get("device_id") is None:
+                backend = self._choose_backend()
+            # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
+            c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
+            self._half_made = True
+            self._attempts += 1
+            self.made_at = time.time_ns()
+            result = original(backend, init_method, *args, **kwargs)
+            self._half_made = False
+            self._group_generation, self._set_up = self._generation, set_up
+            return result
+
+        return init_process_group
+
+    def _choose_backend(self) -> str | None:
+        if self._backend != "auto":
+            return self._backend
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.device_count() >= self._place.local_size:
+            return "cpu:gloo,cuda:nccl"
+        return "gloo"
+
+    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Learn which epoll instances a new group brings."""
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            before = epolls()
+            self._loops &= before
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._loops |= epolls() - before
+
+        return make
+
+    def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        @functools.wraps(original)
+        def env(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:
+            for store, rank, size in original(url, timeout=timeout, **kwargs):
+                prefix = f"generation-{self._generation}/setup-{self._attempts}"
+                prefixed = dist.PrefixStore(prefix, store)
+                self._arriving = True
+                try:
+                    self._arrive(prefixed, rank, size, timeout)
+                finally:
+                    self._arriving = False
+                yield prefixed, rank, size
+
+        return env
+
+    def _arrive(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        """Wait, in Python, until all ranks are here: unlike a wait in native code it can be ended."""
+        store.set(f"here/{rank}", "1")
+        deadline = time.monotonic() + timeout.total_seconds()
+        missing = list(range(size))
+        while missing := [other for other in missing if not store.check([f"here/{other}"])]:
+            if self._released:
+                raise RuntimeError(f"init_process_group: {count_ranks(missing)} did not come.")
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"init_process_group: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "
+                    f"Every rank of the world must call it."
+                )
+            time.sleep(ARRIVAL_POLL)
+
+    # Releasing.
+
+    def release(self) -> None:
+        """Make what waits in a group raise, and whatever would. The control thread."""
+        self._released = True
+        self._abort_devices()
+        end_connections(registered(self._loops & epolls()))
+        if self._half_made and not self._arriving:
+            # It may wait for the store, in native code.
+            with contextlib.suppress(ValueError):
+                end_connections(connected_to(int(os.environ.get("MASTER_PORT", ""))))
+
+    def _abort_devices(self) -> None:
+        """NCCL's own way. One group of aborts: one after the other they may wait for each other (pytorch#119797)."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        torch = sys.modules.get("torch")
+        if c10d is None or torch is None or not torch.cuda.is_available() or not c10d.is_nccl_available():
+            return
+        backends = []
+        for group in list(c10d._world.pg_map):  # noqa: SLF001 — torch has no public list of groups
+            with contextlib.suppress(Exception):
+                backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001 — as torch's own abort does
+                if isinstance(backend, c10d.ProcessGroupNCCL):
+                    backends.append(backend)
+        if not backends:
+            return
+        with contextlib.suppress(Exception):
+            backends[0]._group_start()  # noqa: SLF001 — as torch's own abort does
+            for backend in backends:
+                backend.abort()
+            backends[0]._group_end()  # noqa: SLF001
+
+    # Recovering.
+
+    def recover(self) -> list[str]:
+        """In a new generation, with all ranks: make the default group again; what else is to be done, in words.
+
+        Raises :class:`TimeoutError` when a rank does not come, and what ``init_process_group`` raises.
+        """
+        dist: Any = sys.modules.get("torch.distributed")
+        if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
+            return []
+        mine = "none"
+        if dist.is_initialized():
+            mine = (self._set_up and self._set_up.again()) or "unknown"
+        plans = self._agree(dist, mine)
+        if mine == "none" and set(plans.values()) == {"none"}:
+            return []
+        if len(set(plans.values())) > 1 or mine == "unknown":
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._group_generation = self._set_up = None
+            without = [rank for rank, plan in plans.items() if plan == "none"]
+            why = f"{count_ranks(without)} had none" if without else "it was not set up in one plain way"
+            return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
+        return self._make_again(dist)
+
+    def _agree(self, dist: Any, mine: str) -> dict[int, str]:
+        """What each rank had."""
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        timeout = timedelta(seconds=RECOVER_PATIENCE)
+        client = dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
+        store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
+        store.set(f"{self._place.rank}", json.dumps(mine))
+        found = {self._place.rank: mine}
+        missing = [rank for rank in range(self._place.size) if rank != self._place.rank]
+        deadline = time.monotonic() + RECOVER_PATIENCE
+        while missing := [rank for rank in missing if not store.check([f"{rank}"])]:
+            if mine == "none":
+                return {self._place.rank: "none"}
+            if time.monotonic() > deadline:
+                return found | dict.fromkeys(missing, "none")
+            time.sleep(ARRIVAL_POLL / 4)
+        return found | {r: json.loads(store.get(f"{r}")) for r in range(self._place.size) if r != self._place.rank}
+
+    def _make_again(self, dist: Any) -> list[str]:
+        assert self._set_up is not None
+        old = dist.group.WORLD
+        gc.collect()  # modules that nobody has any more
+        modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
+        meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
+        backend, init_method, args, kwargs = self._set_up
+        dist.init_process_group(backend, init_method, *args, **kwargs)  # leaves the old group first
+        notes = []
+        strangers = []
+        for module in modules:
+            if module.process_group is old:
+                module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
+            else:
+                strangers.append(module)
+        if strangers:
+            names = sorted(name for name, value in user_names() if any(value is one for one in strangers))
+            notes.append(
+                f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
+                f"with new_group() again, then `{names[0] if names else 'module'}._update_process_group(group)`."
+            )
+        if meshes:
+            notes.append(
+                "a DeviceMesh, and what was made with it (fully_shard, DTensor, parallelize_module), belongs to the "
+                "process group of before: make them again with init_device_mesh()."
+            )
+        return notes
+
+
+def _instances(module: str, name: str) -> list[Any]:
+    """The living objects of a class, if its module was imported. Slow: looks at every object there is."""
+    kind = getattr(sys.modules.get(module), name, None)
+    if kind is None:
+        return []
+    # By ``type``: a proxy's ``__class__`` may run anybody's code.
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+
+
+def _same_backend(dist: ModuleType, backend: str | None) -> bool:
+    return (
+        backend is None
+        or backend.lower() == dist.get_backend().lower()
+        or backend.lower() in dist.get_backend().lower()
+    )

@@ -1,0 +1,66 @@
+"""Whether a rank's main thread waits for other ranks in torch, read from its Python frames.
+
+A rank that waits and one that computes look alike from outside: both are in native code. What tells them apart is who
+called that code, and that a rank which waits for gloo uses no processor.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+
+from . import value_of
+
+_WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
+"""Functions that say nothing of what was called."""
+_ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
+"""Functions and methods that wait for a GPU."""
+_COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
+"""The parts of torch whose functions wait for other ranks."""
+_HERE = f"{Path(__file__).parent}{os.sep}"
+
+
+def is_arriving(frame: FrameType) -> bool:
+    """Whether it is our own wait for all ranks to come: one that looks again and again, and so takes some processor."""
+    return frame.f_code.co_name == "_arrive" and frame.f_code.co_filename.startswith(_HERE)
+
+
+def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
+    """What the user's code has called that waits for other ranks, such as ``all_reduce``; empty when nothing does.
+
+    ``frame``: the innermost of a thread that uses no processor; ``call``: what is called there. ``on_device``: whether
+    there are groups whose work is done by a GPU, for which any wait for the GPU may be one for others.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.__file__ is None:
+        return ""
+    if is_arriving(frame):
+        return "init_process_group"
+    file = frame.f_code.co_filename
+    root = f"{Path(torch.__file__).parent}{os.sep}"
+    if not file.startswith(root) or not file[len(root) :].startswith(_COMMUNICATING):
+        return _called(frame, call, on_device=on_device)
+    name = frame.f_code.co_name
+    outer = frame.f_back
+    while outer is not None and outer.f_code.co_filename.startswith(root):
+        if outer.f_code.co_name not in _WRAPPERS:
+            name = outer.f_code.co_name
+        outer = outer.f_back
+    if name.startswith("_") and outer is not None and outer.f_code.co_filename.startswith(_HERE):
+        return "init_process_group"  # torch's own set-up, in which it waits for the world's store
+    return name
+
+
+def _called(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
+    """Native code that the user's own code has called: ``work.wait()``, or ``loss.item()`` on a GPU."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    name = call.func.attr
+    if name not in {"wait", *(_ON_DEVICE if on_device else ())}:
+        return ""
+    owner = value_of(frame, call.func.value)
+    # Unknown where it is no variable, as in ``all_reduce(x, async_op=True).wait()``.
+    return name if owner is None or type(owner).__module__.startswith("torch") else ""

@@ -1,0 +1,159 @@
+"""The steps in which a run is brought to its end, and what each of them says.
+
+========  ==========================================================================================================
+at once   SIGINT on every rank, again until it is taken
+1 s       the steward frees ranks that wait for others; again every 2 s
+5 s       where the ranks are that have not ended; an exception that ``except KeyboardInterrupt`` does not catch is
+          raised in their cells, again and again
+8 s       the cell ends; ranks that have not are named and left behind or, with ``force``, killed
+========  ==========================================================================================================
+
+The times are settings. A second press of Stop takes the steps up to the exception at once, and the cell ends a second
+later; a third ends it. A rank that was left behind is still worked on, so that it is free in the end if it can be.
+Nothing here waits: all of it is for the thread that folds the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import WorldLost
+from .stacks import Stacks, describe_stacks
+from .world import count_ranks
+
+if TYPE_CHECKING:
+    from .gathering import Answers, Gathering
+    from .settings import Settings
+
+AGAIN = 0.5
+"""Seconds after which a signal that was not taken is sent again, and the exception is raised again."""
+RELEASE_AGAIN = 2.0
+"""Seconds after which the steward is asked once more to free ranks."""
+HURRIED = 1.0
+"""Seconds that a second press of Stop leaves until the cell ends."""
+DYING = 3.0
+"""Seconds after which ranks that were killed should have been reported dead."""
+FORCED = "since an interrupt with --force did not end it"
+STEWARD_PATIENCE = 1.0
+"""Seconds that the steward may take to answer: nothing else is folded meanwhile."""
+
+
+class Unended(Protocol):
+    """As much of a run as is needed to end it."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the world."""
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The ranks that have not ended it."""
+
+
+class Interruption:
+    """The end of one run."""
+
+    def __init__(
+        self,
+        run: Unended,
+        settings: Settings,
+        gathering: Gathering,
+        ask_steward: Callable[..., dict[str, Any]],
+        note: Callable[[str], None],
+        now: float,
+    ) -> None:
+        """``note`` shows a line of text with the run. Times are ``time.monotonic()`` seconds."""
+        self._run = run
+        self._gathering = gathering
+        self._ask_steward = ask_steward
+        self._note = note
+        self._begun = now
+        self._reached: set[int] = set()
+        """Ranks whose cell has taken the signal."""
+        self._signal_at = now
+        self._release_at = now + settings.interrupt_release
+        self._raise_at = now + settings.interrupt_raise
+        self._end_at = now + settings.interrupt_timeout
+        self._hurried = False
+        self._released = self._raised = False
+        self._killed = False
+        self.force = False
+        """Whether ranks that have not ended by the end are killed."""
+        self.over = False
+        """Whether the cell ends now, without the ranks that have not."""
+
+    def press(self, now: float) -> None:
+        """Somebody has asked again."""
+        if self._hurried:
+            self._end_at = min(self._end_at, now)
+            return
+        self._hurried = True
+        self._release_at = min(self._release_at, now)
+        self._raise_at = min(self._raise_at, now)
+        self._end_at = min(self._end_at, now + HURRIED)
+
+    def tick(self, now: float) -> float:
+        """Do what is due; when there is more to do."""
+        working = list(self._run.unfinished)
+        if now >= self._signal_at:
+            self._signal_at = now + AGAIN
+            self._signal([rank for rank in working if rank not in self._reached])
+        if now >= self._release_at and working:
+            self._release_at = now + RELEASE_AGAIN
+            self._release(working, now)
+        if now >= self._raise_at and working:
+            self._raise_at = now + AGAIN
+            self._raise(working, now)
+        if now >= self._end_at:
+            self._end(working, now)
+        return min(self._signal_at, self._release_at, self._raise_at, self._end_at)
+
+    def _signal(self, ranks: list[int]) -> None:
+        def reached(answers: Answers) -> None:
+            self._reached.update(rank for rank, answer in answers.items() if answer is not None and answer.get("sent"))
+
+        if ranks:
+            self._gathering.ask(ranks, AGAIN, reached, op="interrupt", run=self._run.number)
+
+    def _release(self, working: list[int], now: float) -> None:
+        if not self._released:
+            self._released = True
+            self._say(working, now, "Ranks that wait for others are released.")
+        with contextlib.suppress(WorldLost):
+            self._ask_steward("release", timeout=STEWARD_PATIENCE, run=self._run.number)
+
+    def _raise(self, working: list[int], now: float) -> None:
+        def raising() -> None:
+            self._gathering.ask(working, AGAIN, lambda _: None, op="interrupt", run=self._run.number, force=True)
+
+        def tell(stacks: Stacks) -> None:
+            where = describe_stacks(stacks)
+            self._say(working, now, f"An exception is raised in the cell. Where it was:\n{where}")
+            raising()
+
+        if self._raised:
+            raising()
+        else:
+            self._raised = True
+            # First where they are: afterwards they are elsewhere.
+            self._gathering.stacks(working, AGAIN, tell)
+
+    def _end(self, working: list[int], now: float) -> None:
+        if self.force and working and not self._killed:
+            self._killed = True
+            self._end_at = now + DYING
+            self._say(working, now, "Killed, as was asked for.")
+            with contextlib.suppress(WorldLost):
+                self._ask_steward("kill", timeout=STEWARD_PATIENCE, ranks=working, reason=FORCED)
+            return
+        self.over = True
+        # Other cells may run from now on; what they set up is not to be taken away.
+        self._release_at = self._end_at = math.inf
+
+    def _say(self, working: list[int], now: float, words: str) -> None:
+        goes = "goes" if len(working) == 1 else "go"
+        who = count_ranks(working).capitalize()
+        self._note(f"{who} {goes} on {now - self._begun:.0f} s after the interrupt. {words}")

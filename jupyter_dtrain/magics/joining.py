@@ -1,0 +1,123 @@
+"""The verbs for worlds that another kernel has left behind, or drives."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from IPython.core import display_functions
+
+from ..errors import NoWorld, WorldLost
+from ..lifecycle import current, open_sessions
+from ..session import Session
+from ..view.labels import took
+from ..view.tables import table
+from ..world import count_ranks
+from ..worlds import Listing, list_worlds, open_channel
+from .parsing import MagicParser, Parsed
+
+_told: set[str] = set()
+"""The worlds that this process has told of."""
+PATIENCE = 1.0
+"""Seconds that a steward may take to say what its world does."""
+
+
+def attach_arguments(parser: MagicParser) -> None:
+    """Arguments of ``attach``."""
+    parser.add_argument("name", nargs="?", help="which world, as %%distributed list names it (default: the only one)")
+    parser.add_argument(
+        "--take-over", action="store_true", help="drive it from here, although another client drives it; that observes"
+    )
+
+
+def attach(args: Parsed) -> None:
+    """``%distributed attach [NAME] [--take-over]``."""
+    here = _here(args.name)
+    if here is not None and here.drives:
+        print(f"World {here.name!r} is driven by this notebook already.")
+        return
+    if here is not None:
+        here.leave()  # an observer does not hear of runs that began since it came
+    session = Session.attach(
+        args.name, take_over=args.take_over, view=lambda run, session: session.view_in_cell(run, paint_errors=True)
+    )
+    _tell(session)
+
+
+def _here(name: str | None) -> Session | None:
+    """The session of this process for that world, if there is one."""
+    for session in open_sessions:
+        if not session.closed and session.name == (name or session.name):
+            return session
+    return None
+
+
+def _tell(session: Session) -> None:
+    how = "Attached to" if session.drives else "Observing"
+    world = session.world
+    living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
+    print(f"{how} world {session.name!r}: {_ranks(world.size)}{living}.")
+    if not session.drives:
+        print(f"Another client drives it; %distributed attach {session.name} --take-over runs cells from here.")
+    run = session.last_run
+    if run is not None:
+        is_over = f"ended: {run.outcome}" if run.done else f"has been running for {took(run.elapsed)}"
+        print(f"Run {run.number} {is_over}. All that it has said so far is shown here.")
+
+
+def listing(_args: Parsed) -> None:
+    """``%distributed list``."""
+    worlds = list_worlds()
+    if not worlds:
+        print("No world of yours is running on this machine.")
+        return
+    rows = [[world.name, world.size, _ago(world), world.cwd, world.steward, _driver(world)] for world in worlds]
+    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "driven by"], rows)
+    publish: Any = display_functions.publish_display_data
+    publish(data)
+
+
+def tell_worlds() -> None:
+    """Say which worlds there are besides those of this process, each once."""
+    here = {session.id for session in open_sessions if not session.closed}
+    for world in list_worlds():
+        if world.id in here or world.id in _told:
+            continue
+        _told.add(world.id)
+        print(
+            f"World {world.name!r} is running, {_ranks(world.size)}, {_ago(world)} old: "
+            f"%distributed attach {world.name} joins it, %distributed stop {world.name} ends it."
+        )
+
+
+def _driver(world: Listing) -> str:
+    """Who drives it, in words."""
+    with contextlib.suppress(NoWorld):
+        mine = current()
+        if mine.id == world.id and mine.drives:
+            return "this notebook"
+    try:
+        channel = open_channel(world, PATIENCE)
+    except OSError:
+        return ""
+    try:
+        state = channel.ask("state")
+    except WorldLost:
+        return "its steward does not answer"
+    finally:
+        channel.close()
+    words = state["driver"]["words"] if state["driver"] else "nobody yet"
+    return f"{words}, {took(max(0.0, state['lease_left']))} left"
+
+
+def _ranks(size: int) -> str:
+    return f"{size} rank{'s' if size > 1 else ''}"
+
+
+def _ago(world: Listing) -> str:
+    seconds = time.time() - world.created
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

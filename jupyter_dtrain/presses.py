@@ -1,0 +1,99 @@
+"""The stop button, while this package must not be torn apart.
+
+Python raises ``KeyboardInterrupt`` in the main thread between any two of its instructions: half way through booking a
+run, or inside a ``threading.Condition`` whose lock was taken and whose ``with`` block was not entered yet, so that the
+thread which is to tell the end of the run waits for that lock for ever. It is also lost where Python can only report
+an exception: in a finaliser that happens to run. So a press is held back here, and handed on where it can be acted on.
+
+Under failure: outside the main thread, and where somebody else handles SIGINT, nothing is held back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+from typing_extensions import Self
+
+SLICE = 0.5
+"""Seconds after which who waits for a :class:`Latch` looks for himself."""
+
+
+class Presses:
+    """Within its ``with`` block SIGINT raises nothing: it is counted, and handed on to :meth:`pass_to`'s function."""
+
+    def __init__(self) -> None:
+        self.fell = False
+        """Whether there was one."""
+        self._pending: deque[None] = deque()
+        self._heard: Callable[[], None] | None = None
+        self._holds = False
+
+    def __enter__(self) -> Self:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, self._press)
+            self._holds = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def pass_to(self, heard: Callable[[], None]) -> None:
+        """Call ``heard`` for each press, also for those that fell already; it must neither wait nor raise."""
+        self._heard = heard
+        self._pass_on()
+
+    def check(self) -> None:
+        """Raise ``KeyboardInterrupt`` if there was a press: for where it does no harm."""
+        if self.fell:
+            raise KeyboardInterrupt
+
+    def _press(self, _number: int, _frame: FrameType | None) -> None:
+        self.fell = True
+        self._pending.append(None)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        # It may be called amid itself: whoever takes a press hands it on.
+        while self._heard is not None and self._pending:
+            try:
+                self._pending.popleft()
+            except IndexError:
+                return
+            self._heard()
+
+
+class Latch:
+    """Opens once. As ``threading.Event``, but that a press amid :meth:`wait` cannot leave it locked."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def open(self) -> None:
+        """Let everybody pass who waits. Once only."""
+        self.is_open = True
+        self._closed.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is open, at most ``timeout`` seconds (None: without a limit); whether it is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.is_open:
+            # In slices: a press between these two lines leaves the lock taken, and others must pass all the same.
+            patience = SLICE if until is None else min(SLICE, until - time.monotonic())
+            if patience <= 0:
+                break
+            if self._closed.acquire(timeout=patience):
+                self._closed.release()
+        return self.is_open

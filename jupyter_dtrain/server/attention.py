@@ -1,0 +1,192 @@
+"""What needs the person: found in what worlds say, told once, newest first.
+
+:class:`Attention` keeps the list; :class:`Judge` looks at one run and finds values that are no number, ranks whose loss
+has left the others', a rank that is slow, and GPU memory that is nearly full. (``labextension/src/judge.ts`` marks the
+same in a chart, where there is no server: a saved notebook.) What is found stays until it is dismissed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from ..view.document import is_main
+
+if TYPE_CHECKING:
+    from ..metrics import Columns
+    from ..view.document import Picture
+
+Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "finished", "failed", "ended"]
+Level = Literal["error", "warning", "info"]
+
+MOST: Final = 100
+"""Items that are kept."""
+LONG: Final = 10.0
+"""Seconds from which the end of a run is worth telling who was away."""
+
+_WINDOW: Final = 20  # points at a series' end that say where it is now
+_FAR: Final = 6.0  # how many times the usual distance a rank must be away
+_SLOW: Final = 0.25  # how much longer than the others a rank takes for a step
+_FULL: Final = 0.95
+_TIMES: Final = 3  # looks in a row that must agree
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One thing to be told."""
+
+    id: str
+    """Tells the same thing, whenever it is found."""
+    kind: Kind
+    level: Level
+    world: str
+    """The world's id."""
+    name: str
+    """The world's name."""
+    run: int | None
+    ranks: list[int]
+    words: str
+    detail: str
+    """More lines; empty where there is no more to say."""
+    time: float
+    """Seconds since the epoch."""
+
+
+class Attention:
+    """The list of what was found and not dismissed."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """``changed`` is called after every change."""
+        self._items: dict[str, Item] = {}
+        self._told: dict[str, None] = {}
+        self._changed = changed
+
+    @property
+    def items(self) -> list[Item]:
+        """Newest first."""
+        return sorted(self._items.values(), key=lambda item: -item.time)
+
+    def add(
+        self,
+        kind: Kind,
+        level: Level,
+        world: tuple[str, str],
+        words: str,
+        *,
+        run: int | None = None,
+        ranks: list[int] | None = None,
+        detail: str = "",
+        mark: str = "",
+    ) -> None:
+        """Tell it, unless it was told. ``world``: id and name; ``mark`` tells it from others of this kind and run."""
+        key = f"{world[0]}:{run}:{kind}:{mark}"
+        if key in self._told:
+            return
+        self._told[key] = None
+        while len(self._told) > 10 * MOST:
+            self._told.pop(next(iter(self._told)))
+        self._items[key] = Item(key, kind, level, *world, run, ranks or [], words, detail, time.time())
+        while len(self._items) > MOST:
+            self._items.pop(next(iter(self._items)))
+        self._changed()
+
+    def dismiss(self, key: str | None) -> None:
+        """Forget the item with this id, or all of them; it is not told again."""
+        if key is None:
+            self._items.clear()
+        else:
+            self._items.pop(key, None)
+        self._changed()
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a look at a run has found."""
+
+    kind: Kind
+    level: Level
+    words: str
+    ranks: list[int]
+    mark: str
+
+
+class Judge:
+    """Looks at one run again and again; what must hold for a while is found when it has. Bounded."""
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, int] = {}
+        self._recent: dict[str, dict[int, deque[float]]] = {}
+        self._strange: dict[str, dict[int, tuple[int, float]]] = {}
+        """Of each metric and rank the first value that is no number, with its step."""
+
+    def take(self, name: str, rank: int, points: Columns) -> None:
+        """New points of a metric."""
+        bad = next((place for place, value in enumerate(points.values) if value - value != 0), None)
+        if bad is not None:
+            self._strange.setdefault(name, {}).setdefault(rank, (points.steps[bad], points.values[bad]))
+        if is_main(name) and "loss" in name.lower():
+            recent = self._recent.setdefault(name, {}).setdefault(rank, deque(maxlen=_WINDOW))
+            recent.extend(value for value in points.values[-_WINDOW:] if value - value == 0)
+
+    def look(self, picture: Picture) -> list[Finding]:
+        """What there is to be told now; the same may be found each time. ``picture`` needs no metrics."""
+        found = [*self._find_strange(), *_full(picture)]
+        lasting = {f"{one.kind}:{one.mark}": one for one in (*self._find_apart(), *_slow(picture))}
+        self._streaks = {key: self._streaks.get(key, 0) + 1 for key in lasting}
+        return found + [one for key, one in lasting.items() if self._streaks[key] >= _TIMES]
+
+    def _find_strange(self) -> Iterator[Finding]:
+        for name, bad in self._strange.items():
+            first = min(bad, key=lambda rank: bad[rank][0])
+            step, value = bad[first]
+            others = f", and on {len(bad) - 1} more" if len(bad) > 1 else ""
+            kind = "NaN" if math.isnan(value) else "infinite"
+            yield Finding("nan", "error", f"{name} is {kind} on rank {first}, step {step}{others}", sorted(bad), name)
+
+    def _find_apart(self) -> Iterator[Finding]:
+        for name, recent in self._recent.items():
+            for rank, where in outliers(recent).items():
+                words = f"{name} of rank {rank} is {where} the others'"
+                yield Finding("apart", "warning", words, [rank], f"{name}:{rank}")
+
+
+def _full(picture: Picture) -> list[Finding]:
+    found = []
+    for rank, sample in picture.samples.items():
+        gpu = sample.gpu
+        if gpu is not None and gpu.total > 0 and gpu.used > _FULL * gpu.total:
+            words = f"Memory of GPU {gpu.index} (rank {rank}) is {100 * gpu.used / gpu.total:.0f} % full"
+            found.append(Finding("memory", "warning", words, [rank], str(rank)))
+    return found
+
+
+def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
+    """The ranks whose newest values have left the others', and where; none with fewer than three ranks."""
+    nows = {}
+    for rank, values in recent.items():
+        if values:
+            mean = sum(values) / len(values)
+            nows[rank] = mean, (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    if len(nows) < 3:  # noqa: PLR2004 — of two nobody can say which is wrong
+        return {}
+    middle = median(mean for mean, _ in nows.values())
+    spread = 1.4826 * median(abs(mean - middle) for mean, _ in nows.values())
+    limit = max(_FAR * spread, 3 * median(noise for _, noise in nows.values()), 0.02 * abs(middle), 1e-12)
+    away = {rank: mean - middle for rank, (mean, _) in nows.items()}
+    far = {rank: "above" if by > 0 else "below" for rank, by in away.items() if abs(by) > limit}
+    return far if 2 * len(far) < len(nows) else {}
+
+
+def _slow(picture: Picture) -> list[Finding]:
+    paces = {rank: pace for rank, pace in picture.pace.items() if pace > 0}
+    if picture.outcome != "running" or len(paces) < 2:  # noqa: PLR2004 — slower than another
+        return []
+    worst = max(paces, key=lambda rank: paces[rank])
+    more = paces[worst] / median(pace for rank, pace in paces.items() if rank != worst) - 1
+    if more <= _SLOW:
+        return []
+    return [Finding("slow", "warning", f"Rank {worst} takes {100 * more:.0f} % longer for a step", [worst], str(worst))]

@@ -1,0 +1,183 @@
+"""Follows the newest run of one world, by the ranks' spools.
+
+A :class:`Follower` is polled, in whatever thread has time to read files; one call at a time. What it keeps is bounded,
+whatever the ranks say: see :mod:`jupyter_dtrain.view.gathered`. Text is not read; :func:`tail` looks at its end.
+
+Under failure: a spool that cannot be read is read at the next poll.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ..engine.spool import spool_path
+from ..events import Batch, Error, Event, Finished, Output, Started, decode
+from ..view.document import document, status
+from ..view.gathered import Gathered
+from ..view.points import Packet, PointQueue
+from .attention import Judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..store.source import Source
+    from ..view.document import Picture
+
+SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
+"""Events that say nothing about how a run goes."""
+
+DOCUMENT_BYTES: Final = 60_000
+"""Of what a stream starts from."""
+
+POINTS: Final = 2500
+"""Of one message: about 13 kB."""
+
+TAIL_BYTES: Final = 128 << 10
+"""Of a spool, that are looked at for the end of what a rank has printed."""
+
+_ORDER = ("lost", "interrupted", "error", "ok")
+
+
+class FollowedRun:
+    """What is known of one run."""
+
+    def __init__(self, number: int, size: int, started: Event, begun: Started) -> None:
+        self.number = number
+        self.size = size
+        self.ranks = list(begun.ranks)
+        self.source = begun.source
+        self.cell = begun.cell
+        self.started = started.time
+        """Seconds since the epoch."""
+        self.ended: float | None = None
+        self.gathered = Gathered(number, self.ranks, size)
+        self.errors: dict[int, Error] = {}
+        self.judge = Judge()
+        self.points = PointQueue(POINTS)
+        self.sequence = 0
+        """Of messages with points."""
+        self.positions = dict.fromkeys(self.ranks, 0)
+        self.news = True
+        """Whether something has changed since the last message."""
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The ranks that have not ended it."""
+        return [rank for rank, state in self.gathered.states.items() if state in ("waiting", "running")]
+
+    @property
+    def outcome(self) -> str:
+        """``running``, or the worst of what the ranks ended with."""
+        if self.unfinished:
+            return "running"
+        found = set(self.gathered.states.values())
+        return next((outcome for outcome in _ORDER if outcome in found), "ok")
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds."""
+        return max(0.0, (self.ended or time.time()) - self.started)
+
+    def take(self, rank: int, events: list[Event]) -> None:
+        """Events of ``rank``, in order."""
+        for event in events:
+            if isinstance(event.body, Error):
+                self.errors[rank] = event.body
+            found = self.gathered.take(event)
+            if found is None:
+                continue
+            self.news = True
+            for name, columns in found:
+                self.points.add(name, rank, columns)
+                self.judge.take(name, rank, columns)
+            if isinstance(event.body, Finished) and not self.unfinished:
+                self.ended = event.time
+
+    def lose(self, rank: int, words: str) -> None:
+        """``rank`` has died; what it has not said it never will."""
+        if self.gathered.states.get(rank) in ("waiting", "running"):
+            self.gathered.gone(rank)
+            self.gathered.words[rank] = words
+            self.news = True
+            if not self.unfinished:
+                self.ended = time.time()
+
+    def picture(self, *, with_metrics: bool) -> Picture:
+        """All of it, for who draws it."""
+        return self.gathered.picture(self.outcome, self.elapsed, with_metrics=with_metrics)
+
+    def document(self) -> dict[str, Any]:
+        """What a stream starts from; whoever has it goes on with the message of its ``seq``."""
+        return {**document(self.picture(with_metrics=True), DOCUMENT_BYTES), "seq": self.sequence}
+
+    def message(self) -> tuple[dict[str, Any], Packet | None]:
+        """What has changed since the last message."""
+        self.news = False
+        told: dict[str, Any] = {"seq": self.sequence, "status": status(self.picture(with_metrics=False))}
+        packet = self.points.take()
+        if packet is not None:
+            told |= {"names": packet.names, "series": packet.series}
+            self.sequence += 1
+        return told, packet
+
+
+class Follower:
+    """Follows one run after the other."""
+
+    def __init__(self, source: Source, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
+        """``size``: ranks of the world. ``hear`` gets all events, a few at a time, on the polling thread."""
+        self._source = source
+        self._size = size
+        self._hear = hear
+        self.run: FollowedRun | None = None
+
+    def poll(self) -> bool:
+        """Read what is new; whether there is more already."""
+        newest = max(self._source.runs(), default=0)
+        if self.run is None or newest > self.run.number:
+            if self.run is not None:
+                self._read(self.run)  # to its end
+            self._begin(newest)
+        return self.run is not None and self._read(self.run)
+
+    def _begin(self, number: int) -> None:
+        for rank in self._source.ranks(number):
+            with contextlib.suppress(OSError):
+                first = next(iter(self._source.read(number, rank, 0).events), None)
+                if first is not None and isinstance(first.body, Started) and first.body.ranks:
+                    self.run = FollowedRun(number, self._size, first, first.body)
+                    return
+
+    def _read(self, run: FollowedRun) -> bool:
+        more = False
+        for rank in run.unfinished:
+            with contextlib.suppress(OSError):
+                read = self._source.read(run.number, rank, run.positions[rank])
+                run.positions[rank] = read.position
+                more |= read.more
+                if read.events:
+                    run.take(rank, read.events)
+                    first, last = read.events[0].seq, read.events[-1].seq
+                    self._hear(run, Batch(run.number, rank, first, last, read.events))
+        return more
+
+
+def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
+    """The end of what ``rank`` has printed in ``run``, and whether there is more before it. Raises :class:`OSError`."""
+    path = spool_path(folder, run, rank)
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read().split(b"\n")[1 if size > TAIL_BYTES else 0 :]
+    text = []
+    for line in lines:
+        if b'"type":"output"' in line[:200]:
+            with contextlib.suppress(msgspec.MsgspecError):
+                body = decode(line).body
+                if isinstance(body, Output):
+                    text.append(body.text)
+    return "".join(text), size > TAIL_BYTES

@@ -1,0 +1,337 @@
+"""The addresses of the extension: what is asked for over HTTP, and the stream. All below ``/dtrain``.
+
+Every handler authenticates and authorises (the resource is ``dtrain``; to read is ``read``, to act is ``write``), which
+a test holds each of them to. A request that cannot be answered has a status above 400 and words that say what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import url_path_join
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ..errors import BadRequest, DtrainError
+from ..launch import LAUNCHERS
+from ..store import Store
+from ..view.document import document
+from ..view.stored import picture
+from .starting import start
+from .steward import Silent
+
+if TYPE_CHECKING:
+    from .observatory import Observatory
+    from .observer import Observer
+
+RESOURCE = "dtrain"
+BY = "the JupyterLab sidebar"
+"""Who has asked for something, in the words that others read."""
+MOST_WAITING = 400
+"""Messages that wait for a page which does not take them; then it gets everything anew."""
+DOCUMENT_BYTES = 190_000
+"""Of a stored run."""
+
+Method = Callable[..., Awaitable[None]]
+
+
+def told(method: Method) -> Method:
+    """What goes wrong is told to the page, with the status that fits."""
+
+    @functools.wraps(method)
+    async def inner(self: Handler, *args: str) -> None:
+        try:
+            await method(self, *args)
+        except (BadRequest, msgspec.ValidationError) as error:
+            self.fail(HTTPStatus.BAD_REQUEST, str(error))
+        except Silent as error:
+            self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be asked: {error}.")
+        except DtrainError as error:
+            self.fail(HTTPStatus.CONFLICT, str(error))
+
+    return inner
+
+
+class Handler(APIHandler):
+    """What the handlers share."""
+
+    auth_resource = RESOURCE
+
+    @property
+    def observatory(self) -> Observatory:
+        """The server's own."""
+        found: Observatory = self.settings["dtrain_observatory"]
+        return found
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON object; an empty body is an empty one."""
+        content = self.get_json_body() if self.request.body else {}
+        if not isinstance(content, dict):
+            raise BadRequest("The body must be a JSON object.")
+        return content
+
+    def fail(self, status: HTTPStatus, words: str) -> None:
+        """Answer that it did not work."""
+        self.set_status(int(status))
+        self.finish(json.dumps({"message": words}))
+
+    def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Answer."""
+        self.set_status(int(status))
+        self.finish(json.dumps(content))
+
+    async def world(self, key: str) -> Observer:
+        """The world with this id. Raises a 404 error that says so."""
+        found = await self.observatory.find(key)
+        if found is None:
+            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="There is no such world any more.")
+        return found
+
+    def ranks(self, observer: Observer) -> list[int] | None:
+        """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
+        ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
+        if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
+            raise BadRequest(f"There is no such rank: the world has {observer.listing.size}.")
+        return ranks
+
+
+class Worlds(Handler):
+    """``/dtrain/worlds``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self) -> None:
+        """All worlds of this user."""
+        self.answer({"worlds": await self.observatory.listing()})
+
+    @web.authenticated
+    @authorized
+    @told
+    async def post(self) -> None:
+        """Start one: ``launcher``, ``options``, and ``cwd``, a folder below the server's root."""
+        content = self.body()
+        root = self.settings["server_root_dir"]
+        listing = await asyncio.to_thread(
+            start, str(content.get("launcher", "local")), content.get("options", {}), root, content.get("cwd") or ""
+        )
+        await self.observatory.look()
+        self.answer({"id": listing.id, "name": listing.name}, HTTPStatus.ACCEPTED)
+
+
+class World(Handler):
+    """``/dtrain/worlds/ID``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def delete(self, key: str) -> None:
+        """Stop it; it takes some seconds."""
+        observer = await self.world(key)
+        await observer.steward().ask("stop")
+        self.answer({}, HTTPStatus.ACCEPTED)
+
+
+class Action(Handler):
+    """``/dtrain/worlds/ID/ACTION``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def post(self, key: str, action: str) -> None:
+        """Do it; the body may name ``ranks``."""
+        observer = await self.world(key)
+        act = {
+            "interrupt": self._interrupt,
+            "restart": self._restart,
+            "kill": self._kill,
+            "stacks": self._stacks,
+        }[action]
+        await act(observer)
+
+    async def _interrupt(self, observer: Observer) -> None:
+        ranks, force = self.ranks(observer), bool(self.body().get("force"))
+        answer = await observer.steward().ask("interrupt", ranks=ranks, force=force, by=BY)
+        self.answer({"run": answer.get("run")}, HTTPStatus.ACCEPTED)
+
+    async def _restart(self, observer: Observer) -> None:
+        answer = await observer.steward().ask("restart", client=BY, by=BY)
+        if answer["status"] != "ok":
+            raise BadRequest(f"The world cannot be restarted: {answer['words']}.")
+        observer.wake()
+        self.answer({}, HTTPStatus.ACCEPTED)
+
+    async def _kill(self, observer: Observer) -> None:
+        if not (ranks := self.ranks(observer)):
+            raise BadRequest("Which ranks?")
+        await observer.steward().ask("kill", ranks=ranks, reason=f"from {BY}")
+        self.answer({}, HTTPStatus.ACCEPTED)
+
+    async def _stacks(self, observer: Observer) -> None:
+        self.answer({"text": await observer.stacks(self.ranks(observer))})
+
+
+class Output(Handler):
+    """``/dtrain/worlds/ID/runs/RUN/ranks/RANK/output``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, key: str, run: str, rank: str) -> None:
+        """The end of what a rank has printed, as text."""
+        observer = await self.world(key)
+        try:
+            self.answer(await observer.output(int(run), int(rank)))
+        except OSError:
+            self.fail(HTTPStatus.NOT_FOUND, f"Of rank {rank} nothing is kept of run {run}.")
+
+
+class Launchers(Handler):
+    """``/dtrain/launchers``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self) -> None:
+        """What worlds can be started with: for each launcher its options."""
+        found = await asyncio.to_thread(lambda: [describe() for describe in LAUNCHERS.values()])
+        self.answer({"launchers": found})
+
+
+class Runs(Handler):
+    """``/dtrain/runs``: the store."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self) -> None:
+        """The newest runs."""
+        limit = min(200, max(1, int(self.get_query_argument("limit", "30"))))
+        self.answer({"runs": await asyncio.to_thread(_stored_runs, limit)})
+
+
+class StoredRun(Handler):
+    """``/dtrain/runs/NUMBER``."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, number: str) -> None:
+        """One stored run, as a document that draws it."""
+        found = await asyncio.to_thread(_stored_run, int(number))
+        if found is None:
+            self.fail(HTTPStatus.NOT_FOUND, f"Run #{number} is not kept any more.")
+        else:
+            self.answer(found)
+
+
+def _stored_runs(limit: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": run.id,
+            "world": run.world,
+            "number": run.number,
+            "ranks": len(run.ranks),
+            "size": run.size,
+            "outcome": run.outcome,
+            "started": run.started,
+            "elapsed": run.elapsed,
+            "source": run.source[:4000],
+        }
+        for run in Store.open().runs(limit)
+    ]
+
+
+def _stored_run(number: int) -> dict[str, Any] | None:
+    try:
+        run = Store.open().run(number)
+    except BadRequest:
+        return None
+    return {"document": document(picture(run), DOCUMENT_BYTES), "source": run.source}
+
+
+class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """``/dtrain/stream``: what happens, as JSON messages; see docs/architecture.md. A page may say what it watches."""
+
+    auth_resource = RESOURCE
+
+    def set_default_headers(self) -> None:
+        """None: it is no page."""
+
+    @ws_authenticated
+    @authorized
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Open the stream."""
+        opened = super().get(*args, **kwargs)
+        if opened is not None:
+            await opened
+
+    def open(self, *args: Any, **kwargs: Any) -> None:
+        """The page is there."""
+        super().open(*args, **kwargs)
+        self.watching: set[str] = set()
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._sender = asyncio.ensure_future(self._send())
+        self._observatory: Observatory = self.settings["dtrain_observatory"]
+        self._observatory.enter(self)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message when the page takes it."""
+        if self._queue.qsize() < MOST_WAITING:
+            self._queue.put_nowait(message)
+            return
+        # It has missed too much to be told one by one: it is told how everything is now.
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        watched, self.watching = self.watching, set()
+        self._observatory.enter(self)
+        self._observatory.look_closely(self, watched)
+
+    async def _send(self) -> None:
+        while True:
+            message = await self._queue.get()
+            try:
+                await self.write_message(json.dumps(message, separators=(",", ":")))
+            except WebSocketClosedError:
+                return
+
+    def on_message(self, message: str | bytes) -> None:
+        """``watch``: ids of worlds to be told of closely; ``dismiss``: an item of attention, or null for all."""
+        try:
+            content = json.loads(message)
+            if "watch" in content:
+                self._observatory.look_closely(self, set(msgspec.convert(content["watch"], list[str])))
+            if "dismiss" in content:
+                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], str | None))
+        except (ValueError, TypeError) as error:
+            self.log.warning("jupyter_dtrain: a page has said something strange: %s", error)
+
+    def on_close(self) -> None:
+        """The page is gone."""
+        self._observatory.leave(self)
+        self._sender.cancel()
+
+
+def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
+    """All of them, by address. An id is any text without a slash, percent-encoded."""
+    key = r"([^/]+)"
+    found: list[tuple[str, type[JupyterHandler]]] = [
+        (r"worlds", Worlds),
+        (rf"worlds/{key}", World),
+        (rf"worlds/{key}/(interrupt|restart|kill|stacks)", Action),
+        (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", Output),
+        (r"launchers", Launchers),
+        (r"runs", Runs),
+        (r"runs/(\d+)", StoredRun),
+        (r"stream", Stream),
+    ]
+    return [(url_path_join(base_url, RESOURCE, address), handler) for address, handler in found]

@@ -1,0 +1,417 @@
+"""One world, observed: what its steward tells, and its newest run.
+
+Under failure: a steward that is silent makes the world ``unreachable`` until it answers; one that is gone ends the
+observation, and the observatory forgets the world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from .. import worlds
+from ..events import RankState
+from ..identity import Client
+from ..stacks import describe_stacks
+from ..steward.names import ASKED_FOR
+from ..stillness import Stillness
+from ..store.source import SpoolFolder
+from ..view.labels import took
+from ..world import Rank
+from .attention import LONG
+from .follower import SKIPPED, FollowedRun, Follower, tail
+from .steward import Silent, Steward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Batch
+    from ..stacks import Stacks
+    from .observatory import Observatory
+
+CLOSELY: Final = 0.25
+"""Seconds between two looks at a world that somebody watches, while it works."""
+LOOSELY: Final = 1.0
+FLUSH: Final = 0.5
+"""Seconds between two messages about a run."""
+BYTES_PER_SECOND: Final = 40_000
+"""Of such messages, about."""
+ASK: Final = 2.0
+"""Seconds between two questions what ranks wait for."""
+JUDGE: Final = 2.0
+YOUNG: Final = 10.0
+"""Seconds that a steward may take until it answers at all."""
+ANSWER: Final = 8.0
+"""Seconds in which ranks, or who looks at them from outside, say where they are."""
+
+
+class Observer:
+    """Of one world. All methods are for the server's event loop."""
+
+    def __init__(self, listing: worlds.Listing, observatory: Observatory) -> None:
+        self.listing = listing
+        self._observatory = observatory
+        self._steward: Steward | None = None
+        self._state: dict[str, Any] = {}
+        self._silent = ""
+        self._ranks: list[Rank] = []
+        self._incarnation = 0
+        self._waits: dict[int, str] = {}
+        self._frameworks: list[str] = []
+        self._ranks_told: list[Any] = []
+        self._follower: Follower | None = None
+        self._stillness: Stillness | None = None
+        self._run_seen: FollowedRun | None = None
+        self._ended_seen = False
+        self._flush_at = self._ask_at = self._judge_at = 0.0
+        self._batches: list[Batch] = []
+        self._wake = asyncio.Event()
+        self._questions: set[asyncio.Task[None]] = set()
+        self.summary = self._summarise()
+
+    # What it knows.
+
+    def _summarise(self) -> dict[str, Any]:
+        state, listing = self._state, self.listing
+        driver = msgspec.convert(state["driver"], Client) if state.get("driver") else None
+        there = bool(state.get("driven"))
+        young = not state and time.time() - listing.created < YOUNG
+        phase = "unreachable" if self._silent and not young else state.get("phase", "starting")
+        run = self._run
+        return {
+            "id": listing.id,
+            "name": listing.name,
+            "cwd": listing.cwd,
+            "state": phase,
+            "words": self._silent if phase == "unreachable" else state.get("reason", ""),
+            "size": listing.size,
+            "ready": len(self._ranks),
+            "nodes": len({rank.node for rank in self._ranks}),
+            "dead": sum(rank.state == "dead" for rank in self._ranks),
+            "frameworks": self._frameworks,
+            "started": listing.created,
+            "lease_end": self._lease_end(driver_is_there=there),
+            "driver": None if driver is None else {"pid": driver.pid, "words": driver.words, "there": there},
+            "run": None if run is None else self._summarise_run(run),
+        }
+
+    def _lease_end(self, *, driver_is_there: bool) -> float | None:
+        """When the world ends unless somebody drives it; None while somebody does. In steps: it wavers."""
+        left = self._state.get("lease_left")
+        return None if left is None or driver_is_there else round((time.time() + left) / 5) * 5.0
+
+    def _summarise_run(self, run: FollowedRun) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        for state in run.gathered.states.values():
+            states[state] = states.get(state, 0) + 1
+        return {
+            "number": run.number,
+            "cell": run.cell,
+            "ranks": run.ranks,
+            "outcome": run.outcome,
+            "started": run.started,
+            "ended": run.ended,
+            "states": states,
+        }
+
+    def introduction(self) -> list[dict[str, Any]]:
+        """For somebody who begins to look closely."""
+        messages = [self._ranks_message()]
+        if (run := self._run) is not None:
+            self._flush(run)  # so that the document and the next message fit together
+            messages.append(self._run_message(run))
+        return messages
+
+    def _ranks_message(self) -> dict[str, Any]:
+        return {"type": "ranks", "world": self.listing.id, "ranks": self._rank_rows()}
+
+    def _rank_rows(self) -> list[Any]:
+        return [
+            [
+                rank.rank,
+                rank.node,
+                rank.host,
+                rank.local_rank,
+                rank.device,
+                rank.pid,
+                state,
+                rank.words,
+                self._waits.get(rank.rank, "") if state == "waiting" else "",
+            ]
+            for rank in self._ranks
+            for state in [self._rank_state(rank)]
+        ]
+
+    def _rank_state(self, rank: Rank) -> RankState:
+        run = self._run
+        if rank.state != "idle" or run is None or run.gathered.states.get(rank.rank) != "running":
+            return rank.state
+        return "waiting" if rank.rank in self._waits else "running"
+
+    def _run_message(self, run: FollowedRun) -> dict[str, Any]:
+        return {"type": "run", "world": self.listing.id, "source": run.source, "document": run.document()}
+
+    # The loop.
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    async def observe(self) -> None:
+        """Observe until the world is gone."""
+        while worlds.is_alive(self.listing):
+            await self.refresh()
+            await self._follow()
+            watched = self._observatory.is_watched(self.listing.id)
+            starts = self._state.get("phase") == "starting"
+            await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
+
+    @property
+    def _run(self) -> FollowedRun | None:
+        """The newest run, if there is one."""
+        return None if self._follower is None else self._follower.run
+
+    @property
+    def _works(self) -> bool:
+        run = self._run
+        return run is not None and bool(run.unfinished)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the steward says something, somebody wants to know, or for ``seconds``."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
+        if self._steward is not None:
+            waits.append(asyncio.ensure_future(self._steward.hear(seconds)))
+        done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        self._wake.clear()
+        for task in pending:
+            task.cancel()
+        for task in done:
+            if isinstance(event := task.result(), dict):
+                self._heard(event)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "ended":
+            self._state["reason"] = event["words"]
+
+    async def refresh(self) -> None:
+        """Ask the steward how it is."""
+        try:
+            if self._steward is None:
+                self._steward = Steward(self.listing)
+            state = await self._steward.ask("state")
+            self._silent = ""
+            self._take_state(state)
+        except Silent as silent:
+            self._silent = str(silent)
+        self._tell_changes()
+
+    def _take_state(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._ranks = msgspec.convert(state["world"]["ranks"], list[Rank])
+        if self._follower is None:
+            self._follower = Follower(SpoolFolder(state["spool"], SKIPPED), self.listing.size, self._hear)
+        run = self._follower.run
+        restarted = state["incarnation"] != self._incarnation
+        self._incarnation = state["incarnation"]
+        for rank in self._ranks:
+            if rank.state == "dead":
+                if run is not None:
+                    run.lose(rank.rank, rank.words)
+                words = rank.words[:1].upper() + rank.words[1:]
+                self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
+        if run is not None and (restarted or state["phase"] not in ("running", "starting")):
+            for number in run.unfinished:
+                run.lose(number, "its world was restarted" if restarted else "its world has ended")
+
+    def _tell_changes(self) -> None:
+        summary = self._summarise()
+        if summary != self.summary:
+            self.summary = summary
+            self._observatory.changed()
+        rows = self._rank_rows()
+        if rows != self._ranks_told:
+            self._ranks_told = rows
+            self._observatory.tell(self._ranks_message(), self.listing.id)
+
+    async def _follow(self) -> None:
+        follower = self._follower
+        if follower is None:
+            return
+        if await asyncio.to_thread(follower.poll):
+            self._wake.set()
+        run, now = follower.run, time.monotonic()
+        batches, self._batches = self._batches, []
+        if run is None:
+            return
+        if run is not self._run_seen:
+            self._begin_run(run, now)
+        self._attend(run, [batch for batch in batches if batch.run == run.number], now)
+        if self._observatory.is_watched(self.listing.id):
+            if run.unfinished and now >= self._ask_at:
+                self._ask_at = now + ASK
+                self._ask_whereabouts(run.ranks)
+            if now >= self._flush_at or not run.unfinished:
+                self._flush(run)
+        self._tell_changes()
+
+    def _attend(self, run: FollowedRun, batches: list[Batch], now: float) -> None:
+        """Find what needs the person."""
+        if self._ended_seen:
+            return
+        if self._stillness is not None:
+            for batch in batches:
+                self._stillness.hear(batch, now)
+            self._stillness.tick(now)
+        over = not run.unfinished
+        if now >= self._judge_at or over:
+            self._judge_at = now + JUDGE
+            for found in run.judge.look(run.picture(with_metrics=False)):
+                self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
+        if over:
+            self._end_run(run)
+
+    def _begin_run(self, run: FollowedRun, now: float) -> None:
+        self._run_seen, self._ended_seen = run, False
+        self._waits = {}
+        if run.unfinished:
+            limit = float(self._state["hang_notice"])
+            self._stillness = Stillness(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
+        self._observatory.tell(self._run_message(run), self.listing.id)
+        self._ask_at = 0.0
+
+    def _end_run(self, run: FollowedRun) -> None:
+        self._ended_seen = True
+        self._stillness = None
+        self._waits = {}
+        self._ask_whereabouts(run.ranks[:1])
+        outcome = run.outcome
+        if run.elapsed < LONG or outcome == "interrupted":
+            return
+        words = f"Run {run.number} {'has finished' if outcome == 'ok' else _ENDS[outcome]} after {took(run.elapsed)}"
+        level = "info" if outcome == "ok" else "error"
+        errors = run.errors.values() if level == "error" else ()
+        detail = "\n".join(dict.fromkeys(f"{error.ename}: {error.evalue}" for error in errors))
+        self._tell("finished" if level == "info" else "failed", level, words, run=run.number, detail=detail)
+
+    def _tell_hang(self, run: FollowedRun, words: str) -> None:
+        head, _, rest = words.partition("\n")
+        mark = str(int(time.time()))
+        self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run.number, detail=rest, mark=mark)
+
+    def _tell(self, kind: Any, level: Any, words: str, **more: Any) -> None:
+        self._observatory.attention.add(kind, level, (self.listing.id, self.listing.name), words, **more)
+
+    def _hear(self, run: FollowedRun, batch: Batch) -> None:
+        """On the polling thread; the loop waits for it."""
+        if run.number == batch.run:
+            self._batches.append(batch)
+
+    def _flush(self, run: FollowedRun) -> None:
+        """Tell who looks closely what is new of the run."""
+        if not run.news and not run.points:
+            return
+        message, packet = run.message()
+        size = 60 * len(run.ranks)
+        if packet is not None:
+            size += packet.size * 4 // 3
+            message |= {"values": b64encode(packet.values).decode(), "steps": b64encode(packet.steps).decode()}
+        self._flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
+        self._observatory.tell({"type": "news", "world": self.listing.id, **message}, self.listing.id)
+
+    # Questions to ranks, through the steward.
+
+    def _ask_whereabouts(self, ranks: list[int]) -> None:
+        async def asking() -> None:
+            with contextlib.suppress(Silent):
+                answers = await self.question("state", ranks)
+                found = {rank: one for rank, one in answers.items() if one is not None}
+                self._waits = {
+                    rank: one["waits"]["call"] for rank, one in found.items() if one.get("waits") is not None
+                }
+                seen = {name for one in found.values() for name in one.get("frameworks", ())}
+                self._frameworks = sorted(seen or self._frameworks)
+                self._tell_changes()
+
+        self._keep(asyncio.ensure_future(asking()))
+
+    def ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once."""
+
+        async def asking() -> None:
+            with contextlib.suppress(Silent):
+                then(await self.question("stacks", ranks))
+
+        self._keep(asyncio.ensure_future(asking()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
+
+    async def question(self, kind: str, ranks: list[int]) -> dict[int, Any]:
+        """What ranks answer, by rank; None for those that do not. Raises :class:`Silent`."""
+        steward = self.steward()
+        ticket = (await steward.ask("ask", kind=kind, ranks=ranks))["ticket"]
+        deadline = time.monotonic() + ANSWER
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            answers = (await steward.ask("fetch", ticket=ticket)).get("answers")
+            if answers is not None:
+                return {int(rank): answer for rank, answer in answers.items()}
+        raise Silent("its ranks do not answer")
+
+    # What a person asks for.
+
+    def steward(self) -> Steward:
+        """The way to the steward. Raises :class:`Silent`."""
+        if self._steward is None:
+            self._steward = Steward(self.listing)
+        return self._steward
+
+    async def stacks(self, ranks: list[int] | None) -> str:
+        """Where ranks are now, in words; None: all. Raises :class:`Silent`."""
+        if not self._ranks:
+            await self.refresh()
+        wanted = [rank.rank for rank in self._ranks] if ranks is None else ranks
+        return describe_stacks(await self.question("stacks", wanted))
+
+    async def output(self, run: int, rank: int) -> dict[str, Any]:
+        """The end of what a rank has printed. Raises :class:`Silent`, and :class:`OSError` where nothing is kept."""
+        if "spool" not in self._state:
+            await self.refresh()
+        if "spool" not in self._state:
+            raise Silent(self._silent)
+        text, cut = await asyncio.to_thread(tail, self._state["spool"], run, rank)
+        return {"text": text, "cut": cut}
+
+    def tell_end(self) -> None:
+        """The world is gone."""
+        words = self._state.get("reason") or "its steward has ended"
+        if words != ASKED_FOR:
+            self._tell("ended", "warning", f"World {self.listing.name!r} has ended: {words}", mark="world")
+
+    def close(self) -> None:
+        """The world is gone, or nobody looks."""
+        for task in self._questions:
+            task.cancel()
+        if self._steward is not None:
+            self._steward.close()
+
+
+class _Ask:
+    """What a :class:`Stillness` asks, asked through the steward."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are."""
+        del patience
+        self._observer.ask_stacks(ranks, then)
+
+
+_ENDS: Final = {"error": "has failed", "lost": "has lost ranks"}

@@ -1,0 +1,52 @@
+"""Starts a world that nobody drives yet: whoever attaches does.
+
+Under failure: what is wrong with a request is said before anything is made; a steward that cannot be started leaves
+nothing behind. How the ranks come up, or why not, the steward tells those who observe it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import worlds
+from ..errors import BadRequest
+from ..launch import LAUNCHERS, local
+from ..launch.options import check
+from ..settings import Settings
+
+
+def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing:
+    """Start a world's steward; its ranks come up afterwards. ``folder``: theirs, below ``root``.
+
+    Raises :class:`BadRequest` and :class:`~jupyter_dtrain.errors.StartFailed`.
+    """
+    if launcher not in LAUNCHERS:
+        raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")
+    wanted = check(local.OPTIONS, options)
+    settings = Settings.from_environment()
+    with worlds.one_at_a_time():
+        request = worlds.make_request(
+            wanted.get("n"),
+            name=wanted.get("name"),
+            env=wanted.get("env", {}),
+            torch_backend=wanted.get("torch_backend", "auto"),
+            mpiexec=wanted.get("mpiexec"),
+            tensorboard=wanted.get("tensorboard"),
+            settings=settings,
+            cwd=_inside(root, folder),
+        )
+        try:
+            return worlds.launch_steward(request, settings)
+        except BaseException:
+            worlds.remove_folders(request)
+            raise
+
+
+def _inside(root: str, folder: str) -> Path:
+    """The folder that a page names. Raises :class:`BadRequest` where that is none, or not below ``root``."""
+    top = Path(root).expanduser().resolve()
+    found = (top / folder.lstrip("/")).resolve()
+    if not found.is_relative_to(top) or not found.is_dir():
+        raise BadRequest(f"There is no folder {folder!r}.")
+    return found

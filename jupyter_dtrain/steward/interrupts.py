@@ -1,0 +1,138 @@
+"""Interrupts that a client asks for which has not begun the run: the sidebar's, or a command's.
+
+The driver folds the run and says in its cell what happens, so it is told, and does as if Stop had been pressed there.
+Where no driver takes it up within :data:`ACK` seconds (its kernel is gone, or stopped), the steward takes the same
+steps itself, see :mod:`jupyter_dtrain.interruption`.
+
+Works on the supervisor's thread. Under failure: as the steps themselves, each of which has a deadline; a rank that none
+of them ends is worked on until the run is over or another one has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..interruption import AGAIN, Interruption
+
+if TYPE_CHECKING:
+    from ..gathering import Answers, Gathering
+    from ..settings import Settings
+
+ACK = 1.0
+LOOK = 0.25
+"""Seconds between two looks whether ranks have ended the run."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Run:
+    """As much of a run as its interruption looks at."""
+
+    def __init__(self, number: int, ranks: list[int]) -> None:
+        self.number = number
+        self.unfinished = list(ranks)
+
+
+class Interrupts:
+    """Of one world."""
+
+    def __init__(
+        self,
+        gathering: Gathering,
+        settings: Settings,
+        tell: Callable[..., None],
+        act: Callable[..., dict[str, Any]],
+    ) -> None:
+        """``tell`` broadcasts to clients; ``act`` does what a client would ask the steward for."""
+        self._gathering = gathering
+        self._settings = settings
+        self._tell = tell
+        self._act = act
+        self._wanted: tuple[float, _Run, bool] | None = None
+        """Until when the driver may take it up, the run, and whether ranks that do not end are killed."""
+        self._run: _Run | None = None
+        self._ending: Interruption | None = None
+        self._look_at = math.inf
+
+    def ask(self, run: int, ranks: list[int], *, force: bool, by: str, driven: bool) -> None:
+        """End the cell of ``run`` on all of its ``ranks``. ``by``: who wants it, in words; ``driven``: by a client."""
+        if self._ending is not None and self._run is not None and self._run.number == run:
+            self._ending.press(time.monotonic())
+            self._ending.force |= force
+        elif driven:
+            self._wanted = (time.monotonic() + ACK, _Run(run, ranks), force)
+            self._tell("interrupt", run=run, force=force, by=by)
+        else:
+            self._begin(_Run(run, ranks), force=force)
+
+    def ask_some(self, run: int, ranks: list[int]) -> None:
+        """Interrupt the cell on ``ranks`` alone; who waits for them then is released like for ranks that failed."""
+        tries = int(self._settings.interrupt_timeout / AGAIN)
+
+        def send(left: int, wanted: list[int]) -> None:
+            def said(answers: Answers) -> None:
+                # A rank that ran nothing has answered; one that did not answer may be in native code.
+                if silent := [rank for rank, answer in answers.items() if answer is None]:
+                    send(left - 1, silent)
+
+            if left > 0:
+                self._gathering.ask(wanted, AGAIN, said, op="interrupt", run=run)
+
+        send(tries, ranks)
+
+    def taken_up(self) -> None:
+        """The driver does it."""
+        self._wanted = None
+
+    def forget(self) -> None:
+        """These ranks are gone."""
+        self._wanted = self._run = self._ending = None
+        self._look_at = math.inf
+
+    def tick(self, now: float) -> float:
+        """Do what is due; when there is more to do."""
+        if self._wanted is not None:
+            until, run, force = self._wanted
+            if now < until:
+                return until
+            self._wanted = None
+            self._begin(run, force=force)
+        if self._ending is None or self._run is None:
+            return math.inf
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            self._gathering.ask(list(self._run.unfinished), LOOK, self._looked, op="state")
+        return min(self._ending.tick(now), self._look_at)
+
+    def _begin(self, run: _Run, *, force: bool) -> None:
+        now = time.monotonic()
+        self._run, self._look_at = run, now + LOOK
+
+        def note(words: str) -> None:
+            _log.info("Run %s: %s", run.number, words)
+
+        self._ending = Interruption(run, self._settings, self._gathering, self._act, note, now)
+        self._ending.force = force
+        _log.info("Run %s is interrupted, and no driver does it", run.number)
+
+    def _looked(self, answers: Answers) -> None:
+        run = self._run
+        if run is None:
+            return
+        for rank, answer in answers.items():
+            over = answer is not None and (answer.get("run") != run.number or answer.get("finished", True))
+            if over and rank in run.unfinished:
+                run.unfinished.remove(rank)
+        if not run.unfinished:
+            self.forget()
+
+    def rank_died(self, rank: int) -> None:
+        """It has nothing left to end."""
+        if self._run is not None and rank in self._run.unfinished:
+            self._run.unfinished.remove(rank)
+            if not self._run.unfinished:
+                self.forget()

@@ -1,0 +1,70 @@
+"""Who may keep the world alive, and until when.
+
+One client drives the world: it runs cells, and its word renews the lease. Others observe; whatever they say, the world
+ends with the lease. A client takes over when it says so, or when the one before has left or its process is gone.
+Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ..identity import Client, still_runs
+
+
+class Lease:
+    """The lease of one world."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._driver: Client | None = None
+        self._has_left = False
+        self._lock = threading.RLock()
+
+    @property
+    def driver(self) -> Client | None:
+        """The client that drives the world; None before the first has joined."""
+        return self._driver
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether the driver is there."""
+        with self._lock:
+            driver = self._driver
+            return driver is not None and not self._has_left and still_runs(driver.pid, driver.created)
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over; below 0 when it is."""
+        return self._end - time.monotonic()
+
+    def begin_again(self) -> None:
+        """The world has just come up."""
+        with self._lock:
+            self._end = time.monotonic() + self._seconds
+
+    def join(self, client: Client, *, take_over: bool) -> bool:
+        """Whether ``client`` is the driver now, and was not before."""
+        with self._lock:
+            old = self._driver
+            if not take_over and old is not None and old.id != client.id and self.is_driven:
+                return False
+            self._driver, self._has_left = client, False
+            self._end = time.monotonic() + self._seconds
+            return old is None or old.id != client.id
+
+    def leave(self, client: str) -> None:
+        """The client with this id lets go of the world; the lease runs on, and whoever joins next drives."""
+        with self._lock:
+            if self._driver is not None and self._driver.id == client:
+                self._has_left = True
+
+    def renew(self, client: str) -> bool:
+        """The client with this id is there; whether it is the driver, which renews the lease."""
+        with self._lock:
+            if self._driver is None or self._driver.id != client:
+                return False
+            self._end = time.monotonic() + self._seconds
+            return True

@@ -1,0 +1,76 @@
+"""Points on their way to a front end: gathered between two messages, thinned to what one may hold, packed in columns.
+
+``labextension/src/receiver.ts`` reads what :meth:`PointQueue.take` packs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple
+
+from jupyter_dtrain.metrics import Columns
+
+from .document import even_steps, little
+
+
+class Packet(NamedTuple):
+    """The points of one message."""
+
+    names: list[str]
+    """Metrics."""
+    series: list[list[Any]]
+    """For each metric of each rank: its place in ``names``, the rank, how many points; and, where the steps are even,
+    the first and their distance."""
+    values: bytes
+    """float32, little-endian, of all series one after the other."""
+    steps: bytes
+    """float64, of the series whose steps are not even."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.values) + len(self.steps) + 20 * len(self.series)
+
+
+class PointQueue:
+    """Bounded: a series that nobody takes is thinned."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: points of one message, over all series; each has two at least."""
+        self._most = most
+        self._waiting: dict[tuple[str, int], Columns] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, name: str, rank: int, points: Columns) -> None:
+        """Points of one metric of one rank, which follow those that were added before."""
+        waiting = self._waiting.setdefault((name, rank), Columns.empty())
+        waiting.steps.extend(points.steps)
+        waiting.times.extend(points.times)
+        waiting.values.extend(points.values)
+        if len(waiting.values) > self._most:
+            self._waiting[name, rank] = waiting.thinned(self._most // 2)
+
+    def clear(self) -> None:
+        """Forget them: somebody was told by other means."""
+        self._waiting.clear()
+
+    def take(self) -> Packet | None:
+        """All that wait, thinned; None where nothing does."""
+        if not self._waiting:
+            return None
+        share = min(1.0, self._most / sum(len(columns.values) for columns in self._waiting.values()))
+        values, steps = array("f"), array("d")
+        names: dict[str, int] = {}
+        series: list[list[Any]] = []
+        for (name, rank), columns in self._waiting.items():
+            few = columns.thinned(max(2, int(len(columns.values) * share)))
+            even = even_steps(few.steps)
+            index = names.setdefault(name, len(names))
+            series.append([index, rank, len(few.values), *(even or ())])
+            values.extend(array("f", few.values))
+            if even is None:
+                steps.extend(array("d", few.steps))
+        self._waiting.clear()
+        return Packet(list(names), series, little("f", values), little("d", steps))

@@ -1,0 +1,154 @@
+/** The plugins that JupyterLab loads. */
+
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ICommandPalette, Notification } from "@jupyterlab/apputils";
+import { INotebookTracker } from "@jupyterlab/notebook";
+import { ISettingRegistry } from "@jupyterlab/settingregistry";
+import { ITranslator, nullTranslator } from "@jupyterlab/translation";
+import resume from "../resume";
+import { Actions } from "./actions";
+import type { Item, World } from "./messages";
+import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
+// It opens the stream when the page opens: attention is told whether or not the panel is seen.
+import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
+
+const SIDEBAR = "jupyter-dtrain:sidebar";
+
+/** Items that are older when the page hears of them were told by another page, or an earlier one. Seconds. */
+const FRESH = 15;
+
+type Level = "none" | "errors" | "warnings" | "all";
+const SHOWN: Record<Level, Item["level"][]> = {
+  none: [],
+  errors: ["error"],
+  warnings: ["error", "warning"],
+  all: ["error", "warning", "info"],
+};
+
+interface Settings {
+  ranks: number | null;
+  side: "left" | "right";
+  notifications: Level;
+}
+
+const sidebar: JupyterFrontEndPlugin<void> = {
+  id: SIDEBAR,
+  description: "The panel that shows and steers all worlds.",
+  autoStart: true,
+  optional: [ITranslator, ISettingRegistry, ICommandPalette, INotebookTracker, ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    translator: ITranslator | null,
+    registry: ISettingRegistry | null,
+    palette: ICommandPalette | null,
+    notebooks: INotebookTracker | null,
+    restorer: ILayoutRestorer | null,
+  ): void => {
+    const trans = (translator ?? nullTranslator).load("jupyter_dtrain");
+    const worlds = new Worlds(app.serviceManager.serverSettings);
+    const actions = new Actions(worlds, notebooks, trans);
+    const settings: Settings = { ranks: null, side: "left", notifications: "all" };
+    const create = (): void => {
+      const path = notebooks?.currentWidget?.context.path ?? "";
+      const folder = path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
+      void createWorld(actions, trans, { folder, ranks: settings.ranks });
+    };
+    const panel = new Sidebar(actions, trans, create);
+    const place = (): void => {
+      app.shell.add(panel, settings.side, { rank: 520, type: "Distributed Training" });
+    };
+    restorer?.add(panel, PANEL);
+    place();
+    notebooks?.currentChanged.connect(() => {
+      panel.update();
+    });
+    tellOf(worlds, settings, trans.__("Show"), () => {
+      app.shell.activateById(PANEL);
+    });
+    addCommands(app, palette, { actions, create, settings });
+    if (registry !== null) {
+      void registry.load(SIDEBAR).then(
+        (loaded) => {
+          const read = (): void => {
+            const { side } = settings;
+            Object.assign(settings, loaded.composite);
+            if (settings.side !== side) place();
+          };
+          loaded.changed.connect(read);
+          read();
+        },
+        (error: unknown) => {
+          console.warn("jupyter-dtrain: its settings cannot be read; the defaults hold", error);
+        },
+      );
+    }
+
+    function addCommands(
+      { commands, shell }: JupyterFrontEnd,
+      list: ICommandPalette | null,
+      given: { actions: Actions; create: () => void; settings: Settings },
+    ): void {
+      const category = trans.__("Distributed Training");
+      const none = { type: "object" as const, properties: {} };
+      const add = (id: string, label: string, execute: () => unknown, isEnabled: () => boolean = () => true): void => {
+        commands.addCommand(id, { label, execute, isEnabled, describedBy: { args: none } });
+        list?.addItem({ command: id, category });
+      };
+      const works = (): World | null => {
+        const { selected } = given.actions.worlds;
+        return selected?.state === "running" ? selected : null;
+      };
+      const withWorld = (act: (world: World) => unknown) => (): unknown => {
+        const world = works();
+        return world === null ? undefined : act(world);
+      };
+      add("dtrain:show", trans.__("Show the Distributed Training Panel"), () => {
+        shell.activateById(PANEL);
+      });
+      add("dtrain:start", trans.__("Start a World…"), given.create);
+      add(
+        "dtrain:attach",
+        trans.__("Attach This Notebook to the World"),
+        withWorld((world) => given.actions.attach(world)),
+        () => works() !== null && given.actions.hasNotebook,
+      );
+      add(
+        "dtrain:interrupt",
+        trans.__("Interrupt the World's Cell"),
+        withWorld((world) => given.actions.interrupt(world)),
+        () => works()?.run?.outcome === "running",
+      );
+      add(
+        "dtrain:restart",
+        trans.__("Restart the World…"),
+        withWorld((world) => given.actions.restart(world)),
+        () => works() !== null,
+      );
+      add(
+        "dtrain:stop",
+        trans.__("Stop the World…"),
+        withWorld((world) => given.actions.stop(world)),
+        () => works() !== null,
+      );
+      given.actions.worlds.changed.connect((_, what) => {
+        if (what === "worlds") commands.notifyCommandChanged();
+      });
+    }
+  },
+};
+
+/** What needs the person, by JupyterLab's own notifications; the end of a run only where nobody looks at the page. */
+function tellOf(worlds: Worlds, settings: Settings, label: string, show: () => void): void {
+  worlds.arrived.connect((_, item) => {
+    if (Date.now() / 1000 - item.time > FRESH || !SHOWN[settings.notifications].includes(item.level)) return;
+    const ended = item.kind === "finished" || item.kind === "failed";
+    if (ended && document.hasFocus()) return;
+    Notification.emit(`${item.words} (${item.name})`, item.level, {
+      autoClose: item.level === "info" ? 8000 : false,
+      actions: [{ label, callback: show }],
+    });
+  });
+}
+
+export default [resume, sidebar];
+export { icon };

@@ -1,0 +1,92 @@
+/** What the server says: `jupyter_dtrain/server` writes it. */
+
+import type { Outcome, RankState, RunDocument } from "../document";
+import type { News } from "../receiver";
+
+export interface RunSummary {
+  number: number;
+  /** The number that the cell has in the notebook. */
+  cell: number | null;
+  ranks: number[];
+  outcome: Outcome;
+  /** Seconds since the epoch. */
+  started: number;
+  ended: number | null;
+  /** How many ranks are in which state. */
+  states: Record<string, number>;
+}
+
+export type WorldState = "starting" | "running" | "ending" | "failed" | "unreachable";
+
+export interface World {
+  id: string;
+  name: string;
+  cwd: string;
+  state: WorldState;
+  /** Why it is so; empty where that is clear. */
+  words: string;
+  size: number;
+  ready: number;
+  nodes: number;
+  dead: number;
+  frameworks: string[];
+  started: number;
+  /** When it ends unless somebody drives it; null while somebody does. */
+  lease_end: number | null;
+  driver: { pid: number; words: string; there: boolean } | null;
+  run: RunSummary | null;
+}
+
+/** rank, node, host, local rank, device, pid, state, what happened to it, what it waits in. */
+export type RankRow = [number, number, string, number, string, number, RankState, string, string];
+
+export interface Item {
+  id: string;
+  kind: "dead" | "hung" | "nan" | "apart" | "slow" | "memory" | "finished" | "failed" | "ended";
+  level: "error" | "warning" | "info";
+  /** The world's id and name. */
+  world: string;
+  name: string;
+  run: number | null;
+  ranks: number[];
+  words: string;
+  detail: string;
+  time: number;
+}
+
+export interface StoredRun {
+  id: number;
+  world: string;
+  number: number;
+  ranks: number;
+  size: number;
+  outcome: Outcome;
+  started: number;
+  elapsed: number;
+  source: string;
+}
+
+export interface Launcher {
+  name: string;
+  title: string;
+  cores: number;
+  gpus: number;
+  default_ranks: number;
+  schema: { properties: Record<string, Property> };
+}
+
+export interface Property {
+  title: string;
+  description: string;
+  type: "integer" | "string" | "object";
+  default?: string;
+  enum?: string[];
+  minimum?: number;
+}
+
+export type Message =
+  | { type: "worlds"; worlds: World[] }
+  | { type: "attention"; items: Item[] }
+  | { type: "ranks"; world: string; ranks: RankRow[] }
+  | { type: "run"; world: string; source: string; document: RunDocument }
+  | ({ type: "news"; world: string; values?: string; steps?: string } & News);

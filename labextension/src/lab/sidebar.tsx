@@ -1,0 +1,136 @@
+/** The panel "Distributed Training". */
+
+import { ReactWidget } from "@jupyterlab/apputils";
+import type { TranslationBundle } from "@jupyterlab/translation";
+import { LabIcon } from "@jupyterlab/ui-components";
+import type { Message } from "@lumino/messaging";
+import React, { useEffect, useReducer } from "react";
+import type { Actions } from "./actions";
+import { askForWorld } from "./dialog";
+import { History } from "./history";
+import { AttentionList, Losses, RankList, Section, WorldList } from "./sections";
+
+export const PANEL = "jupyter-dtrain-panel";
+
+export const icon = new LabIcon({
+  name: "jupyter-dtrain:ranks",
+  svgstr:
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" width="16"><g class="jp-icon3" fill="#616161">' +
+    '<circle cx="8" cy="3" r="2"/><circle cx="3" cy="12.5" r="2"/><circle cx="8" cy="12.5" r="2"/>' +
+    '<circle cx="13" cy="12.5" r="2"/><path d="M7.5 4.5h1v6.5h-1zM7.3 4.2l.9.5-4.4 7-.9-.5zM8.7 4.2l-.9.5 4.4 7 .9-.5z"/>' +
+    "</g></svg>",
+});
+
+/** Ask what to start, and start it in the folder that the file browser shows. */
+export async function createWorld(
+  actions: Actions,
+  trans: TranslationBundle,
+  options: { folder: string; ranks: number | null },
+): Promise<void> {
+  await actions.attempt(async () => {
+    const wanted = await askForWorld(await actions.worlds.launchers(), options.ranks, trans);
+    if (wanted !== null) await actions.worlds.start(wanted.launcher, wanted.options, options.folder);
+  });
+}
+
+export class Sidebar extends ReactWidget {
+  constructor(
+    private actions: Actions,
+    private trans: TranslationBundle,
+    private create: () => void,
+  ) {
+    super();
+    this.id = PANEL;
+    this.title.icon = icon;
+    this.title.caption = trans.__("Distributed Training");
+    this.addClass("dtrain-panel");
+    this.node.setAttribute("role", "region");
+    this.node.setAttribute("aria-label", trans.__("Distributed Training"));
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.actions.worlds.want(this, "");
+    this.update();
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this.actions.worlds.want(this, null);
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    if (this.isVisible) this.actions.worlds.want(this, "");
+  }
+
+  override dispose(): void {
+    this.actions.worlds.want(this, null);
+    super.dispose();
+  }
+
+  protected override render(): React.JSX.Element {
+    return <Contents actions={this.actions} trans={this.trans} create={this.create} visible={() => this.isVisible} />;
+  }
+}
+
+function Contents(props: {
+  actions: Actions;
+  trans: TranslationBundle;
+  create: () => void;
+  visible: () => boolean;
+}): React.JSX.Element {
+  const { actions, trans, create, visible } = props;
+  const { worlds } = actions;
+  const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
+  useEffect(() => {
+    let pending = 0;
+    const changed = (): void => {
+      // At most once a frame, and not where nobody sees it.
+      if (pending !== 0 || !visible()) return;
+      pending = requestAnimationFrame(() => {
+        pending = 0;
+        draw();
+      });
+    };
+    worlds.changed.connect(changed);
+    return () => {
+      cancelAnimationFrame(pending);
+      worlds.changed.disconnect(changed);
+    };
+  }, [worlds, visible]);
+  const { selected } = worlds;
+  const details = selected === null ? null : worlds.of(selected.id);
+  const shared = { actions, trans };
+  const ended = worlds.worlds
+    .map((world) => `${world.id}:${world.run?.number ?? 0}:${world.run?.outcome ?? ""}`)
+    .join();
+  return (
+    <>
+      {!worlds.connected && (
+        <div className="dtrain-banner" role="status">
+          <span>
+            {worlds.heard
+              ? trans.__("The server is not heard. What is shown may be old; it is asked again and again.")
+              : trans.__("Looking for the server's jupyter_dtrain extension…")}
+          </span>
+          <button
+            type="button"
+            onClick={() => {
+              worlds.reconnect();
+            }}
+          >
+            {trans.__("Try now")}
+          </button>
+        </div>
+      )}
+      <AttentionList items={worlds.items} {...shared} />
+      <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
+      {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
+      <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
+        {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
+        <History ended={ended} {...shared} />
+      </Section>
+    </>
+  );
+}

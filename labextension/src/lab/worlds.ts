@@ -1,0 +1,230 @@
+/** The worlds as this page knows them: kept current by the stream, read by panel, pills and status bar. */
+
+import type { ServerConnection } from "@jupyterlab/services";
+import { Signal, type ISignal } from "@lumino/signaling";
+import type { RankState } from "../document";
+import type { Rank, RunModel } from "../model";
+import { Receiver } from "../receiver";
+import { request, Stream } from "./connection";
+import type { Item, Launcher, Message, RankRow, StoredRun, World } from "./messages";
+
+/** What is known of a world that is watched. */
+export class Details {
+  rows: RankRow[] = [];
+  source = "";
+  private receiver: Receiver | null = null;
+
+  /** Its newest run; null where there was none. */
+  get run(): RunModel | null {
+    return this.receiver?.model ?? null;
+  }
+
+  take(message: Message): void {
+    if (message.type === "ranks") {
+      this.rows = message.ranks;
+    } else if (message.type === "run") {
+      const known = this.receiver?.model.run;
+      if (this.receiver === null || known !== message.document.run) this.receiver = new Receiver();
+      this.source = message.source;
+      this.receiver.begin(message.document);
+    } else if (message.type === "news" && this.receiver?.model.run === message.status.run) {
+      this.receiver.hear(message, [viewOf(message.values ?? ""), viewOf(message.steps ?? "")]);
+    }
+  }
+
+  /** All ranks of the world, with what the run says of those that run it. */
+  get ranks(): (Rank & { host: string; device: string; pid: number; waits: string })[] {
+    const running = new Map(this.run?.ranks.map((rank) => [rank.rank, rank]));
+    return this.rows.map(([rank, node, host, , device, pid, state, words, waits]) => {
+      const own = running.get(rank);
+      return {
+        rank,
+        node,
+        host,
+        device,
+        pid,
+        waits,
+        state: stateOf(state, own),
+        step: own?.step ?? null,
+        memory: own?.memory ?? null,
+        cpu: own?.cpu ?? null,
+        gpu: own?.gpu ?? null,
+        pace: own?.pace ?? null,
+        words: words !== "" ? words : (own?.words ?? ""),
+      };
+    });
+  }
+
+  get nodes(): string[] {
+    const found: string[] = [];
+    for (const row of this.rows) found[row[1]] = row[2];
+    return Array.from(found, (host: string | undefined) => host ?? "");
+  }
+}
+
+/** An idle rank shows how its part of the last run has ended. */
+function stateOf(state: RankState, own: Rank | undefined): RankState {
+  return state === "idle" && own !== undefined && own.state !== "running" && own.state !== "waiting"
+    ? own.state
+    : state;
+}
+
+function viewOf(text: string): DataView {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let index = 0; index < bytes.length; index += 1) bytes[index] = binary.charCodeAt(index);
+  return new DataView(bytes.buffer);
+}
+
+export class Worlds {
+  worlds: World[] = [];
+  items: Item[] = [];
+  /** Whether the server is heard. */
+  connected = false;
+  /** Whether it was ever heard: without the extension it never is. */
+  heard = false;
+  private details = new Map<string, Details>();
+  private selection: string | null = null;
+  private wanted = new Map<unknown, string>();
+  private stream: Stream;
+  private changedSignal = new Signal<this, "worlds" | "items" | "details">(this);
+  private arrivedSignal = new Signal<this, Item>(this);
+
+  constructor(readonly settings: ServerConnection.ISettings) {
+    this.stream = new Stream(
+      settings,
+      (message) => {
+        this.hear(message);
+      },
+      (open) => {
+        this.connected = open;
+        this.heard ||= open;
+        this.changedSignal.emit("worlds");
+      },
+    );
+  }
+
+  /** Emitted after every change. */
+  get changed(): ISignal<this, "worlds" | "items" | "details"> {
+    return this.changedSignal;
+  }
+
+  /** Emitted for an item that is new. */
+  get arrived(): ISignal<this, Item> {
+    return this.arrivedSignal;
+  }
+
+  /** The world whose ranks and run are shown: the one that was chosen, else one that works, else the newest. */
+  get selected(): World | null {
+    const works = (world: World): boolean => world.run?.outcome === "running";
+    const newest = [...this.worlds].sort((one, other) => other.started - one.started);
+    return this.worlds.find((world) => world.id === this.selection) ?? newest.find(works) ?? newest[0] ?? null;
+  }
+
+  select(id: string): void {
+    this.selection = id;
+    this.rewatch();
+    this.changedSignal.emit("worlds");
+  }
+
+  find(id: string): World | undefined {
+    return this.worlds.find((world) => world.id === id);
+  }
+
+  of(id: string): Details {
+    let found = this.details.get(id);
+    if (found === undefined) {
+      found = new Details();
+      this.details.set(id, found);
+    }
+    return found;
+  }
+
+  /** Be told closely of a world for `who`; null: not any more. */
+  want(who: unknown, id: string | null): void {
+    if (id === null) this.wanted.delete(who);
+    else this.wanted.set(who, id);
+    this.rewatch();
+  }
+
+  dismiss(id: string | null): void {
+    this.stream.dismiss(id);
+  }
+
+  reconnect(): void {
+    this.stream.hurry();
+  }
+
+  dispose(): void {
+    this.stream.close();
+    Signal.clearData(this);
+  }
+
+  // What a person asks for. Each throws an Error that says what to do.
+
+  async start(launcher: string, options: Record<string, unknown>, cwd: string): Promise<string> {
+    const made = await request<{ id: string }>(this.settings, "POST", ["worlds"], { launcher, options, cwd });
+    this.select(made.id);
+    return made.id;
+  }
+
+  async stop(id: string): Promise<void> {
+    await request(this.settings, "DELETE", ["worlds", id]);
+  }
+
+  async act(id: string, action: "interrupt" | "restart" | "kill", ranks?: number[]): Promise<void> {
+    await request(this.settings, "POST", ["worlds", id, action], ranks === undefined ? {} : { ranks });
+  }
+
+  async stacks(id: string, ranks?: number[]): Promise<string> {
+    const body = ranks === undefined ? {} : { ranks };
+    return (await request<{ text: string }>(this.settings, "POST", ["worlds", id, "stacks"], body)).text;
+  }
+
+  async output(id: string, run: number, rank: number): Promise<{ text: string; cut: boolean }> {
+    return request(this.settings, "GET", ["worlds", id, "runs", String(run), "ranks", String(rank), "output"]);
+  }
+
+  async launchers(): Promise<Launcher[]> {
+    return (await request<{ launchers: Launcher[] }>(this.settings, "GET", ["launchers"])).launchers;
+  }
+
+  async stored(): Promise<StoredRun[]> {
+    return (await request<{ runs: StoredRun[] }>(this.settings, "GET", ["runs"])).runs;
+  }
+
+  async storedRun(id: number): Promise<{ document: unknown; source: string }> {
+    return request(this.settings, "GET", ["runs", String(id)]);
+  }
+
+  // The stream.
+
+  private rewatch(): void {
+    const selected = this.wanted.size > 0 ? this.selected : null;
+    const ids = new Set([...this.wanted.values(), ...(selected === null ? [] : [selected.id])]);
+    this.stream.watch([...ids].filter((id) => id !== "").sort());
+  }
+
+  private hear(message: Message): void {
+    switch (message.type) {
+      case "worlds": {
+        this.worlds = message.worlds;
+        const there = new Set(message.worlds.map((world) => world.id));
+        for (const id of this.details.keys()) if (!there.has(id)) this.details.delete(id);
+        this.rewatch();
+        this.changedSignal.emit("worlds");
+        break;
+      }
+      case "attention": {
+        const known = new Set(this.items.map((item) => item.id));
+        this.items = message.items;
+        for (const item of message.items) if (!known.has(item.id)) this.arrivedSignal.emit(item);
+        this.changedSignal.emit("items");
+        break;
+      }
+      default:
+        this.of(message.world).take(message);
+        this.changedSignal.emit("details");
+    }
+  }
+}

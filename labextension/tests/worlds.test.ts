@@ -1,0 +1,302 @@
+import { ServerConnection } from "@jupyterlab/services";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { assignments } from "../src/lab/assignments";
+import { compare } from "../src/lab/compare";
+import { request } from "../src/lab/connection";
+import type { Item, RankRow, World } from "../src/lab/messages";
+import { Worlds } from "../src/lab/worlds";
+import { RunModel } from "../src/model";
+
+/** A server's half of a stream, which a test plays. */
+class Socket {
+  static opened: Socket[] = [];
+  readyState = 0;
+  said: unknown[] = [];
+  onopen: (() => void) | null = null;
+  onmessage: ((event: { data: string }) => void) | null = null;
+  onclose: (() => void) | null = null;
+
+  constructor(readonly url: string) {
+    Socket.opened.push(this);
+  }
+
+  send(text: string): void {
+    this.said.push(JSON.parse(text));
+  }
+
+  close(): void {
+    this.end();
+  }
+
+  begin(): void {
+    this.readyState = WebSocket.OPEN;
+    this.onopen?.();
+  }
+
+  tell(message: unknown): void {
+    this.onmessage?.({ data: JSON.stringify(message) });
+  }
+
+  end(): void {
+    this.readyState = WebSocket.CLOSED;
+    this.onclose?.();
+  }
+}
+
+function settings(fetch?: typeof globalThis.fetch): ServerConnection.ISettings {
+  return ServerConnection.makeSettings({
+    baseUrl: "http://server.test/base/",
+    wsUrl: "ws://server.test/base/",
+    token: "a b",
+    appendToken: true,
+    WebSocket: Socket as unknown as typeof WebSocket,
+    ...(fetch === undefined ? {} : { fetch }),
+  });
+}
+
+function world(id: string, more: Partial<World> = {}): World {
+  return {
+    id,
+    name: id,
+    cwd: "/",
+    state: "running",
+    words: "",
+    size: 2,
+    ready: 2,
+    nodes: 1,
+    dead: 0,
+    frameworks: [],
+    started: 0,
+    lease_end: null,
+    driver: null,
+    run: null,
+    ...more,
+  };
+}
+
+function item(id: string): Item {
+  return {
+    id,
+    kind: "dead",
+    level: "error",
+    world: "w",
+    name: "w",
+    run: null,
+    ranks: [0],
+    words: id,
+    detail: "",
+    time: 0,
+  };
+}
+
+const row = (rank: number, state: RankRow[6]): RankRow => [rank, 0, "host", rank, "cpu", 100 + rank, state, "", ""];
+
+function status(run: number, states: string[]): Record<string, unknown> {
+  const ranks = states.map((state, rank) => [rank, 0, state, 5, 1000, 50]);
+  return { version: 1, run, size: 2, outcome: "running", elapsed: 1, nodes: ["host"], ranks, words: {}, bars: [] };
+}
+
+const base64 = (values: number[]): string =>
+  btoa(String.fromCharCode(...new Uint8Array(new Float32Array(values).buffer)));
+
+describe("the worlds of a page", () => {
+  let worlds: Worlds;
+  const last = (): Socket => Socket.opened.at(-1)!;
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    Socket.opened = [];
+    worlds = new Worlds(settings());
+  });
+
+  afterEach(() => {
+    worlds.dispose();
+    vi.useRealTimers();
+  });
+
+  it("opens the stream with its token, and again with longer pauses when it ends", () => {
+    expect(last().url).toBe("ws://server.test/base/dtrain/stream?token=a%20b");
+    last().begin();
+    expect(worlds.connected).toBe(true);
+    last().end();
+    expect(worlds.connected).toBe(false);
+    const opened: number[] = [];
+    for (let waited = 0; waited < 8000; waited += 100) {
+      vi.advanceTimersByTime(100);
+      if (last().readyState === 0) {
+        opened.push(waited + 100);
+        last().end();
+      }
+    }
+    expect(opened).toEqual([500, 1500, 3500, 7500]);
+    worlds.reconnect();
+    last().begin();
+    expect(worlds.connected).toBe(true);
+  });
+
+  it("watches the selected world only while somebody wants it, also after the stream was opened again", () => {
+    last().begin();
+    last().tell({ type: "worlds", worlds: [world("old"), world("new", { started: 5 })] });
+    expect(last().said).toEqual([]);
+    worlds.want("panel", "");
+    expect(last().said).toEqual([{ watch: ["new"] }]);
+    worlds.select("old");
+    worlds.want("pill", "new");
+    expect(last().said.slice(1)).toEqual([{ watch: ["old"] }, { watch: ["new", "old"] }]);
+    last().end();
+    vi.advanceTimersByTime(1000);
+    last().begin();
+    expect(last().said).toEqual([{ watch: ["new", "old"] }]);
+    worlds.want("panel", null);
+    worlds.want("pill", null);
+    expect(last().said.at(-1)).toEqual({ watch: [] });
+  });
+
+  it("selects what was chosen, else what works, else the newest", () => {
+    last().begin();
+    const run = { number: 1, cell: 1, ranks: [0], outcome: "running" as const, started: 0, ended: null, states: {} };
+    const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run })];
+    last().tell({ type: "worlds", worlds: all });
+    expect(worlds.selected?.id).toBe("c");
+    worlds.select("a");
+    expect(worlds.selected?.id).toBe("a");
+    last().tell({ type: "worlds", worlds: [all[1]] });
+    expect(worlds.selected?.id).toBe("b");
+    last().tell({ type: "worlds", worlds: [] });
+    expect(worlds.selected).toBe(null);
+  });
+
+  it("puts together what a world and what its run say of a rank", () => {
+    last().begin();
+    last().tell({ type: "worlds", worlds: [world("w")] });
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "dead")] });
+    const details = worlds.of("w");
+    expect(details.ranks.map((rank) => [rank.state, rank.step])).toEqual([
+      ["idle", null],
+      ["dead", null],
+    ]);
+    const document = { ...status(3, ["ok", "running"]), metrics: [], seq: 0 };
+    last().tell({ type: "run", world: "w", source: "x", document });
+    expect(details.ranks.map((rank) => [rank.state, rank.step, rank.memory])).toEqual([
+      ["ok", 5, 1000],
+      ["dead", 5, 1000],
+    ]);
+    expect(details.nodes).toEqual(["host"]);
+  });
+
+  it("takes the points of the run that it knows, and of no other", () => {
+    last().begin();
+    const document = { ...status(3, ["running"]), metrics: [], seq: 1 };
+    const news = { type: "news", world: "w", names: ["loss"], series: [[0, 0, 2, 10, 5]], steps: "" };
+    last().tell({ type: "run", world: "w", source: "x", document });
+    const values = base64([1, 0.5]);
+    last().tell({ ...news, seq: 0, values, status: status(3, ["running"]) });
+    last().tell({ ...news, seq: 1, values, status: status(3, ["running"]) });
+    last().tell({ ...news, seq: 2, values, status: status(4, ["running"]) });
+    const column = worlds.of("w").run!.metrics.get("loss")!.columns.get(0)!;
+    expect([column.length, ...column.steps.subarray(0, 2), ...column.values.subarray(0, 2)]).toEqual([
+      2, 10, 15, 1, 0.5,
+    ]);
+  });
+
+  it("tells of each item once, and forgets worlds that are gone", () => {
+    const arrived: string[] = [];
+    worlds.arrived.connect((_, one) => {
+      arrived.push(one.id);
+    });
+    last().begin();
+    last().tell({ type: "attention", items: [item("a")] });
+    last().tell({ type: "attention", items: [item("b"), item("a")] });
+    last().tell({ type: "attention", items: [item("b")] });
+    expect(arrived).toEqual(["a", "b"]);
+    const details = worlds.of("w");
+    last().tell({ type: "worlds", worlds: [] });
+    expect(worlds.of("w")).not.toBe(details);
+  });
+
+  it("survives a message that is nonsense", () => {
+    const warned = vi.spyOn(console, "warn").mockImplementation(() => undefined);
+    last().begin();
+    last().onmessage?.({ data: "{" });
+    last().tell({ type: "worlds", worlds: [world("w")] });
+    expect(worlds.worlds.length).toBe(1);
+    expect(warned).toHaveBeenCalledOnce();
+    warned.mockRestore();
+  });
+});
+
+describe("a request", () => {
+  const answer = (code: number, text: string): typeof globalThis.fetch =>
+    vi.fn(() => Promise.resolve(new Response(text, { status: code, statusText: "Status" })));
+
+  it("encodes whatever an id holds", async () => {
+    const fetch = answer(200, "{}");
+    await request(settings(fetch), "DELETE", ["worlds", "a/b ?#%ä"]);
+    const sent = vi.mocked(fetch).mock.calls[0]![0] as Request;
+    // JupyterLab adds the time, so that no answer comes out of a cache.
+    expect(sent.url.split("?")[0]).toBe("http://server.test/base/dtrain/worlds/a%2Fb%20%3F%23%25%C3%A4");
+  });
+
+  it.each([
+    [400, '{"message": "No."}', "No."],
+    [404, "<html>", "The server has no jupyter_dtrain extension: is it installed where JupyterLab runs?"],
+    [404, '{"message": "Gone."}', "Gone."],
+    [500, "oops", "The server answered 500 Status."],
+    [200, "oops", "The server's answer cannot be read."],
+  ])("fails with words: %i %s", async (code, text, words) => {
+    await expect(request(settings(answer(code, text)), "GET", ["worlds"])).rejects.toThrow(words);
+  });
+
+  it("says when the server is not there, and when it does not answer", async () => {
+    const refused = vi.fn(() => Promise.reject(new TypeError("refused")));
+    await expect(request(settings(refused), "GET", ["worlds"])).rejects.toThrow("cannot be reached");
+    vi.useFakeTimers();
+    const silent = vi.fn(
+      (input: Request | string | URL) =>
+        new Promise<Response>((_, reject) => {
+          (input as Request).signal.addEventListener("abort", () => {
+            reject(new Error("aborted"));
+          });
+        }),
+    );
+    const asked = expect(request(settings(silent), "GET", ["worlds"])).rejects.toThrow("did not answer in time");
+    await vi.advanceTimersByTimeAsync(20_000);
+    await asked;
+    vi.useRealTimers();
+  });
+});
+
+describe("what a person types or chooses", () => {
+  it("reads variables", () => {
+    expect(assignments(" A=1  B=x=y C ")).toEqual({ A: "1", B: "x=y", C: "" });
+  });
+
+  it("compares what two runs have in common, by the means over their ranks", () => {
+    const run = (ranks: number[][], names: string[]): RunModel => {
+      const model = new RunModel();
+      for (const name of names)
+        ranks.forEach((values, rank) => {
+          model.append(name, rank, [0, 1], values);
+        });
+      return model;
+    };
+    const both: [number, RunModel][] = [
+      [
+        4,
+        run(
+          [
+            [1, 2],
+            [3, NaN],
+          ],
+          ["loss", "only"],
+        ),
+      ],
+      [7, run([[5, 6]], ["loss"])],
+    ];
+    const { metrics, names } = compare(both);
+    expect(names).toEqual(["#4", "#7"]);
+    expect(metrics.map((metric) => metric.name)).toEqual(["loss"]);
+    const [first, second] = [...metrics[0]!.columns.values()];
+    expect([...first!.values.subarray(0, 2), ...second!.values.subarray(0, 2)]).toEqual([2, 2, 5, 6]);
+  });
+});

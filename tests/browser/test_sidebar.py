@@ -1,0 +1,204 @@
+"""The panel "Distributed Training", as a person uses it; screenshots are left in ``build/screenshots``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import PATIENCE, Lab, run_all, theme, wait_idle
+from tests.processes import wait_until_gone
+
+SHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+
+TRAIN = """%%distributed
+import os, time, jupyter_dtrain
+rank = int(os.environ['RANK'])
+kept = 100 + rank
+for step in range(2000):
+    jupyter_dtrain.log(loss=1 / (step + 1) + rank * 0.01, step=step)
+    time.sleep(0.02)
+"""
+LOSSES = """%%distributed
+from jupyter_dtrain import log  # {scale}
+for step in range(50): log(loss={scale} / (step + 1), step=step)
+"""
+BUSY = "() => [...document.querySelectorAll('.jp-InputPrompt')].some((one) => one.textContent.includes('*'))"
+"""Not by the kernel's status, which is idle whenever one of its other threads was asked something."""
+EXECUTE = "(id) => void window.jupyterapp.commands.execute(id)"
+
+
+@pytest.fixture(autouse=True)
+def patience():
+    """``expect`` waits as long as everything else does here."""
+    expect.set_options(timeout=PATIENCE * 1000)
+
+
+def shoot(page: Page, name: str) -> None:
+    """A picture in light and one in dark, to be looked at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for kind in ("Dark", "Light"):
+        theme(page, f"JupyterLab {kind}")
+        page.wait_for_timeout(600)  # its style sheets come one after the other
+        page.screenshot(path=SHOTS / f"{name}-{kind.lower()}.png")
+
+
+def show(page: Page):
+    """The panel, opened."""
+    page.evaluate(EXECUTE, "dtrain:show")
+    panel = page.get_by_role("region", name="Distributed Training")
+    expect(panel.get_by_role("region", name="Worlds")).to_be_visible()
+    return panel
+
+
+def run_cell(page: Page, index: int) -> None:
+    """Run one cell, and go on while it runs."""
+    page.evaluate("(at) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = at; }", index)
+    page.evaluate(EXECUTE, "notebook:run-cell")
+
+
+def steps(panel) -> list[int]:
+    """The step that each rank is at."""
+    texts = panel.locator(".dtrain-does").all_inner_texts()
+    return [int(found[1].replace(",", "")) for text in texts if (found := re.search(r"step ([\d,]+)", text))]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """JupyterLab with no worlds but those of these tests."""
+    server = Lab(tmp_path_factory.mktemp("sidebar"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def steered(browser, lab):
+    """A page on which the tests below go on, one after the other: its notebook, and the world "steered"."""
+    lab.write("steered.ipynb", "1 + 1", TRAIN, "%%distributed\nprint('kept', kept)")
+    page = lab.open(browser, "steered.ipynb", width=1300, height=1000)
+    yield page
+    page.close()
+
+
+def test_a_world_is_started_from_the_dialog_and_attached(steered):
+    """Nobody drives it at first; then the notebook that is open does."""
+    panel = show(steered)
+    expect(panel.get_by_text("No world is running.")).to_be_visible()
+    panel.get_by_role("button", name="Start a world…").click()
+    dialog = steered.get_by_role("dialog")
+    dialog.get_by_label("Ranks", exact=True).fill("4")
+    dialog.get_by_label("Name", exact=True).fill("steered")
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    world = panel.locator(".dtrain-world")
+    expect(world.locator(".dtrain-state")).to_have_text("idle")
+    expect(world).to_contain_text("4 ranks")
+    expect(world).to_contain_text("nobody drives it yet: it ends in")
+    expect(panel.locator(".dtrain-ranks li")).to_have_count(4)
+    attach(panel)
+
+
+def attach(panel) -> None:
+    """Make the notebook that is open the world's driver."""
+    panel.get_by_role("button", name="Attach this notebook to steered").click()
+    expect(panel.locator(".dtrain-world")).to_contain_text("driven by the notebook steered.ipynb")
+    wait_idle(panel.page)
+
+
+def test_the_panel_moves_while_the_kernel_is_busy_and_interrupts(steered):
+    """Curves and ranks; a press in the panel ends the cell, which says who it was."""
+    panel = show(steered)
+    world = panel.locator(".dtrain-world")
+    run_cell(steered, 2)
+    expect(world.locator(".dtrain-state")).to_have_text("run 1")
+    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    steered.wait_for_function(BUSY)
+    first = steps(panel)
+    deadline = time.monotonic() + PATIENCE
+    while len(now := steps(panel)) < 4 or min(now) <= max(first, default=0) + 20:
+        assert time.monotonic() < deadline, (first, now)
+        steered.wait_for_timeout(100)
+    expect(panel.get_by_role("meter", name="Memory of rank 3")).to_contain_text("MB")
+    shoot(steered, "sidebar-training")
+
+    asked = time.monotonic()
+    panel.get_by_role("button", name="Interrupt the cell on all ranks of steered").click()
+    expect(world.locator(".dtrain-state")).to_have_text("idle")
+    print(f"ranks idle, and told so, after {time.monotonic() - asked:.2f} s")
+    expect(steered.get_by_text("Interrupted by the JupyterLab sidebar.")).to_be_visible()
+    wait_idle(steered)
+
+
+def test_a_kernel_that_restarts_changes_nothing_in_the_panel(steered):
+    """But that nobody drives the world; who attaches has the variables."""
+    panel = show(steered)
+    world = panel.locator(".dtrain-world")
+    steered.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    expect(world).to_contain_text("orphaned: the notebook steered.ipynb")
+    expect(world.locator(".dtrain-state")).to_have_text("idle")
+    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    attach(panel)
+    run_cell(steered, steered.locator(".jp-CodeCell").count() - 1)
+    for rank in range(4):
+        expect(steered.get_by_text(f"[{rank}] kept {100 + rank}")).to_be_visible()
+
+
+def test_a_rank_that_dies_needs_attention_and_a_stop_leaves_nothing(steered):
+    """The rank is named, with its signal; no process is left when the world was stopped."""
+    panel = show(steered)
+    world = panel.locator(".dtrain-world")
+    victim = panel.locator("li[data-rank='2']")
+    victim.locator(".dtrain-rank").click()
+    pid = int(re.search(r"pid (\d+)", victim.inner_text())[1])
+    asked = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    expect(panel.get_by_role("region", name="Attention")).to_contain_text("Rank 2 was killed (SIGKILL)")
+    print(f"told of the dead rank after {time.monotonic() - asked:.2f} s")
+    expect(world.locator(".dtrain-state")).to_have_text("1 rank dead")
+    expect(victim).to_contain_text("dead")
+    shoot(steered, "sidebar-dead-rank")
+
+    panel.get_by_role("button", name="Stop steered").click()
+    steered.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
+    expect(world).to_have_count(0)
+    assert wait_until_gone("/steered-") == []
+
+
+def test_a_rank_is_looked_at_and_what_it_says_stays_text(browser, lab):
+    """Its stack and the end of its output, also with markup in it; then the runs that are kept, side by side."""
+    lab.write(
+        "looked.ipynb",
+        "%load_ext jupyter_dtrain\n%distributed start -n 2 --name looked",
+        LOSSES.format(scale=1),
+        LOSSES.format(scale=2),
+        "%%distributed\nimport time\nprint('<script>window.hacked = 1</script><b>bold</b>')\ntime.sleep(1000)",
+    )
+    page = lab.open(browser, "looked.ipynb", width=1300, height=1000)
+    panel = show(page)
+    run_all(page)
+    world = panel.locator(".dtrain-world")
+    expect(world.locator(".dtrain-state")).to_have_text("run 3")
+    rank = panel.locator("li[data-rank='1']")
+    rank.locator(".dtrain-rank").click()
+    rank.get_by_role("button", name="Output").click()
+    expect(rank.locator("pre")).to_contain_text("<script>window.hacked = 1</script><b>bold</b>")
+    rank.get_by_role("button", name="Stack").click()
+    expect(rank.locator("pre")).to_contain_text("time.sleep(1000)")
+    assert page.evaluate("window.hacked") is None
+    rank.get_by_role("button", name="Interrupt").click()
+    expect(rank.locator(".dtrain-does").first).to_contain_text("interrupted")
+    panel.get_by_role("button", name="Interrupt the cell on all ranks of looked").click()
+    expect(world.locator(".dtrain-state")).to_have_text("idle")
+
+    history = panel.get_by_role("list", name="Earlier runs")
+    expect(history.get_by_role("checkbox")).not_to_have_count(0)
+    for scale in (1, 2):
+        history.get_by_text(f"from jupyter_dtrain import log  # {scale}").click()
+    compared = panel.locator(".dtrain-charts-only")
+    expect(compared.locator(".dtrain-value")).to_have_text(re.compile(r"#\d+ 0.02000 · #\d+ 0.04000"))
+    shoot(page, "sidebar-compared")
+    lab.leave(page)

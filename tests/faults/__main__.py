@@ -1,0 +1,138 @@
+"""Plays the failure table over and over: ``make faults``.
+
+    python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4]
+
+Every situation, in torch and in MPI, on each number of ranks; from one repeat to the next another rank is the victim,
+and a client looks on, is gone, or interrupts. Each play is a line of ``build/faults.jsonl`` once it is over; a run that
+is begun again goes on with what is missing there. ``build/faults.md`` sums all lines up. The exit status is 0 only if
+no play of this code had a problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jupyter_dtrain.failures import SITUATIONS
+from tests.faults.play import HANG, ROWS, Plan, Stage, all_plans
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = ROOT / "build" / "faults.jsonl"
+TABLE = ROOT / "build" / "faults.md"
+
+
+def digest() -> str:
+    """Of the package's code: plays of other code do not count."""
+    files = sorted((ROOT / "jupyter_dtrain").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+def lines() -> list[dict[str, Any]]:
+    """What was played so far."""
+    if not LINES.exists():
+        return []
+    return [json.loads(line) for line in LINES.read_text().splitlines()]
+
+
+def keep(line: dict[str, Any]) -> None:
+    """Append it; several shards may run at once."""
+    LINES.parent.mkdir(exist_ok=True)
+    with open(LINES, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(line) + "\n")
+
+
+def plans(sizes: list[int], repeat: int) -> list[tuple[int, Plan]]:
+    """All plays, the first repeat first."""
+    return [(turn, plan) for turn in range(repeat) for size in sizes for plan in all_plans(size, turn)]
+
+
+def sum_up(played: Iterable[dict[str, Any]]) -> str:
+    """A table: each situation with its plays, on how many ranks and in which framework, and what went wrong."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for line in played:
+        rows.setdefault(line["situation"], []).append(line)
+    text = [
+        "| situation | plays | good | torch | MPI | seconds to the end: median, most | the table |",
+        "|" + " --- |" * 7,
+    ]
+    for name, row in ROWS.items():
+        own = rows.get(name, [])
+        if not own:
+            text.append(f"| {name} | 0 | | | | | |")
+            continue
+        good = [line for line in own if not line["problems"]]
+        ended = [line["seconds"] for line in good if line["mode"] != "interrupted" and row.ends is not None]
+        stopped = [line["seconds"] for line in good if line["mode"] == "interrupted" or row.ends is None]
+        each = [
+            f"{median(part):.1f}, {max(part):.1f}{words}"
+            for part, words in ((ended, ""), (stopped, " after Stop"))
+            if part
+        ]
+        of = {name: sum(line["framework"] == name for line in own) for name in ("torch", "mpi")}
+        limit = "Stop: 10 s" if row.ends is None else f"{row.ends}; Stop: 10 s"
+        text.append(
+            f"| {name} | {len(own)} | {len(good)} | {of['torch']} | {of['mpi']} | {'; '.join(each)} | {limit} |"
+        )
+    bad = [line for own in rows.values() for line in own if line["problems"]]
+    everything = sum(map(len, rows.values()))
+    text.append(f"\n{everything} plays, {everything - len(bad)} good, {len(bad)} bad.")
+    text += [f"\n* {line['play']}: " + "; ".join(line["problems"])[:600] for line in bad]
+    return "\n".join(text) + "\n"
+
+
+def main() -> int:
+    """Play what is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--shard", default="1/1", help="I/N: every Nth play, from the Ith on")
+    parser.add_argument("--repeat", type=int, default=1, help="how often everything is played")
+    parser.add_argument("--sizes", default="2,4", help="numbers of ranks")
+    wanted = parser.parse_args()
+    shard, shards = map(int, wanted.shard.split("/"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
+    code = digest()
+    done = {(line["turn"], line["play"]) for line in lines() if line["code"] == code}
+    todo = plans([int(size) for size in wanted.sizes.split(",")], wanted.repeat)[shard - 1 :: shards]
+    todo = [(turn, plan) for turn, plan in todo if (turn, str(plan)) not in done]
+    print(f"{len(todo)} plays to do; nobody moves for {HANG:g} s before it is told", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("RUNTIME", "DATA", "CONFIG"):
+            os.environ[f"JUPYTER_{kind}_DIR"] = f"{folder}/{kind.lower()}"
+        stage = Stage(Path(folder))
+        try:
+            for turn, plan in todo:
+                began = time.monotonic()
+                played = stage.play(plan)
+                keep(
+                    {"play": str(plan), "turn": turn, "code": code, "time": round(time.time())}
+                    | plan._asdict()
+                    | {"seconds": round(played.seconds, 2), "outcome": played.outcome, "problems": played.problems}
+                )
+                words = "; ".join(played.problems) or "good"
+                print(
+                    f"{plan!s:52} {played.seconds:5.1f} s, {time.monotonic() - began:5.1f} s in all: {words}",
+                    flush=True,
+                )
+        finally:
+            left = stage.close()
+    mine = [line for line in lines() if line["code"] == code]
+    TABLE.write_text(sum_up(mine))
+    print(f"{TABLE.relative_to(ROOT)}: {len(mine)} plays of this code, {len(SITUATIONS)} situations")
+    if left:
+        print(*left, sep="\n")
+    return int(bool(left) or any(line["problems"] for line in mine))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

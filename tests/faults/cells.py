@@ -1,0 +1,105 @@
+"""What each situation of the failure table looks like in a cell, in torch and in MPI.
+
+In every cell there are ``rank``, ``last`` (the highest rank) and ``victim``; ``meet()`` is a collective of all ranks.
+A cell of which it is asked comes to ``go()`` before it comes about, so that the driver can be gone by then.
+"""
+
+from __future__ import annotations
+
+PREPARE = """
+import ctypes, os, resource, signal, sys, time
+import numpy
+import torch, torch.distributed as dist
+from mpi4py import MPI
+rank, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
+kept = object()
+kept_id = id(kept)
+dist.init_process_group()
+lock = ctypes.create_string_buffer(64)
+ctypes.CDLL(None).pthread_mutex_lock(lock)
+
+def go(path):
+    print("here", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    print("there", flush=True)
+"""
+
+MEET = {
+    "torch": """
+def meet():
+    dist.is_initialized() or dist.init_process_group()
+    t = torch.ones(3)
+    dist.all_reduce(t)
+    return float(t[0])
+""",
+    "mpi": """
+def meet():
+    return float(MPI.COMM_WORLD.allreduce(1))
+""",
+}
+"""A real all-reduce; its value is the number of ranks."""
+
+CALL = {"torch": "all_reduce", "mpi": "allreduce"}
+"""What ranks wait in there."""
+
+BEGIN = """{meet}
+victim = {victim}
+go({go!r})
+"""
+
+_ALONE = "if rank == victim:\n    {}\nmeet()\n"
+"""Something befalls the victim, and the others wait for it."""
+
+CELLS = {
+    "raises": _ALONE.format("1 / 0"),
+    "raises-everywhere": "1 / 0",
+    "exits": _ALONE.format("sys.exit(2)"),
+    "memory": _ALONE.format("held = [bytearray(10 << 20)]; bytearray(1 << 60)"),
+    "loops": _ALONE.format("while True: pass"),
+    "native": _ALONE.format("ctypes.CDLL(None).pthread_mutex_lock(lock)"),
+    "native-locked": _ALONE.format("ctypes.PyDLL(None).pthread_mutex_lock(lock)"),
+    "stopped": _ALONE.format("os.kill(os.getpid(), signal.SIGSTOP)"),
+    "killed": _ALONE.format("os.kill(os.getpid(), signal.SIGKILL)"),
+    "segfault": _ALONE.format("ctypes.string_at(0)"),
+    "exit-0": _ALONE.format("os._exit(0)"),
+    "exit-3": _ALONE.format("os._exit(3)"),
+    "watch-killed": _ALONE.format("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"),
+    "sizes-torch": "dist.all_reduce(torch.ones(2 if rank == victim else 1))\nmeet()\n",
+    "types-torch": "dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == victim else torch.float32))\nmeet()\n",
+    "sizes-mpi": "a = numpy.ones(50 if rank == victim else 3)\nMPI.COMM_WORLD.Allreduce(a, a.copy())\nmeet()\n",
+    "disk-full": """
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+if rank == victim:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+print("a line", flush=True)
+meet()
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+""",
+    "no-ulfm": _ALONE.format("1 / 0"),
+    "steward-killed": "time.sleep(60)",
+    "controller-killed": "time.sleep(60)",
+    "mpiexec-killed": "meet()",
+    "kernel-killed": "meet()",
+    "kernel-restarted": "meet()",
+    "kernel-shut-down": "time.sleep(60)",
+}
+"""By name of the situation: what is run on all ranks."""
+
+CELLS_OF = {
+    ("collectives", "torch"): "(dist.broadcast(torch.ones(3), 1) if rank == victim else meet())\nmeet()\n",
+    ("collectives", "mpi"): "MPI.COMM_WORLD.recv(source=(victim + 1) % (last + 1)) if rank == victim else meet()\n",
+    ("never-arrives", "torch"): (
+        "dist.destroy_process_group()\nif rank == victim:\n    time.sleep(600)\ndist.init_process_group()\n"
+    ),
+    ("never-arrives", "mpi"): _ALONE.format("time.sleep(600)"),
+}
+"""Where it is another cell in each framework."""
+
+LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
+"""What is found on a rank: its process, whether its objects are there, and what an all-reduce gives."""
+
+
+def cell_of(situation: str, framework: str) -> str:
+    """The cell in which it comes about."""
+    return CELLS_OF.get((situation, framework)) or CELLS[situation]

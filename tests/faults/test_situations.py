@@ -1,0 +1,31 @@
+"""Every row of the failure table, once, on three ranks; frameworks, victims and modes in turns.
+
+``make faults`` plays all combinations, on two and on four ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_dtrain.failures import SITUATIONS
+from tests.faults.play import QUICK, Plan, Stage, in_turns
+
+SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The worlds in which they are played."""
+    stage = Stage(tmp_path_factory.mktemp("plays"), QUICK)
+    yield stage
+    assert stage.close() == []
+
+
+@pytest.mark.parametrize("plan", in_turns([row.name for row in SITUATIONS], SIZE), ids=str)
+def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
+    """Outcome, time, words, what is kept, the next cell; nothing is left behind."""
+    played = stage.play(plan)
+
+    assert played.problems == []

@@ -1,0 +1,78 @@
+"""A notebook's kernel is gone, and the next one joins its world: %load_ext says so, %distributed attach goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.steward.until import until
+
+LONG = """
+%%distributed
+for step in range(120):
+    print("line", step, flush=True)
+    time.sleep(0.05)
+rank * 10
+"""
+
+
+@pytest.fixture
+def left(open_notebook):
+    """A notebook whose kernel was killed in the middle of a cell that runs on three ranks."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain")
+    notebook.ok("%distributed start -n 3 --name left")
+    notebook.ok("%%distributed\nimport os, time\nrank = int(os.environ['RANK'])\nkept = object(); kept_id = id(kept)")
+    notebook.send(LONG.strip()).wait_for(lambda cell: "line 3\n" in cell.out)
+    notebook.manager.provisioner.process.kill()
+    until(lambda: not notebook.manager.is_alive())
+    return notebook
+
+
+def test_the_next_kernel_goes_on(left, open_notebook):
+    """It is told of the world, and has the cell from its first line on, live, with its result; and every variable."""
+    notebook = open_notebook()
+    said = notebook.ok("%load_ext jupyter_dtrain").out
+    assert re.search(r"World 'left' is running, 3 ranks, \d+ s old: %distributed attach left joins it", said)
+    listed = notebook.ok("%distributed list").display_texts[0]
+    assert re.search(r"left +3 .*process \d+|left +3 .*the notebook", listed)
+
+    cell = notebook.ok("%distributed attach")
+    assert "Attached to world 'left': 3 ranks." in cell.out
+    assert re.search(r"Run 2 has been running for .*\. All that it has said so far is shown here\.", cell.out)
+    cell.wait_for(lambda cell: any("20" in text for text in cell.display_texts), patience=60)
+    assert [line for line in cell.lines if "line" in line] == [f"[0-2] line {step}" for step in range(120)]
+    assert "id(kept)" not in cell.said
+    after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
+    assert "True" in after.said
+    assert "this notebook" in notebook.ok("%distributed list").display_texts[0]
+    assert "driven by this notebook already" in notebook.ok("%distributed attach").out
+    notebook.ok("%distributed stop")
+
+
+def test_two_notebooks(open_notebook):
+    """The second looks on, takes over, and is told so is the first."""
+    first, second = open_notebook(), open_notebook(JPY_SESSION_NAME=f"{os.sep}second.ipynb")
+    first.ok("%load_ext jupyter_dtrain")
+    first.ok("%distributed start -n 2 --name shared")
+    second.ok("%load_ext jupyter_dtrain")
+    looking = second.ok("%distributed attach shared").out
+    assert "Observing world 'shared': 2 ranks." in looking
+    assert "%distributed attach shared --take-over runs cells from here" in looking
+    refused = second.run("%%distributed\n1")
+    assert refused.ename == "NotDriver"
+    assert "%distributed attach shared --take-over" in refused.traceback
+
+    assert "Attached to world 'shared'" in second.ok("%distributed attach shared --take-over").out
+    second.ok("%%distributed\nmine = 1")
+    refused = first.run("%%distributed\n1")
+    assert refused.ename == "NotDriver"
+    assert "World 'shared' was taken over by the notebook second.ipynb" in refused.said
+    assert "the notebook second.ipynb" in first.ok("%distributed list").display_texts[0]
+    first.close()
+    assert "1" in second.ok("%%distributed\nmine").said  # the first has started it, but drives it no more
+    assert "World 'shared' has ended." in second.ok("%distributed stop --all").out
+    assert "No world of yours is running" in second.ok("%distributed stop --all").out
+    assert second.run("%distributed stop shared --all").ename is not None

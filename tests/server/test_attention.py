@@ -1,0 +1,187 @@
+"""What is told of a run, and how much is sent of one."""
+
+from __future__ import annotations
+
+import json
+from array import array
+
+import pytest
+
+from jupyter_dtrain.engine.spool import spool_path
+from jupyter_dtrain.events import Batch, Event, Finished, Gpu, Metrics, Output, Sample, Started, encode
+from jupyter_dtrain.metrics import Columns, pack
+from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
+from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
+from jupyter_dtrain.server.observer import BYTES_PER_SECOND, FLUSH
+from jupyter_dtrain.store.source import SpoolFolder
+from jupyter_dtrain.view.document import Picture
+
+WORLD = ("id", "name")
+
+
+def columns(*values, first=0):
+    """Points of consecutive steps."""
+    steps = array("q", range(first, first + len(values)))
+    return Columns(steps, array("d", map(float, steps)), array("d", values))
+
+
+def picture(**more):
+    """Of a run on four ranks."""
+    known = {"run": 1, "size": 4, "ranks": range(4), "outcome": "running", "elapsed": 1.0, "metrics": {}, "states": {}}
+    return Picture(**{**known, **more})
+
+
+def kinds(judge, shown):
+    """What is found."""
+    return [(found.kind, found.ranks) for found in judge.look(shown)]
+
+
+def test_an_item_is_told_once_and_not_again_when_it_was_dismissed():
+    """Each change is told; the newest comes first."""
+    changes = []
+    attention = Attention(lambda: changes.append(len(attention.items)))
+    attention.add("nan", "error", WORLD, "one", run=1, mark="loss")
+    attention.add("nan", "error", WORLD, "one again", run=1, mark="loss")
+    attention.add("nan", "error", WORLD, "of another run", run=2, mark="loss")
+    assert [item.words for item in attention.items] == ["of another run", "one"]
+    attention.dismiss(attention.items[0].id)
+    attention.add("nan", "error", WORLD, "of another run", run=2, mark="loss")
+    assert [item.words for item in attention.items] == ["one"]
+    attention.dismiss("unknown")
+    attention.dismiss(None)
+    assert attention.items == []
+    assert changes == [1, 2, 1, 1, 0]
+
+
+def test_the_list_is_bounded():
+    """The oldest go first."""
+    attention = Attention(lambda: None)
+    for number in range(3 * MOST):
+        attention.add("dead", "error", WORLD, str(number), mark=str(number))
+    assert len(attention.items) == MOST
+    assert attention.items[0].words == str(3 * MOST - 1)
+
+
+@pytest.mark.parametrize(("value", "words"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
+def test_the_first_value_that_is_no_number_is_named(value, words):
+    """By rank and step, whichever rank was heard first."""
+    judge = Judge()
+    judge.take("loss", 3, columns(1.0, value, 1.0, first=10))
+    judge.take("loss", 1, columns(1.0, 1.0, value, value, first=5))
+    judge.take("loss", 1, columns(value, first=100))
+    (found,) = judge.look(picture())
+    assert found.words == f"loss is {words} on rank 1, step 7, and on 1 more"
+    assert found.ranks == [1, 3]
+
+
+def test_a_rank_that_is_apart_is_told_when_it_stays_so():
+    """Only of losses."""
+    judge = Judge()
+    for rank in range(4):
+        judge.take("train/loss", rank, columns(*[1.0 + (10 if rank == 2 else 0)] * 30))
+        judge.take("lr", rank, columns(*[1.0 + (10 if rank == 3 else 0)] * 30))
+    assert [kinds(judge, picture()) for _ in range(4)] == [[], [], [("apart", [2])], [("apart", [2])]]
+    judge.take("train/loss", 2, columns(*[1.0] * 20))
+    assert kinds(judge, picture()) == []
+
+
+def test_who_is_apart_needs_three_and_a_majority():
+    """Of two, or where half of them differ, nobody can say who is wrong."""
+    assert outliers({0: [1.0], 1: [9.0]}) == {}
+    assert outliers({0: [1.0], 1: [1.0], 2: [9.0]}) == {2: "above"}
+    assert outliers({0: [1.0], 1: [1.0], 2: [9.0], 3: [9.0]}) == {}
+    assert outliers({0: [1.0], 1: [1.0], 2: [], 3: [-9.0]}) == {3: "below"}
+    assert outliers({rank: [1.0 + 0.1 * rank, 1.2 - 0.1 * rank] for rank in range(4)}) == {}
+
+
+def test_a_slow_rank_and_full_memory_are_told():
+    """The first when it stays so, the second at once."""
+    judge = Judge()
+    slow = picture(pace={0: 1.0, 1: 1.3, 2: 1.0})
+    assert [kinds(judge, slow) for _ in range(3)] == [[], [], [("slow", [1])]]
+    assert kinds(Judge(), picture(pace={0: 1.0, 1: 1.2})) == []
+    full = {rank: Sample(1.0, 1, gpu=Gpu(rank, 1.0, used, 100)) for rank, used in enumerate((95, 96))}
+    assert kinds(Judge(), picture(samples=full)) == [("memory", [1])]
+
+
+@pytest.fixture
+def spool(tmp_path):
+    """Writes what ranks say: ``spool(rank, *bodies)``."""
+    numbers = {}
+
+    def write(rank, *bodies):
+        path = spool_path(tmp_path, 1, rank)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            for body in bodies:
+                numbers[rank] = numbers.get(rank, -1) + 1
+                file.write(encode(Event(1, rank, numbers[rank], 100.0 + numbers[rank], body)))
+
+    write.folder = tmp_path
+    return write
+
+
+def test_a_run_is_followed_as_it_is_written(spool):
+    """From a line that is not whole yet to its end."""
+    heard = []
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda _, batch: heard.append(batch))
+    assert not follower.poll()
+    assert follower.run is None
+    spool(0, Started(1, "host", "", source="x = 1", ranks=[0, 1], cell=4))
+    follower.poll()
+    run = follower.run
+    assert (run.number, run.ranks, run.source, run.cell, run.unfinished) == (1, [0, 1], "x = 1", 4, [0, 1])
+    spool(1, Started(1, "host", ""), Output("stdout", "text"), Metrics([pack("loss", columns(1.0, 2.0))]))
+    follower.poll()
+    told, packet = run.message()
+    assert (told["names"], told["series"], packet.size > 0) == (["loss"], [[0, 1, 2, 0, 1]], True)
+    assert run.message()[1] is None
+    assert run.document()["seq"] == 1
+    spool(0, Finished("ok", 1.0))
+    spool(1, Finished("error", 1.0))
+    follower.poll()
+    assert (run.unfinished, run.outcome, run.ended) == ([], "error", 103.0)
+    assert [type(batch) for batch in heard] == [Batch] * len(heard)
+    assert tail(str(spool.folder), 1, 1) == ("text", False)
+
+
+def test_a_rank_that_died_ends_the_run(spool):
+    """What it has not said it never will."""
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
+    spool(1, Started(1, "host", ""))
+    follower.poll()
+    follower.run.lose(1, "rank 1 was killed")
+    assert (follower.run.outcome, follower.run.gathered.words) == ("lost", {1: "rank 1 was killed"})
+
+
+def test_the_end_of_much_output_is_cut(spool):
+    """It says so."""
+    spool(0, *(Output("stdout", f"{number:6} {'x' * 90}\n") for number in range(5000)))
+    text, cut = tail(str(spool.folder), 1, 0)
+    assert cut
+    assert text.endswith(f"{4999:6} {'x' * 90}\n")
+    assert 50_000 < len(text) < 131_072
+
+
+def test_sixty_four_ranks_take_less_than_fifty_kilobytes_a_second(spool):
+    """Ten metrics on each, as fast as they can: the messages are thinned, and come more slowly where they are long."""
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 64, lambda *_: None)
+    values = [float(value) for value in range(500)]
+    for rank in range(64):
+        spool(rank, Started(1, "host", "", ranks=list(range(64)) if rank == 0 else []))
+    follower.poll()
+    taken = sent = 0.0
+    for turn in range(5):
+        for rank in range(64):
+            points = [pack(f"metric-{name}", columns(*values, first=turn * 500)) for name in range(10)]
+            spool(rank, Metrics(points), Sample(98.7654321, 123_456_789, step=turn))
+        while follower.poll():
+            pass
+        message, packet = follower.run.message()
+        size = len(json.dumps(message, separators=(",", ":"))) + packet.size * 4 // 3
+        estimate = 60 * 64 + packet.size * 4 // 3
+        taken += max(FLUSH, estimate / BYTES_PER_SECOND)
+        sent += size
+    print(f"{sent / taken / 1000:.1f} kB/s")
+    assert sent / taken < 50_000

@@ -1,0 +1,193 @@
+"""Who may ask the server, and what it says to bad questions. No world is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from jupyter_server.auth import Authorizer
+from tornado.httpclient import HTTPClientError
+
+from jupyter_dtrain.identity import own_process
+from jupyter_dtrain.server import observer
+from jupyter_dtrain.server.handlers import handlers
+
+METHODS = ("get", "post", "put", "patch", "delete")
+EXAMPLES = {
+    "/dtrain/worlds": "dtrain/worlds",
+    "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
+    "/dtrain/worlds/([^/]+)/(interrupt|restart|kill|stacks)": "dtrain/worlds/some/interrupt",
+    r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
+    "/dtrain/launchers": "dtrain/launchers",
+    "/dtrain/runs": "dtrain/runs",
+    r"/dtrain/runs/(\d+)": "dtrain/runs/1",
+    "/dtrain/stream": "dtrain/stream",
+}
+"""An address for each pattern."""
+
+
+class ReadOnly(Authorizer):
+    """Nobody may act."""
+
+    def is_authorized(self, handler, user, action, resource):  # noqa: ARG002 — the base's shape
+        """Only to read our things, and all others'."""
+        return resource != "dtrain" or action == "read"
+
+
+class Nothing(Authorizer):
+    """Nobody may do anything of ours."""
+
+    def is_authorized(self, handler, user, action, resource):  # noqa: ARG002
+        """All others' things."""
+        return resource != "dtrain"
+
+
+@pytest.fixture
+def jp_server_config(jp_server_config, request):
+    """With our extension, and the authorizer that a test names."""
+    config = {**jp_server_config, "ServerApp": {"jpserver_extensions": {"jupyter_dtrain.server": True}}}
+    if hasattr(request, "param"):
+        config["ServerApp"]["authorizer_class"] = request.param
+    return config
+
+
+def endpoints():
+    """Each address with each method that it has."""
+    found = []
+    for pattern, handler in handlers("/"):
+        own = [method for method in METHODS if method in vars(handler)]
+        assert own, f"{handler} has no method"
+        found += [(EXAMPLES[pattern], method.upper()) for method in own]
+    return found
+
+
+async def status_of(fetch, address, method, **options):
+    """What a request is answered with."""
+    body = "{}" if method in ("POST", "PUT", "PATCH") else None
+    try:
+        answer = await fetch(*address.split("/"), method=method, body=body, **options)
+    except HTTPClientError as error:
+        return error.code
+    return answer.code
+
+
+@pytest.mark.parametrize(("address", "method"), endpoints())
+async def test_nobody_is_answered_without_the_token(jp_fetch, address, method):
+    """Every address, with every method that it has."""
+    status = await status_of(
+        jp_fetch, address, method, headers={"Authorization": "token wrong"}, follow_redirects=False
+    )
+
+    assert status in ((302, 403) if method == "GET" and not address.endswith("stream") else (403,))
+
+
+@pytest.mark.parametrize("jp_server_config", [Nothing], indirect=True)
+@pytest.mark.parametrize(("address", "method"), endpoints())
+async def test_nobody_is_answered_who_may_not(jp_fetch, address, method):
+    """Every address asks whether the user may."""
+    assert await status_of(jp_fetch, address, method) == 403
+
+
+@pytest.mark.parametrize("jp_server_config", [ReadOnly], indirect=True)
+async def test_who_may_only_read_cannot_act(jp_fetch):
+    """To read is another permission than to act."""
+    assert await status_of(jp_fetch, "dtrain/worlds", "GET") == 200
+    assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
+    assert await status_of(jp_fetch, "dtrain/worlds/some", "DELETE") == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("[]", "JSON object"),
+        ('{"launcher": "moon"}', "no launcher 'moon': local"),
+        ('{"options": {"n": 0}}', "above 0, not 0"),
+        ('{"options": {"n": true}}', "above 0, not True"),
+        ('{"options": {"size": 2}}', "no option 'size': n, name"),
+        ('{"options": {"name": "a b"}}', "cannot name a world"),
+        ('{"options": {"env": {"A": 1}}}', "a text as its value"),
+        ('{"options": {"env": {"": "1"}}}', "cannot name an environment variable"),
+        ('{"options": {"torch_backend": "mpi"}}', "one of auto, nccl, gloo"),
+        ('{"options": 3}', "Options are an object"),
+        ('{"cwd": "../.."}', "no folder '../..'"),
+        ('{"cwd": "missing"}', "no folder 'missing'"),
+    ],
+)
+async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
+    """And nothing is left of it."""
+    with pytest.raises(HTTPClientError) as caught:
+        await jp_fetch("dtrain", "worlds", method="POST", body=body)
+
+    assert caught.value.code == 400
+    assert words in json.loads(caught.value.response.body)["message"]
+    assert list((Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain").glob("*/")) == []
+
+
+@pytest.mark.parametrize("name", ["gone", "a%2Fb", quote("ä b?c#d", safe=""), "..", "%2e%2e%2f%2e%2e"])
+async def test_a_world_that_is_not_there(jp_fetch, name):
+    """Whatever it is called."""
+    for address, method in ((f"worlds/{name}", "DELETE"), (f"worlds/{name}/stacks", "POST")):
+        assert await status_of(jp_fetch, f"dtrain/{address}", method) in (404, 405)
+
+
+async def test_files_that_are_damaged_are_no_worlds(jp_fetch, tmp_path):
+    """Half-written, empty, of another version, or of a steward that is gone."""
+    folder = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain"
+    gone = {"name": "a", "id": "a-1", "size": 2, "cwd": "/", "steward": 1, "created": 5.0, "connection_file": "/none"}
+    for number, text in enumerate(["", '{"name": "a"', "[]", '{"name": 3}', json.dumps(gone)]):
+        (folder / f"a-{number}").mkdir(parents=True)
+        (folder / f"a-{number}" / "world.json").write_text(text)
+    answer = await jp_fetch("dtrain", "worlds")
+
+    assert json.loads(answer.body) == {"worlds": []}
+
+
+async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetch, monkeypatch):
+    """Its process is there: it is listed, with what is wrong, and a question to it fails in words."""
+    # Who is that young may only not be ready yet; the process that is taken for a steward here is this one.
+    monkeypatch.setattr(observer, "YOUNG", 0.0)
+    folder = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain" / "b-1"
+    folder.mkdir(parents=True)
+    (folder / "steward.json").write_text('{"shell_port": 1, "ip"')
+    pid, created = own_process()
+    listing = {"name": "b", "id": "b-1", "size": 2, "cwd": "/", "steward": pid, "created": created}
+    listing["connection_file"] = str(folder / "steward.json")
+    (folder / "world.json").write_text(json.dumps(listing))
+    (told,) = json.loads((await jp_fetch("dtrain", "worlds")).body)["worlds"]
+    with pytest.raises(HTTPClientError) as caught:
+        await jp_fetch("dtrain", "worlds", "b-1", "stacks", method="POST", body="{}")
+
+    assert (told["name"], told["state"]) == ("b", "unreachable")
+    assert "connection file cannot be read" in told["words"]
+    assert caught.value.code == 504
+    assert "cannot be asked: its connection file" in json.loads(caught.value.response.body)["message"]
+
+
+async def test_launchers_describe_what_they_can_be_told(jp_fetch):
+    """As JSON Schema, with what there is on this machine."""
+    (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
+
+    assert (local["name"], local["title"]) == ("local", "This machine")
+    assert local["schema"]["properties"]["n"]["minimum"] == 1
+    assert local["schema"]["properties"]["torch_backend"]["enum"] == ["auto", "nccl", "gloo"]
+    assert local["default_ranks"] == (local["gpus"] or 2)
+
+
+async def test_a_store_that_is_not_there_is_empty(jp_fetch):
+    """And a run that is not in it is said not to be."""
+    assert json.loads((await jp_fetch("dtrain", "runs")).body) == {"runs": []}
+    assert await status_of(jp_fetch, "dtrain/runs/7", "GET") == 404
+
+
+async def test_strange_words_on_the_stream_do_not_end_it(jp_ws_fetch):
+    """They are logged."""
+    stream = await jp_ws_fetch("dtrain", "stream")
+    for words in ("", "{", "3", '{"watch": 5}', '{"dismiss": []}', '{"watch": ["none"]}', '{"dismiss": null}'):
+        await stream.write_message(words)
+    kinds = [json.loads(await stream.read_message())["type"] for _ in range(3)]
+    stream.close()
+
+    assert kinds == ["worlds", "attention", "attention"]

@@ -1,0 +1,99 @@
+"""A cell that ran out of memory leaves nothing of what it had; names of the user's own stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.session.cells import fail, run, same, texts, values
+
+RSS = "import psutil; psutil.Process().memory_info().rss"
+
+
+@pytest.fixture(scope="module")
+def filled(world):
+    """Ranks with a tensor of theirs."""
+    run(world, "import os, torch\nkeep = torch.ones(25_000_000)\nrank = int(os.environ['RANK'])")
+    return world
+
+
+STEPS = """
+import resource
+
+def step():
+    return sum(len(part) for part in [bytes(100_000) for _ in range(40)])
+
+def faults(steps):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+step()
+faults(50) / 50
+"""
+"""How many pages a step has to fetch that takes 4 MB, in blocks as small activations are, and gives it back."""
+
+
+def test_a_step_finds_the_memory_of_the_one_before(world) -> None:
+    """What was freed is kept: fetched from Linux again it would take longer than what a small model does with it."""
+    found = run(world, STEPS)
+
+    assert all(pages < 100 for pages in values(found).values())
+
+
+IN_TORCH = """
+def train():
+    x = torch.ones(75_000_000)
+    return torch.ones(1 << 50)
+train()
+"""
+IN_PYTHON = """
+def load():
+    x = bytearray(300_000_000)
+    raise MemoryError
+load()
+"""
+WRAPPED = """
+def load():
+    x = bytearray(300_000_000)
+    raise MemoryError
+try:
+    load()
+except MemoryError as error:
+    raise ValueError("no data") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        pytest.param(IN_TORCH, "RuntimeError", id="torch"),
+        pytest.param(IN_PYTHON, "MemoryError", id="python"),
+        pytest.param(WRAPPED, "ValueError", id="wrapped"),
+    ],
+)
+def test_what_the_frames_hold_is_let_go(filled, code, raised):
+    """And said."""
+    before = values(run(filled, RSS))
+    cell = fail(filled, code)
+    after = values(run(filled, RSS))
+
+    assert {raised} == {error.ename for error in cell.errors.values()}
+    for text in texts(cell).values():
+        assert text.endswith("What the failed call held was let go: 0.30 GB of the host's memory came free.\n")
+    assert all(after[rank] < before[rank] + 50_000_000 for rank in after)
+    assert same(25_000_000.0) == values(run(filled, "float(keep.sum())"))
+
+
+def test_where_names_hold_it_that_is_said(filled):
+    """Nothing of the user's own is taken away."""
+    cell = fail(filled, "x = torch.ones(1 << 50)")
+    assert set(texts(cell).values()) == {
+        "[jupyter-dtrain] Out of memory. Nothing came free: names of yours hold what is in use (del NAME).\n"
+    }
+
+
+def test_other_errors_are_none_of_it(filled):
+    """Their tracebacks stay as they are."""
+    assert set(texts(fail(filled, "1 / 0")).values()) == {""}
+    assert same("ZeroDivisionError") == values(run(filled, "import sys; sys.last_type.__name__"))

@@ -1,0 +1,296 @@
+"""A world outlives the client that started it, and another one joins: everything is there, and one of them drives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError, NotDriver, NoWorld, Session, WorldLost
+from tests.processes import wait_until_gone
+from tests.session.cells import Notes, until
+
+START = """
+import os, time
+import torch, torch.distributed as dist
+import jupyter_dtrain
+rank = int(os.environ["RANK"])
+kept = object()
+kept_id = id(kept)
+dist.init_process_group()
+"""
+
+FIRST = """
+from jupyter_dtrain import Session, Settings
+import time
+if {own}:
+    session = Session.start(n=3, name="own", settings=Settings(lease=3))
+    session.run({start!r}, view=None)
+else:
+    session = Session.attach("left", take_over=True)
+session.run({code!r}, wait=False, view=None)
+while not all(totals.bytes for totals in session.last_run.totals.values()):
+    time.sleep(0.01)
+print("begun", flush=True)
+time.sleep(1000)
+"""
+
+LONG = """
+for step in range({steps}):
+    print("line", step, flush=True)
+    jupyter_dtrain.log(x=step)
+    time.sleep(0.02)
+rank * 10
+"""
+
+
+@pytest.fixture(scope="module")
+def left(launch) -> Iterator[Session]:
+    """A world of three ranks, which clients drive one after the other."""
+    session = launch(n=3, name="left")
+    session.run(START, view=None)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def first(left) -> Iterator[Callable[..., subprocess.Popen]]:
+    """A process that drives that world, or one of its ``own``, and has begun a cell there; killed in the end."""
+    started = []
+
+    def make(code: str, *, own: bool = False) -> subprocess.Popen:
+        script = FIRST.format(code=code, own=own, start=START)
+        client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        started.append(client)
+        assert client.stdout is not None
+        assert client.stdout.readline() == "begun\n"
+        return client
+
+    yield make
+    for client in started:
+        client.kill()
+        client.wait()
+        client.stdout.close()
+
+
+@pytest.fixture
+def attach() -> Iterator[Callable[..., Session]]:
+    """Attach; what a test leaves open is left in the end."""
+    sessions: list[Session] = []
+
+    def make(name: str = "left", **options: object) -> Session:
+        sessions.append(Session.attach(name, **options))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.leave()
+
+
+def is_whole(session: Session, steps: int) -> None:
+    """Every line and every point of :data:`LONG`, in order, and the result."""
+    run = session.last_run
+    assert run is not None
+    assert run.wait(30)
+    assert run.outcome == "ok"
+    for rank in range(3):
+        assert run.text(rank).splitlines() == [f"line {step}" for step in range(steps)]
+        points = run.metrics["x"][rank]
+        assert list(points.values) == list(range(steps))
+        assert run.results[rank].data["text/plain"] == str(10 * rank)
+
+
+def test_a_kernel_is_killed_in_mid_run(first, attach) -> None:
+    """The next one has all of it, drives the world, and can interrupt what runs."""
+    client = first(LONG.format(steps=200))
+    client.kill()
+    client.wait()
+    session = attach()
+
+    assert session.drives
+    number = session.last_run.number
+    assert "line" in session.last_run.source
+    assert not session.last_run.done
+    is_whole(session, 200)
+    assert session.run("id(kept) == kept_id", view=None).results[2].data["text/plain"] == "True"
+    again = session.run("time.sleep(1000)", wait=False, view=None)
+    session.interrupt()
+    assert again.wait(20)
+    assert (again.number, again.outcome) == (number + 2, "interrupted")
+
+
+def test_an_interrupt_of_what_another_client_has_begun(first, attach) -> None:
+    """It works from the new kernel; a cell that is run there meanwhile says what it waits for."""
+    client = first("print('begun', flush=True)\ntime.sleep(1000)")
+    client.kill()
+    client.wait()
+    session = attach()
+    begun, notes = session.last_run, Notes()
+    behind = session.run("1", wait=False, view=notes)
+    until(lambda: notes.words)
+    session.interrupt()
+
+    assert begun.wait(20)
+    assert begun.outcome == "interrupted"
+    assert notes.words == [
+        f"Waits for run {begun.number}, which goes on since before this client joined; Stop ends both."
+    ]
+    assert behind.wait(20)
+    assert behind.not_sent == "interrupted while it was queued"
+    assert session.run("2", view=None).outcome == "ok"
+
+
+def test_a_run_that_ended_meanwhile(first, attach) -> None:
+    """It is there as well, whole."""
+    client = first(LONG.format(steps=20))
+    client.kill()
+    client.wait()
+    session = attach()
+    is_whole(session, 20)
+    other = Session.attach("left")
+    is_whole(other, 20)
+    assert not other.drives
+    other.leave()
+    assert session.run("1", view=None).outcome == "ok"
+
+
+def test_who_looks_on_is_told_of_a_restart(launch) -> None:
+    """The ranks that it knows are gone; it can join again."""
+    session = launch(n=1, name="again")
+    observer = Session.attach("again")
+    session.restart()
+    until(lambda: observer.closed)
+
+    with pytest.raises(WorldLost, match="%distributed attach again joins it again"):
+        observer.stacks()
+    observer.leave()
+    with Session.attach("again") as observer:
+        assert observer.stacks()[0][0]["state"] == "idle"
+    session.stop()
+
+
+def test_who_has_left_drives_no_more(launch) -> None:
+    """The next one does, and what the first had begun is lost to it, not to the world."""
+    session = launch(n=1, name="left-alone")
+    run = session.run("import time; time.sleep(1); 7", wait=False, view=None)
+    session.leave()
+    assert run.outcome == "lost"
+    assert run.lost == {0: "rank 0 is lost: this client has left it"}
+    with Session.attach("left-alone") as session:
+        assert session.drives
+        assert session.last_run.wait(20)
+        assert session.last_run.results[0].data["text/plain"] == "7"
+        session.stop()
+
+
+def test_ranks_are_released_without_any_client(first, attach) -> None:
+    """One raises, the others wait for it, nobody is there: the steward frees them."""
+    client = first("print('begun', flush=True)\ntime.sleep(1)\nif rank == 0: 1 / 0\ndist.barrier()")
+    client.kill()
+    client.wait()
+    session = attach()
+    run = session.last_run
+
+    assert run.wait(20)
+    assert run.outcome == "error"
+    assert run.errors[0].ename == "ZeroDivisionError"
+    assert {rank: run.errors[rank].waited for rank in (1, 2)} == {1: "barrier", 2: "barrier"}
+    added = session.run("t = torch.ones(1); dist.all_reduce(t); float(t), id(kept) == kept_id", view=None)
+    assert {result.data["text/plain"] for result in added.results.values()} == {"(3.0, True)"}
+
+
+def test_an_observer_looks_on(first, attach) -> None:
+    """While the first client lives: it follows the run, and runs nothing; nor does it end the world."""
+    first(LONG.format(steps=100))
+    observer = attach()
+
+    assert not observer.drives
+    assert "observed" in repr(observer)
+    with pytest.raises(NotDriver, match=r"driven by process \d+; .* %distributed attach left --take-over"):
+        observer.run("1", view=None)
+    nothing = [lambda: observer.push({"a": 1}), lambda: observer.pull("kept"), observer.interrupt, observer.restart]
+    for refused in nothing:
+        with pytest.raises(NotDriver):
+            refused()
+    assert observer.stacks()[0][0]["state"] == "running"
+    is_whole(observer, 100)
+    observer.leave()
+    is_whole(attach(), 100)
+
+
+def test_taking_over_tells_the_first(launch, attach, capsys) -> None:
+    """What it has queued is not run, what runs is followed there, too; it can take the world back."""
+    session = launch(n=2, name="contested")
+    session.run("import time", view=None)
+    begun = session.run("time.sleep(1.5); 7", wait=False, view=None)
+    queued = session.run("never = 1", wait=False, view=None)
+    until(lambda: all(part.started for part in begun._parts.values()))
+    other = attach("contested", take_over=True)
+
+    assert other.drives
+    assert queued.wait(20)
+    assert "the world was taken over by process" in queued.not_sent
+    assert not session.drives
+    with pytest.raises(NotDriver):
+        session.run("1", view=None)
+    assert "World 'contested' was taken over by process" in capsys.readouterr().err
+    for run in (begun, other.last_run):
+        assert run.wait(20)
+        assert {rank: result.data["text/plain"] for rank, result in run.results.items()} == {0: "7", 1: "7"}
+    assert other.run("'never' in globals()", view=None).results[0].data["text/plain"] == "False"
+
+    session.take_over()
+    assert session.drives
+    assert until(lambda: not other.drives)
+    mine = session.run("3", view=None)
+    assert mine.outcome == "ok"
+    assert mine.number > other.last_run.number
+    other.leave()
+    session.stop()
+
+
+@pytest.mark.slow
+def test_only_the_driver_keeps_a_world(first, mark) -> None:
+    """Its process is killed, and an observer was there all the while: the lease runs out, nothing is left."""
+    client = first("print('begun', flush=True)\ntime.sleep(1000)", own=True)
+    observer = Session.attach("own")
+    lost = threading.Event()
+    watcher = threading.Thread(target=lambda: observer.last_run.wait(60) and lost.set())
+    watcher.start()
+    client.kill()
+    client.wait()
+
+    watcher.join()
+    assert lost.is_set()
+    assert observer.last_run.outcome == "lost"
+    until(lambda: observer.closed)
+    observer.leave()
+    assert wait_until_gone(mark) == []
+
+
+def test_which_world(launch, left) -> None:
+    """The only one, or by name."""
+    with pytest.raises(NoWorld, match="No world of yours is named 'nowhere'"):
+        Session.attach("nowhere")
+    one = launch(n=1, name="one")
+    with pytest.raises(BadRequest, match="Which world: left, one"):
+        Session.attach()
+    with Session.attach("one") as joined:
+        assert joined.name == "one"
+        # From the same process: there is nobody to take it from but another session.
+        assert not joined.drives
+    assert one.run("1", view=None).outcome == "ok"
+    one.stop()
+
+
+def test_an_error_of_a_run_that_was_adopted_is_its_own(first, attach) -> None:
+    """As if it had been begun here."""
+    client = first("print('begun', flush=True)\ntime.sleep(0.3)\n1 / 0")
+    client.kill()
+    client.wait()
+    session = attach()
+    assert session.last_run.wait(20)
+    assert "ZeroDivisionError" in str(DistributedError(session.last_run))

@@ -1,0 +1,94 @@
+"""The stop button: real signals, as they fall amid what must not be torn apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from jupyter_dtrain.presses import Latch, Presses
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_press_raises_where_it_is_asked_for_and_nowhere_else():
+    with Presses() as presses:
+        press()
+        held_back = presses.fell
+        with pytest.raises(KeyboardInterrupt):
+            presses.check()
+
+    assert held_back
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_presses_are_handed_on_also_those_that_fell_before():
+    heard = []
+    with Presses() as presses:
+        press()
+        before = list(heard)
+        presses.pass_to(lambda: heard.append("heard"))
+        press()
+
+    assert before == []
+    assert heard == ["heard", "heard"]
+
+
+def test_a_press_amid_handing_on_is_handed_on_once():
+    heard = []
+
+    def hear():
+        heard.append("heard")
+        if len(heard) == 1:
+            press()
+
+    with Presses() as presses:
+        presses.pass_to(hear)
+        press()
+
+    assert heard == ["heard", "heard"]
+
+
+def test_who_handles_the_signal_himself_goes_on_to():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("own"))
+    try:
+        with Presses() as presses:
+            press()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert heard == ["own"]
+    assert not presses.fell
+
+
+def test_a_latch_lets_everybody_pass_once_it_is_open():
+    latch = Latch()
+    passed = []
+    threads = [threading.Thread(target=lambda: passed.append(latch.wait(30))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    early = latch.wait(0.01)
+    latch.open()
+    for thread in threads:
+        thread.join(30)
+
+    assert early is False
+    assert passed == [True] * 3
+    assert latch.is_open
+    assert latch.wait(0)
+
+
+def test_who_was_torn_away_with_the_lock_in_his_hands_holds_up_nobody():
+    latch = Latch()
+    passed = []
+    thread = threading.Thread(target=lambda: passed.append(latch.wait(30)))
+    thread.start()
+    latch.is_open = True  # another one has snatched the lock when it was given back
+    thread.join(30)
+
+    assert passed == [True]
