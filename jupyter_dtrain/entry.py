@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .cells import Cell
 from .frameworks import Watch
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ class Entry:
         inputs: dict[str, bytes] | None = None,
         timeout: float | None = None,
         watch: Watch | None = None,
-        cell: int | None = None,
+        cell: Cell | None = None,
     ) -> None:
-        """``timeout``: seconds; ``cell``: the number that the cell has in the notebook."""
+        """``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
         self.run = run
         self.watch = watch or Watch()
         self.view = view
         self.inputs = inputs or {}
-        self.cell = cell
+        self.cell = cell or Cell()
         self.timeout = timeout
         self.sent = False
         self.adopted = False

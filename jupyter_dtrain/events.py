@@ -50,6 +50,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The ranks that run the cell, on the lowest of them."""
     cell: int | None = None
     """The number that the cell has in the notebook."""
+    cell_id: str = ""
+    """The id that the cell has in the notebook file, where that is known."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

@@ -21,12 +21,15 @@ from .gathering import OUTSIDE_PATIENCE, Answers, Futures, ask_agents, ask_watch
 from .presses import Presses
 from .stacks import Stacks, stacks_of, with_native
 from .values import check_variable, collect_pulled, pack, pickle_values
-from .world import World, count_ranks
+from .world import World, count_ranks, format_ranks
 
 if TYPE_CHECKING:
     from .channels import RanksChannel
     from .run import Run
     from .settings import Settings
+
+STATE_PATIENCE = 1.0
+"""Seconds that ranks may take to say whether they work; one that does not may."""
 
 
 class Exchange:
@@ -54,6 +57,13 @@ class Exchange:
         found = self._gather(looked, OUTSIDE_PATIENCE, lambda world, channel: ask_watches(world, channel, looked))
         return with_native(stacks_of(answers), stacks_of(found))
 
+    def may_go_on(self, run: Run) -> bool:
+        """Whether a rank works on ``run``, as far as one can tell within a second."""
+        answers = self.ask_agents(run.ranks, STATE_PATIENCE, op="state")
+        ranks = self._bound()[0].ranks
+        living = {rank: answer for rank, answer in answers.items() if ranks[rank].state != "dead"}
+        return any(one is None or (one["run"] == run.number and not one["finished"]) for one in living.values())
+
     def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures]) -> Answers:
         deadline = time.monotonic() + timeout
         with Presses() as presses:
@@ -75,18 +85,6 @@ class Exchange:
             check_variable(name)
         answers = self._ask_idle(ranks, "fetch", {"names": names}, [], doing=f"pull {', '.join(names)}")
         return collect_pulled(names, answers)
-
-    def defined_on(self, name: str, timeout: float) -> list[int]:
-        """As :meth:`.Session.defined_on`."""
-        with contextlib.suppress(Exception):
-            world, channel = self._bound()
-            busy = self._busy()
-            idle = [rank for rank in world.ranks if rank.state != "dead" and rank.rank not in busy]
-            asked = {rank.rank: channel.values(rank.engine, "has", {"names": [name]}) for rank in idle}
-            deadline = time.monotonic() + timeout
-            answers = {rank: future.result(max(0.0, deadline - time.monotonic())) for rank, future in asked.items()}
-            return [rank for rank, answer in answers.items() if answer["content"]["names"]]
-        return []
 
     def _ask_idle(
         self, ranks: list[int], op: str, content: dict[str, Any], buffers: list[bytes], *, doing: str
@@ -156,6 +154,16 @@ class Exchange:
             batch = from_wire(answer["batch"])
             yield from batch.events
             from_seq = batch.last + 1
+
+
+def check_free(ranks: list[int], left: Mapping[int, int]) -> None:
+    """Raise :class:`RanksBusy` when one of ``ranks`` is in ``left``: ranks that an interrupted run has left behind."""
+    busy = {rank: run for rank, run in left.items() if rank in ranks}
+    if busy:
+        raise RanksBusy(
+            f"{still_work(busy).capitalize()}, which was interrupted: wait, or end it with "
+            f"%distributed kill {format_ranks(busy)}."
+        )
 
 
 def still_work(busy: Mapping[int, int]) -> str:

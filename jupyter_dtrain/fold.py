@@ -239,7 +239,7 @@ class Fold:
             "ranks": run.ranks,
             "generation": self._generation,
             "watch": msgspec.to_builtins(entry.watch),
-            "cell": entry.cell,
+            "cell": msgspec.to_builtins(entry.cell),
         }
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:

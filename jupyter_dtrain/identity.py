@@ -21,6 +21,10 @@ class Client(msgspec.Struct, frozen=True):
     """When its process was created, in seconds since the epoch."""
     words: str
     """What it is, such as ``the notebook a.ipynb``."""
+    kernel: str = ""
+    """The id of the Jupyter kernel that it is; empty for any other process."""
+    auto: bool = False
+    """Whether it sends plain cells to the ranks too."""
 
 
 def own_process() -> tuple[int, float]:

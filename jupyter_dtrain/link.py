@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from . import worlds
-from .errors import NotDriver, NoWorld, RanksBusy, StartFailed, WorldLost
+from .cells import kernel_id
+from .errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
 from .events import Event
 from .identity import Client, own_process
 from .world import World, count_ranks
@@ -53,7 +54,7 @@ class Link:
         self._steward = steward
         self._settings = settings
         self._news = news
-        self._me = Client(uuid.uuid4().hex, *own_process(), words)
+        self._me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
         self._driver: Client | None = None
         self._world: World | None = None
         self._channel: RanksChannel | None = None
@@ -112,6 +113,13 @@ class Link:
         if self._listener.ident is None:
             self._listener.start()
         return driver
+
+    def tell_auto(self, *, auto: bool) -> None:
+        """Tell others whether plain cells go to the ranks too. A world that does not hear it is not waited for."""
+        self._me = msgspec.structs.replace(self._me, auto=auto)
+        if self.drives and not self.over:
+            with contextlib.suppress(WorldLost):
+                self._steward.ask("join", timeout=LEAVING, client=msgspec.to_builtins(self._me), take_over=False)
 
     def close(self) -> None:
         """Let go of the world; what it does is not this client's any more."""
@@ -175,6 +183,16 @@ class Link:
                 f"World {name!r} is driven by {who}; here it can only be looked at. "
                 f"%distributed attach {name} --take-over drives it from here."
             )
+
+    def check_ranks(self, ranks: list[int]) -> None:
+        """Raise :class:`RanksDead` when one of ``ranks`` is dead, and as :meth:`check`."""
+        world = self.world
+        dead = [rank for rank in world.dead if rank.rank in ranks]
+        if dead:
+            living = [rank.rank for rank in world.ranks if rank.state != "dead"]
+            words = "; ".join(rank.words for rank in dead)
+            go_on = f", or go on without with -r {','.join(map(str, living))}" if living else ""
+            raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
 
     def confirm_drives(self) -> None:
         """As :meth:`check_drives`, by the steward's word: that another client has taken over may be on its way here.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from . import worlds
+from .cells import current_cell
 from .engine.spool import last_run
 from .entry import Entry
 from .errors import (
@@ -29,11 +30,9 @@ from .errors import (
     DistributedInterrupt,
     DtrainError,
     NoWorld,
-    RanksBusy,
-    RanksDead,
     WorldLost,
 )
-from .exchange import Exchange, still_work
+from .exchange import Exchange, check_free
 from .fold import Fold
 from .frameworks import Watch
 from .identity import describe_process
@@ -42,12 +41,13 @@ from .lifecycle import open_sessions
 from .link import Link
 from .news import News
 from .presses import Presses
+from .rank_names import RankNames
 from .run import Run
 from .settings import Settings
 from .startup import Startup
-from .syntax import check_syntax, number_of_cell
+from .syntax import check_syntax
 from .values import check_variable, pickle_values
-from .world import TorchBackend, World, count_ranks, format_ranks, parse_ranks
+from .world import Ranks, TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,10 +59,6 @@ if TYPE_CHECKING:
     from .view import CommRelay, RunView
 
 DEATH_POLL = 0.01
-STATE_PATIENCE = 1.0
-"""Seconds that ranks may take to say whether they work; one that does not may."""
-
-Ranks = str | int | Iterable[int] | None
 
 
 class Session:
@@ -110,21 +106,15 @@ class Session:
         logs say; either leaves nothing behind.
         """
         settings = settings or Settings.from_environment()
-        with worlds.one_at_a_time():
-            request = worlds.make_request(
-                n,
-                name=name,
-                env=env or {},
-                torch_backend=torch_backend,
-                mpiexec=mpiexec,
-                settings=settings,
-                tensorboard=None if tensorboard is None else os.fspath(tensorboard),
-            )
-            try:
-                listing = worlds.launch_steward(request, settings)
-            except BaseException:
-                worlds.remove_folders(request)
-                raise
+        listing, request = worlds.launch(
+            n,
+            name=name,
+            env=env or {},
+            torch_backend=torch_backend,
+            mpiexec=mpiexec,
+            settings=settings,
+            tensorboard=None if tensorboard is None else os.fspath(tensorboard),
+        )
         session = None
         try:
             session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)
@@ -135,9 +125,7 @@ class Session:
             if session is not None:
                 session._abandon_start()
             else:
-                with contextlib.suppress(OSError):
-                    worlds.end_steward(os.getpgid(listing.steward))
-                worlds.remove_folders(request)
+                worlds.abandon(listing, request)
             with contextlib.suppress(OSError):
                 Path(request.spool).rmdir()
             raise
@@ -208,16 +196,9 @@ class Session:
         run.began_earlier(began.seconds)
         self.last_run = run
         self._fold.adopt(Entry(run, None if view is None else view(run, self)))
-        answers = self._exchange.ask_agents(run.ranks, STATE_PATIENCE, op="state")
-        if not any(self._may_run(rank, run.number, answer) for rank, answer in answers.items()):
+        if not self._exchange.may_go_on(run):
             # It has ended: a cell that is run now is not queued behind it.
             run.wait(self._settings.request_timeout)
-
-    def _may_run(self, rank: int, number: int, answer: dict[str, Any] | None) -> bool:
-        """Whether ``rank``, which has answered so, may be working on a run."""
-        if self._link.world.ranks[rank].state == "dead":
-            return False
-        return answer is None or (answer["run"] == number and not answer["finished"])
 
     def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
         """Wait until the world's ranks answer, then talk to them."""
@@ -279,6 +260,10 @@ class Session:
         """What this session was started with."""
         return self._settings
 
+    def tell_auto(self, *, auto: bool) -> None:
+        """Tell other clients, such as JupyterLab's sidebar, whether plain cells of this process go to the ranks too."""
+        self._link.tell_auto(auto=auto)
+
     def __repr__(self) -> str:
         if self.closed:
             return f"<Session of world {self.name!r}: stopped>"
@@ -321,14 +306,14 @@ class Session:
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
         pickled = pickle_values(inputs or {})
-        self._check_alive(chosen)
-        self._check_not_left_behind(chosen)
+        self._link.check_ranks(chosen)
+        check_free(chosen, self._fold.left_behind())
         cell = None
         with Presses() as presses:
             run = Run(self._link.number_run(), code, chosen, self.request.size, self._exchange.read_events, self.id)
             self.last_run = run
             if view == "cell":
-                cell = number_of_cell()
+                cell = current_cell()
                 view = self.view_in_cell(run, paint_errors=not wait)
             watch = Watch(metrics, grad_norm)
             try:
@@ -373,7 +358,7 @@ class Session:
             raise BadRequest("Which ranks are to be killed? %distributed restart gives fresh ones to the whole world.")
         self._link.check_drives()
         chosen = self._choose(ranks)
-        self._check_alive(chosen)
+        self._link.check_ranks(chosen)
         self._link.ask("kill", ranks=chosen, reason="by %distributed kill")
         deadline = time.monotonic() + self._settings.request_timeout
         while living := [rank.rank for rank in self._link.world.ranks if rank.rank in chosen and rank.state != "dead"]:
@@ -399,7 +384,7 @@ class Session:
         """
         self._link.check_drives()
         chosen = self._choose(ranks)
-        self._check_alive(chosen)
+        self._link.check_ranks(chosen)
         self._exchange.push(values, chosen)
 
     def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
@@ -414,7 +399,7 @@ class Session:
         """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
         self._link.check_drives()
         chosen = self._choose(ranks)
-        self._check_alive(chosen)
+        self._link.check_ranks(chosen)
         return self._exchange.pull(names, chosen)
 
     def resync(self, names: Iterable[str], source: int = 0) -> Run:
@@ -433,9 +418,10 @@ class Session:
         """``session["x"]``: the value of ``x`` on every rank."""
         return self.pull(name)
 
-    def defined_on(self, name: str, timeout: float = 1.0) -> list[int]:
-        """The ranks on which ``name`` is defined, among those that are idle; empty when they do not answer in time."""
-        return self._exchange.defined_on(name, timeout)
+    @property
+    def names(self) -> RankNames:
+        """The names that live on the ranks, as words: where they are defined, how they go on, what they stand for."""
+        return RankNames(self._exchange.ask_agents, self._choose)
 
     # Ending.
 
@@ -522,20 +508,3 @@ class Session:
     def _choose(self, ranks: Ranks) -> list[int]:
         self._link.check()
         return parse_ranks(ranks, self.request.size)
-
-    def _check_alive(self, ranks: list[int]) -> None:
-        world = self._link.world
-        dead = [rank for rank in world.dead if rank.rank in ranks]
-        if dead:
-            living = [rank.rank for rank in world.ranks if rank.state != "dead"]
-            words = "; ".join(rank.words for rank in dead)
-            go_on = f", or go on without with -r {','.join(map(str, living))}" if living else ""
-            raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
-
-    def _check_not_left_behind(self, ranks: list[int]) -> None:
-        left = {rank: run for rank, run in self._fold.left_behind().items() if rank in ranks}
-        if left:
-            raise RanksBusy(
-                f"{still_work(left).capitalize()}, which was interrupted: wait, or end it with "
-                f"%distributed kill {format_ranks(left)}."
-            )

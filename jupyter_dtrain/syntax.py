@@ -9,18 +9,6 @@ from typing import Any
 from .errors import BadRequest, BadSyntax
 
 
-def number_of_cell() -> int | None:
-    """The number of the cell that runs in this process, as the notebook shows it; None outside IPython."""
-    from IPython.core.getipython import get_ipython
-
-    shell = get_ipython()
-    if shell is None or shell.history_manager is None:
-        return None
-    # The execution count is raised before a cell runs in some versions of IPython (9.18), after it in others.
-    number = len(shell.history_manager.input_hist_parsed) - 1
-    return number if number > 0 else None
-
-
 def check_syntax(code: str) -> None:
     """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere."""
     from IPython.core.inputtransformer2 import TransformerManager

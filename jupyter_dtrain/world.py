@@ -16,6 +16,8 @@ from .errors import BadRequest
 from .events import RankState
 
 TorchBackend = Literal["auto", "nccl", "gloo"]
+Ranks = str | int | Iterable[int] | None
+"""What :func:`parse_ranks` takes."""
 
 MAX_RANKS = 1024
 """More ranks than this in one request is taken for a slip of the keyboard."""
@@ -103,7 +105,7 @@ def check_size(n: int) -> int:
     return n
 
 
-def parse_ranks(ranks: str | int | Iterable[int] | None, size: int) -> list[int]:
+def parse_ranks(ranks: Ranks, size: int) -> list[int]:
     """The ranks that ``ranks`` means in a world of ``size``, ascending, each once.
 
     ``None`` and ``"all"`` mean every rank; text is a list of numbers and ranges such as ``0``, ``0,2``, ``1-3`` or

@@ -237,12 +237,52 @@ def scratch_folder(world_id: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
+def launch(
+    n: int | None,
+    *,
+    name: str | None,
+    env: Mapping[str, str],
+    torch_backend: TorchBackend,
+    mpiexec: str | None,
+    tensorboard: str | None,
+    settings: Settings,
+    cwd: Path | None = None,
+) -> tuple[Listing, WorldRequest]:
+    """Start the steward of a new world; its ranks come up afterwards. ``cwd``: of the ranks, default this process's.
+
+    Raises as :meth:`.Session.start`; then nothing is left behind.
+    """
+    with one_at_a_time():
+        request = _make_request(
+            n,
+            name=name,
+            env=env,
+            torch_backend=torch_backend,
+            mpiexec=mpiexec,
+            settings=settings,
+            tensorboard=tensorboard,
+            cwd=cwd,
+        )
+        try:
+            return _launch_steward(request, settings), request
+        except BaseException:
+            _remove_folders(request)
+            raise
+
+
+def abandon(listing: Listing, request: WorldRequest) -> None:
+    """End a world that was launched, and that nobody can talk to; nothing is left of it."""
+    with contextlib.suppress(OSError):
+        _end_steward(os.getpgid(listing.steward))
+    _remove_folders(request)
+
+
 def default_size() -> int:
     """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
     return local.count_gpus() or local.DEFAULT_RANKS
 
 
-def make_request(
+def _make_request(
     n: int | None,
     *,
     name: str | None,
@@ -250,13 +290,10 @@ def make_request(
     torch_backend: TorchBackend,
     mpiexec: str | None,
     settings: Settings,
-    tensorboard: str | None = None,
-    cwd: Path | None = None,
+    tensorboard: str | None,
+    cwd: Path | None,
 ) -> WorldRequest:
-    """Check what is asked for and make the world's folders; ``cwd``: of the ranks, default this process's.
-
-    Raises as :meth:`.Session.start`.
-    """
+    """Check what is asked for and make the world's folders."""
     size = check_size(default_size() if n is None else n)
     if torch_backend not in get_args(TorchBackend):
         raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
@@ -295,7 +332,7 @@ def make_request(
     )
 
 
-def remove_folders(request: WorldRequest) -> None:
+def _remove_folders(request: WorldRequest) -> None:
     """Remove what :func:`make_folders` made, for a world that never was."""
     for folder in (*request.passing_folders, request.spool):
         shutil.rmtree(folder, ignore_errors=True)
@@ -321,7 +358,7 @@ def _last_change(folder: Path) -> float:
     return max((path.stat().st_mtime for path in [folder, *folder.iterdir()]), default=0.0)
 
 
-def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
+def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     """Start the steward of a new world, as nobody's child; it starts the ranks. Returns once it has its process.
 
     The request goes over a pipe: it may hold secrets.
@@ -356,7 +393,7 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         steward = int(answer)
         created = psutil.Process(steward).create_time()
     except BaseException as error:
-        end_steward(process.pid)
+        _end_steward(process.pid)
         process.wait()
         if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
             raise
@@ -370,7 +407,7 @@ def launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     return listing
 
 
-def end_steward(group: int, patience: float = 15.0) -> None:
+def _end_steward(group: int, patience: float = 15.0) -> None:
     """End a steward that nobody can talk to yet, by the process group that it began in, and wait for it."""
     deadline = time.monotonic() + patience
     with contextlib.suppress(OSError):

@@ -27,17 +27,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
+from ..cells import Cell
 from ..events import CommMessage, Outcome, to_wire
 from ..frameworks import Framework, Watch
 from ..rank_api import Bar
 from ..values import pack, unpack
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .inspection import complete, describe
 from .interrupts import CellStopped, Interrupts
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
-from .namespace import fetch_values, has_names, store_values
+from .namespace import fetch_values, store_values
 from .recorder import Recorder
 from .reports import Ended, Report
 from .resources import Sampler
@@ -95,8 +97,8 @@ class Agent:
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
-        self._cell: int | None = None
-        """The number, in the notebook, of the cell that runs."""
+        self._cell = Cell()
+        """The notebook's cell that runs."""
         self._cells: dict[str, str] = {}
         """What cells are called, by the file names of their code."""
         self._hearing = False
@@ -141,7 +143,7 @@ class Agent:
         """The file name of a cell's code: alike on all ranks, so that their warnings are, which begin with it."""
         run = number if self._running is None else self._running
         name = f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
-        self._cells[name] = cell_name(run, self._cell)
+        self._cells[name] = cell_name(run, self._cell.number)
         return name
 
     def _cell_name(self, file: str) -> str | None:
@@ -162,8 +164,6 @@ class Agent:
                     values, problems = fetch_values(content["names"])
                     packed, buffers = pack(values)
                     answer |= {**packed, **problems}
-                case "has":
-                    answer["names"] = has_names(content["names"])
                 case "comm":
                     answer["messages"] = self._hear_widgets(content["messages"])
         except Exception as error:  # noqa: BLE001 — the asker gets it
@@ -183,7 +183,7 @@ class Agent:
         run, code = int(content["run"]), str(content["code"])
         self._running = run
         ranks = [int(rank) for rank in content["ranks"]]
-        self._cell = content["cell"]
+        self._cell = msgspec.convert(content["cell"], Cell)
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
         self._metrics.begin()
         self._whereabouts.begin()
@@ -328,6 +328,12 @@ class Agent:
             case "release":
                 self._release(content)
                 return {"rank": self._rank}
+            case "complete":
+                hidden = self._shell.user_ns_hidden
+                return {"names": complete(self._shell.user_ns, hidden, str(content["text"]))}
+            case "describe":
+                found = describe(self._shell.user_ns, str(content["name"]), source=bool(content["source"]))
+                return {"found": None if found is None else msgspec.to_builtins(found)}
             case "stacks":
                 return {"rank": self._rank, "threads": self._stacks()}
             case "interrupt":

@@ -8,7 +8,7 @@ RUN_MESSAGE: Final = "dtrain_run"
 """Shell message: run a cell. Content: ``run``, ``code``, ``generation``, and the values that it needs as ``names`` and
 ``digests`` of the pickles in the buffers."""
 VALUES_MESSAGE: Final = "dtrain_values"
-"""Shell message: ``op`` is ``store``, ``fetch`` or ``has``; ``names`` and, with pickles, ``digests`` as above."""
+"""Shell message: ``op`` is ``store``, ``fetch`` or ``comm``; ``names`` and, with pickles, ``digests`` as above."""
 HELLO_MESSAGE: Final = "dtrain_hello"
 """Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
 REQUEST_MESSAGE: Final = "dtrain_request"

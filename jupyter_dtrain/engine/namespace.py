@@ -33,12 +33,6 @@ def fetch_values(names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
     return values, {"missing": [name for name in names if name not in namespace], "failed": failed}
 
 
-def has_names(names: list[str]) -> list[str]:
-    """Those of ``names`` that are defined here."""
-    namespace = _namespace()
-    return [name for name in names if name in namespace]
-
-
 def _namespace() -> dict[str, Any]:
     from IPython.core.getipython import get_ipython
 

@@ -25,7 +25,8 @@ from typing import Literal
 
 import msgspec
 
-from ..events import Batch, Body, Dropped, Event, Finished, Metrics, Outcome, Output, Started, Totals
+from ..cells import Cell
+from ..events import VERSION, Batch, Body, Dropped, Event, Finished, Metrics, Outcome, Output, Started, Totals
 from ..metrics import pack, unpack
 from .interrupts import Shield
 from .spool import Spool, spool_path
@@ -129,10 +130,10 @@ class Recorder:
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
 
-    def begin(self, run: int, ranks: list[int] | None = None, source: str = "", cell: int | None = None) -> None:
+    def begin(self, run: int, ranks: list[int] | None = None, source: str = "", cell: Cell | None = None) -> None:
         """Everything said from now on belongs to ``run``, the cell ``source`` on ``ranks``.
 
-        ``cell``: the number that the cell has in the notebook.
+        ``cell``: the notebook's cell that it comes from.
         """
         path = spool_path(self._folder, run, self.rank)
         opened = _Open(run, Spool(path))
@@ -143,7 +144,8 @@ class Recorder:
                 self._runs.pop(number).spool.close()
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
-            self._append(opened, Started(pid, host, str(path), source=source, ranks=told, cell=cell))
+            cell = cell or Cell()
+            self._append(opened, Started(pid, host, str(path), VERSION, source, told, cell.number, cell.id))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()

@@ -10,10 +10,12 @@ Names that another extension owns are left to it, and loading says how to choose
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .cells import CellMagics
+from .completion import Completions
 from .hints import NameHints
+from .inspection import Inspections
 from .joining import tell_worlds
 from .stored import tell_finished
 from .table import VERBS
@@ -24,14 +26,25 @@ if TYPE_CHECKING:
 
 CELL_NAMES = ("distributed", "rank")
 
-_loaded: dict[int, tuple[CellTransform, NameHints]] = {}
+
+class Part(Protocol):
+    """Something that takes part in a shell."""
+
+    def install(self, shell: Any) -> None:
+        """Begin."""
+
+    def uninstall(self, shell: Any) -> None:
+        """End."""
+
+
+_loaded: dict[int, list[Part]] = {}
+"""What takes part, by the id of the shell."""
 
 
 def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     """Register the magics in ``shell``. With ``replace`` also where another extension owns a name."""
     if id(shell) in _loaded:
         return
-    transform, hints = CellTransform(), NameHints()
     magics = CellMagics(shell)
     taken = {} if replace else _owners(shell)
     for name, owner in taken.items():
@@ -45,9 +58,10 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register: Any = shell.register_magic_function  # typed as if it were not bound
     register(magics.distributed, "line_cell", "distributed")
     register(magics.rank, "cell", "rank")
-    transform.install(shell)
-    hints.install(shell)
-    _loaded[id(shell)] = (transform, hints)
+    transform = CellTransform()
+    _loaded[id(shell)] = [transform, NameHints(), Completions(transform), Inspections()]
+    for part in _loaded[id(shell)]:
+        part.install(shell)
     tell_worlds()
     tell_finished()
 
@@ -57,9 +71,8 @@ def unload(shell: InteractiveShell) -> None:
     found = _loaded.pop(id(shell), None)
     if found is None:
         return
-    transform, hints = found
-    transform.uninstall(shell)
-    hints.uninstall(shell)
+    for part in reversed(found):
+        part.uninstall(shell)
     for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank")):
         if _owner(shell, kind, name).startswith("jupyter_dtrain"):
             del shell.magics_manager.magics[kind][name]

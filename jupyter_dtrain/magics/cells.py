@@ -14,6 +14,7 @@ from ..syntax import check_syntax
 from ..values import pickle_values
 from ..world import parse_ranks
 from ..worlds import default_size
+from .offers import notebook_names, rank_names, some_ranks
 from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
 from .worlds import start_world
 
@@ -106,7 +107,7 @@ def cell_parser() -> MagicParser:
         description="Run the cell on the ranks of the current world; a default world is started when there is none.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)")
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
     _cell_arguments(parser)
     return parser
 
@@ -118,18 +119,29 @@ def rank_parser() -> MagicParser:
         description="Run the cell on some ranks: the short form of %%distributed -r RANKS.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
-    parser.add_argument("ranks", metavar="RANKS", help="which ranks")
+    parser.add_argument("ranks", metavar="RANKS", help="which ranks", completer=some_ranks)
     _cell_arguments(parser)
     return parser
 
 
 def _cell_arguments(parser: MagicParser) -> None:
     parser.add_argument(
-        "-i", "--inputs", type=names, default=[], metavar="NAMES", help="send these notebook variables first: lr,cfg"
+        "-i",
+        "--inputs",
+        type=names,
+        default=[],
+        metavar="NAMES",
+        help="send these notebook variables first: lr,cfg",
+        completer=notebook_names,
     )
     parser.add_argument("-o", "--output", type=variable, metavar="NAME", help="bind the Run to this notebook variable")
     parser.add_argument(
-        "--pull", type=names, default=[], metavar="NAMES", help="bring these back afterwards, as {rank: value}"
+        "--pull",
+        type=names,
+        default=[],
+        metavar="NAMES",
+        help="bring these back afterwards, as {rank: value}",
+        completer=rank_names,
     )
     parser.add_argument("--no-wait", action="store_true", help="go on at once; further cells queue in order")
     parser.add_argument(

@@ -27,7 +27,7 @@ class NameHints:
             return
         try:
             session = current()
-            ranks = session.defined_on(error.name)
+            ranks = session.names.defined_on(error.name)
             everywhere = len(ranks) == session.world.size
         except DtrainError:
             return

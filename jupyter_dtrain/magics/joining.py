@@ -15,7 +15,9 @@ from ..view.labels import took
 from ..view.tables import table
 from ..world import count_ranks
 from ..worlds import Listing, list_worlds, open_channel
+from .offers import world_names
 from .parsing import MagicParser, Parsed
+from .transform import tell_auto
 
 _told: set[str] = set()
 """The worlds that this process has told of."""
@@ -25,7 +27,12 @@ PATIENCE = 1.0
 
 def attach_arguments(parser: MagicParser) -> None:
     """Arguments of ``attach``."""
-    parser.add_argument("name", nargs="?", help="which world, as %%distributed list names it (default: the only one)")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="which world, as %%distributed list names it (default: the only one)",
+        completer=world_names,
+    )
     parser.add_argument(
         "--take-over", action="store_true", help="drive it from here, although another client drives it; that observes"
     )
@@ -42,6 +49,7 @@ def attach(args: Parsed) -> None:
     session = Session.attach(
         args.name, take_over=args.take_over, view=lambda run, session: session.view_in_cell(run, paint_errors=True)
     )
+    tell_auto(session)
     _tell(session)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
 Parsed = argparse.Namespace
+Completer = Callable[[], Iterable[str]]
+"""Tells, while a person types, what an argument may be. May raise a ``DtrainError``: then nothing is known."""
 
 
 class HelpShown(Exception):
@@ -19,7 +22,15 @@ class MagicParser(argparse.ArgumentParser):
     """A parser that never exits."""
 
     def __init__(self, **kwargs: Any) -> None:
+        self.known: list[tuple[argparse.Action, Completer | None]] = []
+        """The arguments, each with what completes its values."""
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
+
+    def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
+        """As argparse's own. ``completer``: what the argument's values may be; its ``choices`` need none."""
+        action = super().add_argument(*names, **kwargs)
+        self.known.append((action, completer))
+        return action
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Called after help was printed."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from IPython.core.getipython import get_ipython
 
-from ..lifecycle import current
+from ..lifecycle import current, open_sessions
 from ..stacks import describe_stacks
 from ..world import count_ranks
+from .offers import rank_names, some_ranks
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
 
@@ -23,7 +24,7 @@ def interrupt(args: Parsed) -> None:
 
 def kill_arguments(parser: MagicParser) -> None:
     """Arguments of ``kill``."""
-    parser.add_argument("ranks", metavar="RANKS", help="such as 2, or 0,3-5")
+    parser.add_argument("ranks", metavar="RANKS", help="such as 2, or 0,3-5", completer=some_ranks)
 
 
 def kill(args: Parsed) -> None:
@@ -38,7 +39,9 @@ def kill(args: Parsed) -> None:
 
 def resync_arguments(parser: MagicParser) -> None:
     """Arguments of ``resync``."""
-    parser.add_argument("names", nargs="+", metavar="NAME", help="variables: models, optimizers, anything else")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="variables: models, optimizers, anything else", completer=rank_names
+    )
     parser.add_argument(
         "--from", dest="source", type=int, default=0, metavar="RANK", help="who has it right (default: 0)"
     )
@@ -52,7 +55,7 @@ def resync(args: Parsed) -> None:
 
 def stacks_arguments(parser: MagicParser) -> None:
     """Arguments of ``stacks``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)")
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
     parser.add_argument("--native", action="store_true", help="with native frames, by py-spy, where that is permitted")
 
 
@@ -70,6 +73,8 @@ def auto(args: Parsed) -> None:
     """``%distributed auto on|off``."""
     transform = transform_of(get_ipython())
     transform.auto = args.switch == "on"
+    for session in open_sessions:
+        session.tell_auto(auto=transform.auto)
     if transform.auto:
         print("Every plain cell now runs on all ranks; %%local keeps a cell here, %distributed auto off ends this.")
     else:

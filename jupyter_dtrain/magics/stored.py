@@ -11,6 +11,7 @@ from IPython.core.getipython import get_ipython
 from ..errors import BadRequest, NoWorld, StoreFailed
 from ..lifecycle import current
 from ..run import Run
+from .offers import stored_runs
 from .parsing import MagicParser, Parsed, count
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def runs(args: Parsed) -> None:
 
 def show_arguments(parser: MagicParser) -> None:
     """Arguments of ``show``."""
-    parser.add_argument("run_name", metavar="RUN", help=_RUN_HELP)
+    parser.add_argument("run_name", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
 
 
 def show(args: Parsed) -> None:
@@ -61,8 +62,8 @@ def show(args: Parsed) -> None:
 
 def compare_arguments(parser: MagicParser) -> None:
     """Arguments of ``compare``."""
-    parser.add_argument("first", metavar="A", help=_RUN_HELP)
-    parser.add_argument("second", metavar="B", help="the other one")
+    parser.add_argument("first", metavar="A", help=_RUN_HELP, completer=stored_runs)
+    parser.add_argument("second", metavar="B", help="the other one", completer=stored_runs)
 
 
 def compare(args: Parsed) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+
+if TYPE_CHECKING:
+    from ..session import Session
 
 _STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
 """Cells that begin so are never sent to the ranks by auto mode; a terminal is left by ``exit``."""
 _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
-_ALONE = re.compile(r"\s*%%(distributed|rank)\b.*\n?\Z")
+ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
+"""How cells begin that go to the ranks."""
+_RANKS = re.compile(r"\s*%%(?:rank\s+|distributed\s(?:.*\s)?(?:-r\s*|--ranks[\s=]\s*))(\S+)")
+
+
+def ranks_of(line: str) -> str | None:
+    """The ranks that the first line of a cell names; None: all."""
+    found = _RANKS.match(line)
+    return None if found is None else found[1]
 
 
 class CellTransform:
@@ -31,13 +45,18 @@ class CellTransform:
         if _LOCAL.match(lines[first]):
             # The rest is a plain cell: it fails, echoes and completes like any other.
             return lines[first + 1 :]
-        if _ALONE.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
+        if ON_RANKS.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
             # IPython refuses a cell magic without a body before the magic could answer -h.
             return [*lines[: first + 1], "#\n"]
-        code = next((line for line in lines[first:] if line.strip() and not _COMMENT.match(line)), "")
-        if self.auto and not _STAYS.match(lines[first]) and not _STAYS.match(code) and not self._is_silent():
-            return ["%%distributed\n", *lines]
-        return lines
+        return ["%%distributed\n", *lines] if self.sends(lines) and not self._is_silent() else lines
+
+    def sends(self, lines: list[str]) -> bool:
+        """Whether a plain cell of these lines goes to the ranks."""
+        if not self.auto:
+            return False
+        first = next((line for line in lines if line.strip()), "%%")
+        code = next((line for line in lines if line.strip() and not _COMMENT.match(line)), "")
+        return not _STAYS.match(first) and not _STAYS.match(code)
 
     def _is_silent(self) -> bool:
         """Whether a front end asks for something of its own, such as a list of variables, rather than a person."""
@@ -58,9 +77,16 @@ class CellTransform:
             shell.input_transformers_cleanup.remove(self)
 
 
+def tell_auto(session: Session) -> None:
+    """Tell who looks at the world of ``session`` whether plain cells go to its ranks, if they do."""
+    with contextlib.suppress(LookupError):
+        if transform_of(get_ipython()).auto:
+            session.tell_auto(auto=True)
+
+
 def transform_of(shell: Any) -> CellTransform:
     """The transform that takes part in ``shell``. Raises :class:`LookupError` when the extension is not loaded."""
-    for transform in shell.input_transformers_cleanup:
+    for transform in getattr(shell, "input_transformers_cleanup", ()):
         if isinstance(transform, CellTransform):
             return transform
     raise LookupError("jupyter_dtrain is not loaded: %load_ext jupyter_dtrain")

@@ -18,7 +18,9 @@ from ..view.tables import table
 from ..world import TorchBackend
 from ..worlds import list_worlds, stop_world
 from .joining import tell_worlds
+from .offers import world_names
 from .parsing import MagicParser, Parsed, assignment
+from .transform import tell_auto
 
 
 def start_arguments(parser: MagicParser) -> None:
@@ -78,7 +80,7 @@ def start_world(
     """Start a world with a progress line."""
     line = ProgressLine()
     try:
-        return Session.start(
+        session = Session.start(
             n,
             name=name,
             env=env,
@@ -89,6 +91,8 @@ def start_world(
         )
     finally:
         line.end()
+    tell_auto(session)
+    return session
 
 
 class ProgressLine:
@@ -117,7 +121,10 @@ class ProgressLine:
 def stop_arguments(parser: MagicParser) -> None:
     """Arguments of ``stop``."""
     parser.add_argument(
-        "name", nargs="?", help="another world of yours, as %%distributed list names it (default: this one)"
+        "name",
+        nargs="?",
+        help="another world of yours, as %%distributed list names it (default: this one)",
+        completer=world_names,
     )
     parser.add_argument("--all", action="store_true", help="all worlds of yours on this machine")
 

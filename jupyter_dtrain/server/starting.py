@@ -24,23 +24,17 @@ def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing
     if launcher not in LAUNCHERS:
         raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")
     wanted = check(local.OPTIONS, options)
-    settings = Settings.from_environment()
-    with worlds.one_at_a_time():
-        request = worlds.make_request(
-            wanted.get("n"),
-            name=wanted.get("name"),
-            env=wanted.get("env", {}),
-            torch_backend=wanted.get("torch_backend", "auto"),
-            mpiexec=wanted.get("mpiexec"),
-            tensorboard=wanted.get("tensorboard"),
-            settings=settings,
-            cwd=_inside(root, folder),
-        )
-        try:
-            return worlds.launch_steward(request, settings)
-        except BaseException:
-            worlds.remove_folders(request)
-            raise
+    listing, _ = worlds.launch(
+        wanted.get("n"),
+        name=wanted.get("name"),
+        env=wanted.get("env", {}),
+        torch_backend=wanted.get("torch_backend", "auto"),
+        mpiexec=wanted.get("mpiexec"),
+        tensorboard=wanted.get("tensorboard"),
+        settings=Settings.from_environment(),
+        cwd=_inside(root, folder),
+    )
+    return listing
 
 
 def _inside(root: str, folder: str) -> Path:

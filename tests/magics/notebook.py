@@ -184,6 +184,25 @@ class Notebook:
         assert answer["status"] == "ok", answer
         return ast.literal_eval(answer["data"]["text/plain"])
 
+    def complete(self, code: str) -> list[str]:
+        """What Tab offers at the end of ``code``: the texts that it would become, each from its last word on."""
+        answer = self._asked(self.client.complete(code, len(code)))
+        kept = code[: answer["cursor_start"]].split()
+        last = "" if code[: answer["cursor_start"]][-1:].isspace() or not kept else kept[-1]
+        return [last + match for match in answer["matches"]]
+
+    def inspect(self, code: str, detail: int = 0) -> str | None:
+        """What Shift-Tab tells at the end of ``code``; None where it finds nothing."""
+        answer = self._asked(self.client.inspect(code, len(code), detail))
+        return answer["data"]["text/plain"] if answer["found"] else None
+
+    def _asked(self, message_id: str) -> dict[str, Any]:
+        with self._changed:
+            cell = self._cell(message_id)
+        reply = cell.wait_for(lambda cell: cell.reply is not None).reply
+        assert reply is not None
+        return reply
+
     def size_of(self, message: dict[str, Any]) -> int:
         """Bytes of a message as it travels: headers, contents, signature."""
         packed = self.client.session.serialize(

@@ -1,0 +1,49 @@
+"""Which cell of which notebook it is that runs in this process: by it a front end finds the cell of a run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One cell, as its notebook knows it."""
+
+    number: int | None = None
+    """As the notebook shows it: ``In [3]``; None outside IPython."""
+    id: str = ""
+    """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
+
+
+def current_cell() -> Cell:
+    """The cell that runs in this process."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or shell.history_manager is None:
+        return Cell()
+    # The execution count is raised before a cell runs in some versions of IPython (9.18), after it in others.
+    number = len(shell.history_manager.input_hist_parsed) - 1
+    return Cell(number if number > 0 else None, _id_of_cell(shell))
+
+
+def _id_of_cell(shell: object) -> str:
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return ""
+    # What JupyterLab, Notebook 7 and VS Code send with every request to execute a cell.
+    found = kernel.get_parent("shell").get("metadata", {}).get("cellId", "")
+    return found if isinstance(found, str) else ""
+
+
+def kernel_id() -> str:
+    """The id of the Jupyter kernel that this process is, as its server knows it; empty where it is none."""
+    try:
+        from ipykernel.connect import get_connection_file
+
+        file = Path(get_connection_file())
+    except (ImportError, RuntimeError):
+        return ""
+    name = file.stem
+    return name.removeprefix("kernel-") if name.startswith("kernel-") else ""

@@ -1,0 +1,48 @@
+"""Shift-Tab on a name that the notebook does not have, but the ranks do: what it is there."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from ..errors import DtrainError
+from ..lifecycle import current
+from ..rank_names import describe_names
+
+
+class Inspections:
+    """Answers, for one shell, where its own inspector has found nothing."""
+
+    def __init__(self) -> None:
+        self._original: Any = None
+
+    def install(self, shell: Any) -> None:
+        """Begin."""
+        self._original = original = shell.object_inspect_mime
+
+        def object_inspect_mime(oname: str, detail_level: int = 0, omit_sections: Any = ()) -> Any:
+            try:
+                return original(oname, detail_level=detail_level, omit_sections=omit_sections)
+            except KeyError:
+                words = _describe(oname, source=detail_level > 0)
+                if not words:
+                    raise
+                # ipykernel takes the second away where it is not wanted, and finds nothing where it is not there.
+                return {"text/plain": words, "text/html": f"<pre>{html.escape(words)}</pre>"}
+
+        shell.object_inspect_mime = object_inspect_mime
+
+    def uninstall(self, shell: Any) -> None:
+        """End."""
+        shell.object_inspect_mime = self._original
+
+
+def _describe(name: str, *, source: bool) -> str:
+    if not all(part.isidentifier() for part in name.split(".")):
+        return ""
+    try:
+        session = current()
+        found = session.names.describe(name, source=source)
+        return describe_names(name, found, session.world.size) if found else ""
+    except DtrainError:
+        return ""

@@ -1,0 +1,85 @@
+"""The names that live on a world's ranks: where they are defined, how they go on, and what they stand for.
+
+For whoever types: the agents answer, also while a cell runs, and a rank that does not answer in time is left out.
+Nothing of a value comes here but words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from .engine.inspection import Description
+from .errors import DtrainError
+from .world import Ranks, count_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .gathering import Answers
+
+TYPING: Final = 0.7
+"""Seconds that ranks have while somebody types: JupyterLab drops completions that come after a second."""
+READING: Final = 2.0
+"""Seconds that they have where somebody has asked what a name is."""
+
+
+class RankNames:
+    """The names of one world."""
+
+    def __init__(self, ask: Callable[..., Answers], choose: Callable[[Ranks], list[int]]) -> None:
+        """``ask`` is :meth:`.Exchange.ask_agents`; ``choose`` makes numbers of what names ranks."""
+        self._ask = ask
+        self._choose = choose
+
+    def complete(self, text: str, ranks: Ranks = None, timeout: float = TYPING) -> dict[str, str]:
+        """How ``text``, a name or a dotted path, may go on: name → kind for its last part, of all ``ranks`` together.
+
+        Empty where there is no world, or no rank answers; as everything here it says nothing of what goes wrong.
+        """
+        found: dict[str, str] = {}
+        for answer in self._answers(ranks, timeout, op="complete", text=text).values():
+            found |= {name: kind for name, kind in (answer or {}).get("names", ()) if name not in found}
+        return dict(sorted(found.items()))
+
+    def describe(
+        self, name: str, ranks: Ranks = None, timeout: float = READING, *, source: bool = False
+    ) -> dict[int, Description]:
+        """What ``name``, or a dotted path, stands for, on those of ``ranks`` that have it and answer in time."""
+        answers = self._answers(ranks, timeout, op="describe", name=name, source=source)
+        found = {rank: answer["found"] for rank, answer in answers.items() if answer is not None and answer["found"]}
+        return {rank: msgspec.convert(one, Description) for rank, one in found.items()}
+
+    def defined_on(self, name: str, ranks: Ranks = None, timeout: float = READING) -> list[int]:
+        """Those of ``ranks`` (default: all) that have ``name``, among those that answer within ``timeout`` seconds."""
+        return sorted(self.describe(name, ranks, timeout))
+
+    def _answers(self, ranks: Ranks, timeout: float, **question: object) -> Answers:
+        try:
+            return self._ask(self._choose(ranks), timeout, **question)
+        except DtrainError:
+            return {}
+
+
+def describe_names(name: str, found: dict[int, Description], size: int) -> str:
+    """What ranks tell of ``name``, as text: what is alike is told once. ``size``: ranks of the world."""
+    first = found[min(found)]
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for rank, one in sorted(found.items()):
+        kinds.setdefault((one.type, one.value), []).append(rank)
+    everywhere = "all ranks" if len(found) == size else count_ranks(list(found))
+    lines = [f"{name} lives on {everywhere}, not in the notebook."]
+    if len(kinds) == 1:
+        lines += [f"Type:      {first.type}"] + ([f"Value:     {first.value}"] if first.value else [])
+    else:
+        named = {count_ranks(ranks): f"{kind} {value}".rstrip() for (kind, value), ranks in kinds.items()}
+        width = max(map(len, named))
+        lines += [f"{ranks.capitalize() + ':':<{width + 1}} {words}" for ranks, words in named.items()]
+    if first.signature:
+        lines.append(f"Signature: {first.signature}")
+    if first.source:
+        lines.append(f"Source:\n{first.source.rstrip()}")
+    elif first.doc:
+        lines.append(f"Docstring:\n{first.doc.rstrip()}")
+    return "\n".join(lines)

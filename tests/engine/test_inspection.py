@@ -1,0 +1,102 @@
+"""What a rank tells of its names, without running what is the user's."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import pytest
+
+from jupyter_dtrain.engine.inspection import MOST, complete, describe, resolve
+
+
+class Array:
+    """Has what an array has, computed by nobody."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, dtype: object, shape: object) -> None:
+        self.dtype, self.shape = dtype, shape
+
+
+class Lazy:
+    """Computes."""
+
+    plain = 1
+
+    @property
+    def shape(self) -> object:
+        raise AssertionError("computed")
+
+    dtype = shape
+
+    def __getattr__(self, name: str) -> object:
+        if name == "layer":
+            return Lazy.plain
+        raise ZeroDivisionError
+
+
+def test_names_go_on():
+    """Hidden ones never; private ones where they are asked for."""
+    names = {"loss": 1, "lo_class": Lazy, "_low": 2, "In": 3, "math": math, "log": print}
+    assert complete(names, {"In"}, "lo") == [("lo_class", "class"), ("log", "function"), ("loss", "instance")]
+    assert complete(names, {"In"}, "I") == []
+    assert complete(names, {"In"}, "_") == [("_low", "instance")]
+    assert ("math", "module") in complete(names, (), "")
+    assert complete(names, (), "math.sq") == [("sqrt", "function")]
+    assert complete(names, (), "nothing.x") == []
+    assert len(complete({f"name{number}": 0 for number in range(1000)}, (), "n")) == MOST
+
+
+def test_attributes_that_would_be_computed_are_not():
+    """But those that a ``__getattr__`` names are there; whatever it raises."""
+    lazy = {"lazy": Lazy(), "counter": collections.Counter(a=1)}
+    assert resolve(lazy, "lazy.plain") == 1
+    assert resolve(lazy, "lazy.layer") == 1
+    assert callable(resolve(lazy, "counter.most_common"))
+    assert callable(resolve(lazy, "counter.fromkeys"))
+    for path in ("lazy.shape", "lazy.nothing", "nothing", "lazy.plain.nothing", "lazy."):
+        with pytest.raises(LookupError):
+            resolve(lazy, path)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "words"),
+    [
+        (0.5, "float", "0.5"),
+        ("a" * 200, "str", "'" + "a" * 78 + "…"),
+        (None, "NoneType", "None"),
+        ([1, 2], "list", "of 2"),
+        ({"a": 1, 2: 3, (1,): 4}, "dict", "of 3: 'a', 2, …"),
+        ({}, "dict", "of 0"),
+        (Array("torch.float32", (2, 3)), f"{__name__}.Array", "float32 (2, 3)"),
+        (Array("torch.float32", None), f"{__name__}.Array", ""),
+        (math, "module", ""),
+    ],
+)
+def test_values_are_told_in_few_words(value, type_, words):
+    """By what can be read without computing it."""
+    found = describe({"x": value}, "x", source=False)
+    assert found is not None
+    assert (found.type, found.value) == (type_, words)
+
+
+def test_what_only_looks_like_an_array_is_not_computed():
+    """Its shape is a property."""
+    found = describe({"x": Lazy()}, "x", source=False)
+    assert found is not None
+    assert (found.type, found.value) == (f"{__name__}.Lazy", "")
+
+
+def test_functions_and_classes_are_told_as_such():
+    """With signature, docstring and, if wanted, source."""
+    names = {"resolve": resolve, "Lazy": Lazy, "print": print}
+    found = describe(names, "resolve", source=True)
+    assert found is not None
+    assert found.signature.startswith("resolve(namespace")
+    assert found.doc.startswith("The value of a dotted path.")
+    assert found.source.startswith("def resolve")
+    assert describe(names, "resolve", source=False).source == ""
+    assert describe(names, "Lazy", source=False).doc == "Computes."
+    assert describe(names, "print", source=True).source == ""
+    assert describe(names, "nothing", source=False) is None
