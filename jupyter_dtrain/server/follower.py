@@ -50,7 +50,7 @@ class FollowedRun:
         self.size = size
         self.ranks = list(begun.ranks)
         self.source = begun.source
-        self.cell = begun.cell
+        self.cell_id = begun.cell_id
         self.started = started.time
         """Seconds since the epoch."""
         self.ended: float | None = None

@@ -68,6 +68,8 @@ class Observer:
         self._stillness: Stillness | None = None
         self._run_seen: FollowedRun | None = None
         self._ended_seen = False
+        self._step: int | None = None
+        """Of the slowest rank; seldom looked at, since everybody is told."""
         self._flush_at = self._ask_at = self._judge_at = 0.0
         self._batches: list[Batch] = []
         self._wake = asyncio.Event()
@@ -96,7 +98,7 @@ class Observer:
             "frameworks": self._frameworks,
             "started": listing.created,
             "lease_end": self._lease_end(driver_is_there=there),
-            "driver": None if driver is None else {"pid": driver.pid, "words": driver.words, "there": there},
+            "driver": None if driver is None else _summarise_driver(driver, there=there),
             "run": None if run is None else self._summarise_run(run),
         }
 
@@ -111,7 +113,8 @@ class Observer:
             states[state] = states.get(state, 0) + 1
         return {
             "number": run.number,
-            "cell": run.cell,
+            "cell": run.cell_id,
+            "step": self._step,
             "ranks": run.ranks,
             "outcome": run.outcome,
             "started": run.started,
@@ -270,13 +273,15 @@ class Observer:
         over = not run.unfinished
         if now >= self._judge_at or over:
             self._judge_at = now + JUDGE
+            self._step = run.gathered.step
             for found in run.judge.look(run.picture(with_metrics=False)):
                 self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
         if over:
             self._end_run(run)
 
     def _begin_run(self, run: FollowedRun, now: float) -> None:
-        self._run_seen, self._ended_seen = run, False
+        self._run_seen, self._ended_seen, self._step = run, False, None
+        self._judge_at = 0.0
         self._waits = {}
         if run.unfinished:
             limit = float(self._state["hang_notice"])
@@ -412,6 +417,11 @@ class _Ask:
         """Ask where ``ranks`` are."""
         del patience
         self._observer.ask_stacks(ranks, then)
+
+
+def _summarise_driver(driver: Client, *, there: bool) -> dict[str, Any]:
+    words = {"pid": driver.pid, "words": driver.words, "kernel": driver.kernel}
+    return {**words, "there": there, "auto": driver.auto}
 
 
 _ENDS: Final = {"error": "has failed", "lost": "has lost ranks"}

@@ -53,6 +53,11 @@ class Gathered:
         """Whether there are metrics or progress."""
         return bool(self._histories) or bool(self._bars)
 
+    @property
+    def step(self) -> int | None:
+        """The step of the rank that is furthest behind, among those that tell one; None where none does."""
+        return min((marks[-1][1] for marks in self._marks.values()), default=None)
+
     def take(self, event: Event) -> list[tuple[str, Columns]] | None:
         """Take the next event of a rank: the points that came with it by metric, or None if it changes nothing."""
         rank = event.rank

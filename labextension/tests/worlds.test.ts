@@ -154,7 +154,16 @@ describe("the worlds of a page", () => {
 
   it("selects what was chosen, else what works, else the newest", () => {
     last().begin();
-    const run = { number: 1, cell: 1, ranks: [0], outcome: "running" as const, started: 0, ended: null, states: {} };
+    const run = {
+      number: 1,
+      cell: "",
+      step: null,
+      ranks: [0],
+      outcome: "running" as const,
+      started: 0,
+      ended: null,
+      states: {},
+    };
     const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run })];
     last().tell({ type: "worlds", worlds: all });
     expect(worlds.selected?.id).toBe("c");

@@ -1,4 +1,4 @@
-"""One browser and one JupyterLab for all tests here; both are skipped, by name, where something is missing."""
+"""One browser for all tests here, and a JupyterLab for each file; skipped, by name, where something is missing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("playwright", reason="needs Playwright: pip install playwright")
 pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterlab")
 
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
-from tests.browser.lab import BROWSER_OPTIONS, CHROMIUM, PACKAGE, Lab
+from tests.browser.lab import BROWSER_OPTIONS, CHROMIUM, PACKAGE, PATIENCE, Lab
 
 BUNDLE = [PACKAGE / "static" / "widget.js", PACKAGE / "labextension" / "package.json"]
 STAGE = Path(__file__).with_name("stage.html")
@@ -32,9 +32,15 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    """``expect`` waits as long as everything else does here."""
+    expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="module")
 def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab."""
+    """JupyterLab, of one file of tests: it sees no worlds but theirs."""
     server = Lab(tmp_path_factory.mktemp("lab"))
     yield server
     server.close()

@@ -19,6 +19,7 @@ import jupyter_dtrain
 
 PACKAGE = Path(jupyter_dtrain.__file__).parent
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+SHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 PATIENCE = 60
 """Seconds after which a test gives up."""
 
@@ -118,6 +119,26 @@ class Lab:
         """End the server and its kernels."""
         self.process.terminate()
         self.process.wait(30)
+
+
+def execute(page: Page, command: str) -> None:
+    """Have JupyterLab do something, and go on meanwhile."""
+    page.evaluate("(id) => void window.jupyterapp.commands.execute(id)", command)
+
+
+def run_cell(page: Page, index: int) -> None:
+    """Run one cell, and go on while it runs."""
+    page.evaluate("(at) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = at; }", index)
+    execute(page, "notebook:run-cell")
+
+
+def shoot(page: Page, name: str) -> None:
+    """A picture in light and one in dark, to be looked at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for kind in ("Dark", "Light"):
+        theme(page, f"JupyterLab {kind}")
+        page.wait_for_timeout(600)  # its style sheets come one after the other
+        page.screenshot(path=SHOTS / f"{name}-{kind.lower()}.png")
 
 
 def run_all(page: Page) -> None:

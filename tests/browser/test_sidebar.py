@@ -6,15 +6,12 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.lab import PATIENCE, Lab, run_all, theme, wait_idle
+from tests.browser.lab import PATIENCE, execute, run_all, run_cell, shoot, wait_idle
 from tests.processes import wait_until_gone
-
-SHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 
 TRAIN = """%%distributed
 import os, time, jupyter_dtrain
@@ -30,50 +27,20 @@ for step in range(50): log(loss={scale} / (step + 1), step=step)
 """
 BUSY = "() => [...document.querySelectorAll('.jp-InputPrompt')].some((one) => one.textContent.includes('*'))"
 """Not by the kernel's status, which is idle whenever one of its other threads was asked something."""
-EXECUTE = "(id) => void window.jupyterapp.commands.execute(id)"
-
-
-@pytest.fixture(autouse=True)
-def patience():
-    """``expect`` waits as long as everything else does here."""
-    expect.set_options(timeout=PATIENCE * 1000)
-
-
-def shoot(page: Page, name: str) -> None:
-    """A picture in light and one in dark, to be looked at."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    for kind in ("Dark", "Light"):
-        theme(page, f"JupyterLab {kind}")
-        page.wait_for_timeout(600)  # its style sheets come one after the other
-        page.screenshot(path=SHOTS / f"{name}-{kind.lower()}.png")
 
 
 def show(page: Page):
     """The panel, opened."""
-    page.evaluate(EXECUTE, "dtrain:show")
+    execute(page, "dtrain:show")
     panel = page.get_by_role("region", name="Distributed Training")
     expect(panel.get_by_role("region", name="Worlds")).to_be_visible()
     return panel
-
-
-def run_cell(page: Page, index: int) -> None:
-    """Run one cell, and go on while it runs."""
-    page.evaluate("(at) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = at; }", index)
-    page.evaluate(EXECUTE, "notebook:run-cell")
 
 
 def steps(panel) -> list[int]:
     """The step that each rank is at."""
     texts = panel.locator(".dtrain-does").all_inner_texts()
     return [int(found[1].replace(",", "")) for text in texts if (found := re.search(r"step ([\d,]+)", text))]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """JupyterLab with no worlds but those of these tests."""
-    server = Lab(tmp_path_factory.mktemp("sidebar"))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

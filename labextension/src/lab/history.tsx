@@ -7,7 +7,7 @@ import { RunModel, type Metric } from "../model";
 import { clock } from "../words";
 import { compare } from "./compare";
 import type { StoredRun } from "./messages";
-import { Tool, type Shared } from "./sections";
+import { Tool, type Shared } from "./frame";
 import { Curves, Overlay } from "./shared";
 
 export function History({

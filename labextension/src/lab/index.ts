@@ -2,17 +2,25 @@
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, Notification } from "@jupyterlab/apputils";
+import { IEditorExtensionRegistry } from "@jupyterlab/codemirror";
 import { INotebookTracker } from "@jupyterlab/notebook";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
+import { IStatusBar } from "@jupyterlab/statusbar";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import resume from "../resume";
 import { Actions } from "./actions";
 import type { Item, World } from "./messages";
+// Editors ask for their extensions when the first notebook opens, which may be at once.
+import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
+import { addStatus } from "./status";
 // It opens the stream when the page opens: attention is told whether or not the panel is seen.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
 
 const SIDEBAR = "jupyter-dtrain:sidebar";
+
+const IPYPARALLEL = "ipyparallel-labextension:plugin";
+const HIDE = "jupyter labextension disable ipyparallel-labextension";
 
 /** Items that are older when the page hears of them were told by another page, or an earlier one. Seconds. */
 const FRESH = 15;
@@ -35,7 +43,15 @@ const sidebar: JupyterFrontEndPlugin<void> = {
   id: SIDEBAR,
   description: "The panel that shows and steers all worlds.",
   autoStart: true,
-  optional: [ITranslator, ISettingRegistry, ICommandPalette, INotebookTracker, ILayoutRestorer],
+  optional: [
+    ITranslator,
+    ISettingRegistry,
+    ICommandPalette,
+    INotebookTracker,
+    ILayoutRestorer,
+    IEditorExtensionRegistry,
+    IStatusBar,
+  ],
   activate: (
     app: JupyterFrontEnd,
     translator: ITranslator | null,
@@ -43,6 +59,8 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     notebooks: INotebookTracker | null,
     restorer: ILayoutRestorer | null,
+    editors: IEditorExtensionRegistry | null,
+    bar: IStatusBar | null,
   ): void => {
     const trans = (translator ?? nullTranslator).load("jupyter_dtrain");
     const worlds = new Worlds(app.serviceManager.serverSettings);
@@ -53,7 +71,13 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       const folder = path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
       void createWorld(actions, trans, { folder, ranks: settings.ranks });
     };
-    const panel = new Sidebar(actions, trans, create);
+    const hint = app.hasPlugin(IPYPARALLEL)
+      ? trans.__("ipyparallel's own panel is not needed: %1 hides it.", HIDE)
+      : "";
+    const panel = new Sidebar(actions, trans, create, hint);
+    const show = (): void => {
+      app.shell.activateById(PANEL);
+    };
     const place = (): void => {
       app.shell.add(panel, settings.side, { rank: 520, type: "Distributed Training" });
     };
@@ -62,9 +86,9 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     notebooks?.currentChanged.connect(() => {
       panel.update();
     });
-    tellOf(worlds, settings, trans.__("Show"), () => {
-      app.shell.activateById(PANEL);
-    });
+    tellOf(worlds, settings, trans.__("Show"), show);
+    if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
+    if (bar !== null) addStatus(bar, worlds, trans, show);
     addCommands(app, palette, { actions, create, settings });
     if (registry !== null) {
       void registry.load(SIDEBAR).then(
@@ -84,7 +108,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     }
 
     function addCommands(
-      { commands, shell }: JupyterFrontEnd,
+      { commands }: JupyterFrontEnd,
       list: ICommandPalette | null,
       given: { actions: Actions; create: () => void; settings: Settings },
     ): void {
@@ -102,9 +126,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         const world = works();
         return world === null ? undefined : act(world);
       };
-      add("dtrain:show", trans.__("Show the Distributed Training Panel"), () => {
-        shell.activateById(PANEL);
-      });
+      add("dtrain:show", trans.__("Show the Distributed Training Panel"), show);
       add("dtrain:start", trans.__("Start a World…"), given.create);
       add(
         "dtrain:attach",

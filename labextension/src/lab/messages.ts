@@ -3,10 +3,22 @@
 import type { Outcome, RankState, RunDocument } from "../document";
 import type { News } from "../receiver";
 
+export interface Driver {
+  pid: number;
+  words: string;
+  /** The id of its Jupyter kernel; empty where it is none. */
+  kernel: string;
+  there: boolean;
+  /** Whether its plain cells go to the ranks too. */
+  auto: boolean;
+}
+
 export interface RunSummary {
   number: number;
-  /** The number that the cell has in the notebook. */
-  cell: number | null;
+  /** The id that its cell has in the notebook; empty where that is not known. */
+  cell: string;
+  /** The step of the slowest rank. */
+  step: number | null;
   ranks: number[];
   outcome: Outcome;
   /** Seconds since the epoch. */
@@ -33,7 +45,7 @@ export interface World {
   started: number;
   /** When it ends unless somebody drives it; null while somebody does. */
   lease_end: number | null;
-  driver: { pid: number; words: string; there: boolean } | null;
+  driver: Driver | null;
   run: RunSummary | null;
 }
 

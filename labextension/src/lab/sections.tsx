@@ -1,79 +1,19 @@
-/** The sections of the sidebar: attention, worlds, ranks, losses. */
+/** The sections of the sidebar: attention, worlds, losses. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon, type LabIcon } from "@jupyterlab/ui-components";
-import React, { memo, useEffect, useState } from "react";
-import { memoryOf, useOf } from "../strip";
-import { bytes, clock, count, duration, rankList } from "../words";
-import { attachCode, type Actions } from "./actions";
+import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
+import React from "react";
+import { clock, rankList } from "../words";
+import { attachCode } from "./actions";
 import { dragCode } from "./drag";
+import { Section, Tool, useNow, type Shared } from "./frame";
 import type { Item, World } from "./messages";
-import { Curves, Mark, Strip } from "./shared";
+import { Curves } from "./shared";
 import type { Details } from "./worlds";
-
-export interface Shared {
-  actions: Actions;
-  trans: TranslationBundle;
-}
 
 /** What a notebook runs instead, in any language. */
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
-
-/** From this many ranks on there is an overview of marks above the list. */
-const MANY = 9;
-
-export function Tool(props: {
-  icon: LabIcon;
-  label: string;
-  run: () => void;
-  disabled?: boolean;
-  className?: string;
-}): React.JSX.Element {
-  return (
-    <button
-      type="button"
-      className={`dtrain-tool ${props.className ?? ""}`}
-      title={props.label}
-      aria-label={props.label}
-      disabled={props.disabled ?? false}
-      onClick={(event) => {
-        event.stopPropagation();
-        props.run();
-      }}
-    >
-      <props.icon.react tag="span" width="14px" height="14px" />
-    </button>
-  );
-}
-
-export function Section(props: {
-  title: string;
-  tools?: React.ReactNode;
-  children: React.ReactNode;
-  note?: string;
-}): React.JSX.Element {
-  const [open, setOpen] = useState(true);
-  return (
-    <section className="dtrain-section" aria-label={props.title}>
-      <h3>
-        <button
-          type="button"
-          className="dtrain-fold"
-          aria-expanded={open}
-          onClick={() => {
-            setOpen(!open);
-          }}
-        >
-          <span aria-hidden="true">{open ? "▾" : "▸"}</span> {props.title}
-          {props.note !== undefined && <span className="dtrain-count">{props.note}</span>}
-        </button>
-        {props.tools}
-      </h3>
-      {open && props.children}
-    </section>
-  );
-}
 
 export function AttentionList({ items, actions, trans }: Shared & { items: Item[] }): React.JSX.Element | null {
   if (items.length === 0) return null;
@@ -263,213 +203,6 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
     : trans.__("orphaned: %1 is gone, it ends in %2", driver.words, left);
 }
 
-type RankShown = Details["ranks"][number];
-
-export function RankList({
-  world,
-  details,
-  actions,
-  trans,
-}: Shared & { world: World; details: Details }): React.JSX.Element {
-  const [chosen, setChosen] = useState<number | null>(null);
-  const ranks = details.ranks;
-  const nodes = details.nodes;
-  const most = Math.max(1, ...ranks.map((rank) => memoryOf(rank)?.used ?? 0));
-  const choose = (rank: number): void => {
-    setChosen((before) => (before === rank ? null : rank));
-  };
-  return (
-    <Section title={trans.__("Ranks")} note={world.name}>
-      {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("They are starting.")}</p>}
-      {ranks.length >= MANY && <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />}
-      {nodes.map((host, node) => {
-        const members = ranks.filter((rank) => rank.node === node);
-        return (
-          <div key={node} className="dtrain-node-list">
-            {nodes.length > 1 && <h4>{host}</h4>}
-            <ul className="dtrain-ranks" aria-label={trans.__("Ranks on %1", host)}>
-              {members.map((rank) => (
-                <li key={rank.rank} data-rank={rank.rank}>
-                  <RankRow
-                    rank={rank.rank}
-                    state={rank.state}
-                    does={rankDoes(rank, trans)}
-                    step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
-                    place={[rank.device, `pid ${rank.pid}`, rank.pace === null ? "" : `${duration(rank.pace)}/step`]
-                      .filter((one) => one !== "")
-                      .join(" · ")}
-                    memory={memoryOf(rank)?.used ?? null}
-                    most={memoryOf(rank)?.total ?? most}
-                    bounded={memoryOf(rank)?.total != null}
-                    use={useOf(rank)}
-                    gpu={rank.gpu !== null}
-                    open={chosen === rank.rank}
-                    choose={choose}
-                    trans={trans}
-                  />
-                  {chosen === rank.rank && (
-                    <RankDetail key={`${world.id}:${rank.rank}`} {...{ world, rank, details, actions, trans }} />
-                  )}
-                </li>
-              ))}
-            </ul>
-          </div>
-        );
-      })}
-    </Section>
-  );
-}
-
-function rankDoes(rank: RankShown, trans: TranslationBundle): string {
-  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waits in %1", rank.waits);
-  return { ok: trans.__("idle"), idle: trans.__("idle") }[rank.state as string] ?? rank.state;
-}
-
-interface RankRowProps {
-  rank: number;
-  state: RankShown["state"];
-  does: string;
-  step: string;
-  place: string;
-  memory: number | null;
-  most: number;
-  /** Whether there is no more memory than that. */
-  bounded: boolean;
-  use: number | null;
-  gpu: boolean;
-  open: boolean;
-  choose: (rank: number) => void;
-  trans: TranslationBundle;
-}
-
-const RankRow = memo(
-  function RankRow(props: RankRowProps): React.JSX.Element {
-    const { trans } = props;
-    return (
-      <button
-        type="button"
-        className="dtrain-rank"
-        aria-expanded={props.open}
-        onClick={() => {
-          props.choose(props.rank);
-        }}
-      >
-        <Mark state={props.state} />
-        <span className="dtrain-rank-name">{trans.__("rank %1", props.rank)}</span>
-        <span className="dtrain-does">{[props.does, props.step].filter((one) => one !== "").join(" · ")}</span>
-        <Meter
-          label={trans.__("Memory of rank %1", props.rank)}
-          value={props.memory}
-          most={props.most}
-          alarm={props.bounded}
-          text={props.memory === null ? "" : bytes(props.memory)}
-        />
-        <Meter
-          label={props.gpu ? trans.__("GPU of rank %1", props.rank) : trans.__("CPU of rank %1", props.rank)}
-          value={props.use}
-          most={100}
-          text={props.use === null ? "" : `${props.gpu ? "GPU" : "CPU"} ${props.use.toFixed(0)} %`}
-        />
-        <span className="dtrain-place">{props.place}</span>
-      </button>
-    );
-  },
-  (one, other) =>
-    (Object.keys(one) as (keyof RankRowProps)[]).every((key) => key === "choose" || one[key] === other[key]),
-);
-
-function Meter({
-  label,
-  value,
-  most,
-  text,
-  alarm = false,
-}: {
-  label: string;
-  value: number | null;
-  most: number;
-  text: string;
-  alarm?: boolean;
-}): React.JSX.Element | null {
-  if (value === null) return null;
-  const share = Math.min(1, value / most);
-  return (
-    <span
-      className="dtrain-meter"
-      role="meter"
-      aria-label={label}
-      aria-valuemin={0}
-      aria-valuemax={Math.round(most)}
-      aria-valuenow={Math.round(value)}
-      aria-valuetext={text}
-      data-full={alarm && share > 0.95}
-    >
-      <span style={{ width: `${(100 * share).toFixed(0)}%` }} />
-      <em>{text}</em>
-    </span>
-  );
-}
-
-function RankDetail(props: Shared & { world: World; rank: RankShown; details: Details }): React.JSX.Element {
-  const { world, rank, details, actions, trans } = props;
-  const [shown, setShown] = useState<{ title: string; text: string } | null>(null);
-  const [busy, setBusy] = useState(false);
-  const ask = async (title: string, question: () => Promise<string>): Promise<void> => {
-    setBusy(true);
-    try {
-      const text = await question();
-      setShown({ title, text: text === "" ? trans.__("(nothing so far)") : text });
-    } catch (error) {
-      setShown({ title, text: (error as Error).message });
-    } finally {
-      setBusy(false);
-    }
-  };
-  const run = details.run;
-  return (
-    <div className="dtrain-detail">
-      {rank.words !== "" && <p>{rank.words}</p>}
-      <div className="dtrain-tools-row">
-        <button
-          type="button"
-          disabled={busy || rank.state === "dead"}
-          onClick={() => void ask(trans.__("Its stack now"), () => actions.worlds.stacks(world.id, [rank.rank]))}
-        >
-          {trans.__("Stack")}
-        </button>
-        <button
-          type="button"
-          disabled={busy || run === null}
-          onClick={() =>
-            void ask(trans.__("The end of its output"), async () => {
-              const { text } = await actions.worlds.output(world.id, run!.run, rank.rank);
-              return text.split("\n").slice(-200).join("\n");
-            })
-          }
-        >
-          {trans.__("Output")}
-        </button>
-        <button
-          type="button"
-          disabled={rank.state !== "running" && rank.state !== "waiting"}
-          onClick={() => void actions.interrupt(world, [rank.rank])}
-        >
-          {trans.__("Interrupt")}
-        </button>
-        <button type="button" disabled={rank.state === "dead"} onClick={() => void actions.kill(world, rank.rank)}>
-          {trans.__("Kill…")}
-        </button>
-      </div>
-      {shown !== null && (
-        <figure>
-          <figcaption>{shown.title}</figcaption>
-          <pre tabIndex={0}>{shown.text}</pre>
-        </figure>
-      )}
-    </div>
-  );
-}
-
 export function Losses({ world, details, trans }: Shared & { world: World; details: Details }): React.JSX.Element {
   const { run } = details;
   const summary = world.run;
@@ -497,18 +230,4 @@ export function Losses({ world, details, trans }: Shared & { world: World; detai
       )}
     </>
   );
-}
-
-/** The time, in milliseconds since the epoch, looked at every `period` milliseconds. */
-function useNow(period: number): number {
-  const [now, setNow] = useState(Date.now);
-  useEffect(() => {
-    const timer = setInterval(() => {
-      if (!document.hidden) setNow(Date.now());
-    }, period);
-    return () => {
-      clearInterval(timer);
-    };
-  }, [period]);
-  return now;
 }

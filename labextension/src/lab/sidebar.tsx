@@ -2,13 +2,15 @@
 
 import { ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { LabIcon } from "@jupyterlab/ui-components";
+import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
-import React, { useEffect, useReducer } from "react";
+import React, { useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { askForWorld } from "./dialog";
+import { Section, Tool } from "./frame";
 import { History } from "./history";
-import { AttentionList, Losses, RankList, Section, WorldList } from "./sections";
+import { RankList } from "./ranks";
+import { AttentionList, Losses, WorldList } from "./sections";
 
 export const PANEL = "jupyter-dtrain-panel";
 
@@ -38,6 +40,7 @@ export class Sidebar extends ReactWidget {
     private actions: Actions,
     private trans: TranslationBundle,
     private create: () => void,
+    private hint: string,
   ) {
     super();
     this.id = PANEL;
@@ -70,7 +73,8 @@ export class Sidebar extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <Contents actions={this.actions} trans={this.trans} create={this.create} visible={() => this.isVisible} />;
+    const { actions, trans, create, hint } = this;
+    return <Contents {...{ actions, trans, create, hint }} visible={() => this.isVisible} />;
   }
 }
 
@@ -78,6 +82,7 @@ function Contents(props: {
   actions: Actions;
   trans: TranslationBundle;
   create: () => void;
+  hint: string;
   visible: () => boolean;
 }): React.JSX.Element {
   const { actions, trans, create, visible } = props;
@@ -124,6 +129,7 @@ function Contents(props: {
           </button>
         </div>
       )}
+      {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
       <AttentionList items={worlds.items} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
@@ -132,5 +138,26 @@ function Contents(props: {
         <History ended={ended} {...shared} />
       </Section>
     </>
+  );
+}
+
+const HINT_SEEN = "jupyter-dtrain:hint-seen";
+
+/** A line that is there until it was once put away in this browser. */
+function Hint({ text, trans }: { text: string; trans: TranslationBundle }): React.JSX.Element | null {
+  const [seen, setSeen] = useState(() => localStorage.getItem(HINT_SEEN) !== null);
+  if (seen) return null;
+  return (
+    <div className="dtrain-hint">
+      <span>{text}</span>
+      <Tool
+        icon={closeIcon}
+        label={trans.__("Do not show this again")}
+        run={() => {
+          localStorage.setItem(HINT_SEEN, "1");
+          setSeen(true);
+        }}
+      />
+    </div>
   );
 }

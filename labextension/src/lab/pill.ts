@@ -1,0 +1,44 @@
+/** What the pill on a cell says. */
+
+import type { TranslationBundle } from "@jupyterlab/translation";
+import { count } from "../words";
+import { addressed } from "./addressed";
+import type { RunSummary, World } from "./messages";
+
+export type Look = "still" | "running" | "failing";
+
+/** What is shown on one cell: by its text, the kernel of its notebook, and the worlds. */
+export function pillOf(
+  lines: Iterable<string>,
+  cell: string,
+  kernel: string | undefined,
+  worlds: World[],
+  trans: TranslationBundle,
+): { text: string; look: Look; line: number } | null {
+  const driven = worlds.filter((world) => kernel !== undefined && world.driver?.kernel === kernel);
+  const found = addressed(
+    lines,
+    driven.some((world) => world.driver!.auto && world.driver!.there),
+  );
+  if (found === null) return null;
+  const to =
+    found.ranks === null
+      ? trans.__("all ranks")
+      : /^\d+$/.test(found.ranks)
+        ? trans.__("rank %1", found.ranks)
+        : trans.__("ranks %1", found.ranks);
+  const run = driven.map((world) => world.run).find((one) => one?.outcome === "running" && one.cell === cell);
+  if (run == null) return { text: to, look: "still", line: found.line };
+  const bad = (run.states.error ?? 0) + (run.states.lost ?? 0);
+  return { text: `${to} · ${live(run, bad, trans)}`, look: bad > 0 ? "failing" : "running", line: found.line };
+}
+
+function live(run: RunSummary, bad: number, trans: TranslationBundle): string {
+  const total = run.ranks.length;
+  const busy = (run.states.running ?? 0) + (run.states.waiting ?? 0);
+  const words = [trans.__("running")];
+  if (run.step !== null) words.push(trans.__("step %1", count(run.step)));
+  if (bad > 0) words.push(trans.__("%1 of %2 failed", bad, total));
+  else if (busy < total) words.push(trans.__("%1 of %2 done", total - busy, total));
+  return words.join(" · ");
+}

@@ -1,0 +1,51 @@
+/** The item of the status bar: what the world does that the panel would show. */
+
+import type { IStatusBar } from "@jupyterlab/statusbar";
+import type { TranslationBundle } from "@jupyterlab/translation";
+import { Signal } from "@lumino/signaling";
+import { Widget } from "@lumino/widgets";
+import { count } from "../words";
+import type { World } from "./messages";
+import type { Worlds } from "./worlds";
+
+/** What the item says of the worlds; empty: it is not shown. */
+export function statusOf(worlds: World[], selected: World | null, urgent: number, trans: TranslationBundle): string {
+  if (selected === null) return "";
+  const { run } = selected;
+  const words = [
+    worlds.length > 1 ? trans.__("%1 (1 of %2 worlds)", selected.name, worlds.length) : selected.name,
+    run?.outcome === "running" ? trans.__("run %1", run.number) : trans.__("idle"),
+  ];
+  if (run?.outcome === "running" && run.step !== null) words.push(trans.__("step %1", count(run.step)));
+  if (selected.dead > 0) words.push(trans._n("%1 rank dead", "%1 ranks dead", selected.dead));
+  if (urgent > 0) words.push(trans._n("%1 needs attention", "%1 need attention", urgent));
+  return words.join(" · ");
+}
+
+/** Put it there; a click calls `show`. */
+export function addStatus(bar: IStatusBar, worlds: Worlds, trans: TranslationBundle, show: () => void): void {
+  const item = new Widget({ node: document.createElement("button") });
+  item.addClass("dtrain-status");
+  item.node.title = trans.__("Show the Distributed Training panel");
+  item.node.addEventListener("click", show);
+  const activeStateChanged = new Signal<Widget, void>(item);
+  let shown = "";
+  const update = (): void => {
+    const urgent = worlds.items.filter((one) => one.level !== "info").length;
+    const text = statusOf(worlds.worlds, worlds.selected, urgent, trans);
+    if (text === shown) return;
+    shown = text;
+    item.node.textContent = text;
+    activeStateChanged.emit();
+  };
+  worlds.changed.connect((_, what) => {
+    if (what !== "details") update();
+  });
+  bar.registerStatusItem("jupyter-dtrain:status", {
+    item,
+    align: "left",
+    rank: 90,
+    isActive: () => shown !== "",
+    activeStateChanged,
+  });
+}

@@ -1,0 +1,108 @@
+import { nullTranslator } from "@jupyterlab/translation";
+import { describe, expect, it } from "vitest";
+import { addressed } from "../src/lab/addressed";
+import type { RunSummary, World } from "../src/lab/messages";
+import { pillOf } from "../src/lab/pill";
+import { statusOf } from "../src/lab/status";
+
+const trans = nullTranslator.load("jupyter_dtrain");
+
+function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): World {
+  const whole = { number: 3, cell: "c1", step: null, ranks: [0, 1, 2, 3], outcome: "running", started: 0, ended: null };
+  return {
+    id: "w-1",
+    name: "w",
+    cwd: "/",
+    state: "running",
+    words: "",
+    size: 4,
+    ready: 4,
+    nodes: 1,
+    dead: 0,
+    frameworks: [],
+    started: 1,
+    lease_end: null,
+    driver: { pid: 1, words: "the notebook", kernel: "k1", there: true, auto: false },
+    run: run === null ? null : ({ ...whole, states: { running: 4 }, ...run } as RunSummary),
+    ...given,
+  };
+}
+
+describe("a cell's address", () => {
+  const at = (text: string, auto = false): string | null => {
+    const found = addressed(text.split("\n"), auto);
+    return found === null ? null : `${found.ranks ?? "all"} @${found.line}`;
+  };
+
+  it("is on its first line that is not blank", () => {
+    expect(at("%%distributed\nx = 1")).toBe("all @0");
+    expect(at("\n  %%distributed --ranks 0,2\nx")).toBe("0,2 @1");
+    expect(at("%%distributed --no-wait -r 1-3")).toBe("1-3 @0");
+    expect(at("%%distributed --ranks=-1")).toBe("-1 @0");
+    expect(at("%%distributed -r all")).toBe("all @0");
+    expect(at("%%rank 0\nx")).toBe("0 @0");
+  });
+
+  it("is not there for other cells", () => {
+    for (const text of ["", "x = 1", "%distributed start -n 4", "%%local\nx", "%%distributedly", "%%distributed -h"]) {
+      expect(at(text)).toBeNull();
+    }
+  });
+
+  it("is every plain cell in auto mode, but those that stay", () => {
+    expect(at("x = 1", true)).toBe("all @0");
+    expect(at("\n# why\nx = 1", true)).toBe("all @1");
+    for (const text of ["", "# why", "%%time\nx", "%load_ext a", "# on\n%distributed status", "exit()"]) {
+      expect(at(text, true)).toBeNull();
+    }
+  });
+});
+
+describe("a pill", () => {
+  const pill = (text: string, worlds: World[], kernel: string | undefined = "k1"): string | null => {
+    const found = pillOf(text.split("\n"), "c1", kernel, worlds, trans);
+    return found === null ? null : `${found.look}: ${found.text}`;
+  };
+
+  it("tells where the cell goes, with and without a world", () => {
+    expect(pill("%%distributed", [])).toBe("still: all ranks");
+    expect(pill("%%rank 2", [world(null)])).toBe("still: rank 2");
+    expect(pill("%%rank 0,2", [world(null)])).toBe("still: ranks 0,2");
+    expect(pill("x", [world(null)])).toBeNull();
+  });
+
+  it("tells how the cell's own run goes while it runs", () => {
+    expect(pill("%%distributed", [world({})])).toBe("running: all ranks · running");
+    expect(pill("%%distributed", [world({ step: 1200 })])).toBe("running: all ranks · running · step 1,200");
+    const states = { running: 1, waiting: 1, ok: 2 };
+    expect(pill("%%distributed", [world({ states })])).toBe("running: all ranks · running · 2 of 4 done");
+    const failed = world({ states: { running: 3, error: 1 } });
+    expect(pill("%%distributed", [failed])).toBe("failing: all ranks · running · 1 of 4 failed");
+    expect(pill("%%distributed", [world({ outcome: "ok" })])).toBe("still: all ranks");
+    expect(pill("%%distributed", [world({ cell: "c2" })])).toBe("still: all ranks");
+  });
+
+  it("is not moved by the world of another notebook, though its cells have the same ids", () => {
+    expect(pill("%%distributed", [world({})], "k2")).toBe("still: all ranks");
+    expect(pill("%%distributed", [world({})], undefined)).toBe("still: all ranks");
+  });
+
+  it("is on plain cells while their kernel sends them to the ranks", () => {
+    const auto = { pid: 1, words: "", kernel: "k1", there: true, auto: true };
+    expect(pill("x = 1", [world(null, { driver: auto })])).toBe("still: all ranks");
+    expect(pill("x = 1", [world(null, { driver: auto })], "k2")).toBeNull();
+    expect(pill("x = 1", [world(null, { driver: { ...auto, there: false } })])).toBeNull();
+  });
+});
+
+describe("the status", () => {
+  it("is that of the world that the panel shows", () => {
+    const idle = world(null);
+    expect(statusOf([], null, 0, trans)).toBe("");
+    expect(statusOf([idle], idle, 0, trans)).toBe("w · idle");
+    const busy = world({ step: 12 });
+    expect(statusOf([idle, busy], busy, 0, trans)).toBe("w (1 of 2 worlds) · run 3 · step 12");
+    const hurt = world(null, { dead: 2 });
+    expect(statusOf([hurt], hurt, 1, trans)).toBe("w · idle · 2 ranks dead · 1 needs attention");
+  });
+});
