@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,14 @@ READY = """async () => {
 class Lab:
     """``jupyter lab`` in a folder, with our extension from the checkout."""
 
-    def __init__(self, folder: Path, app: str = "lab") -> None:
+    def __init__(self, folder: Path, app: str = "lab", python: str = sys.executable, more: Sequence[str] = ()) -> None:
+        """``python``: of the environment that JupyterLab is taken from; ``more``: folders with other extensions."""
         self.folder = folder / "notebooks"
         self.folder.mkdir(parents=True)
+        self._place = folder
         self._token = secrets.token_hex(16)
         self._app = app
+        self._python = python
         extensions = folder / "path" / "labextensions"
         extensions.mkdir(parents=True)
         (extensions / "jupyter-dtrain").symlink_to(PACKAGE / "labextension")
@@ -56,19 +60,26 @@ class Lab:
         settings.mkdir(parents=True)
         news = {"fetchNews": "false", "checkForUpdates": False}
         (settings / "notification.jupyterlab-settings").write_text(json.dumps(news))
+        self._path = ":".join([str(folder / "path"), *more])
+        self._port = 0
+        self._start()
+
+    def _start(self) -> None:
+        folder, app = self._place, self._app
         env = {
             **os.environ,
-            "JUPYTER_PATH": str(folder / "path"),
+            "JUPYTER_PATH": self._path,
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         }
         expose = "LabApp" if app == "lab" else "JupyterNotebookApp"
-        with (folder / "server.log").open("w") as log:
+        with (folder / "server.log").open("a") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "jupyterlab" if app == "lab" else "notebook"),
+                    *(self._python, "-m", "jupyterlab" if app == "lab" else "notebook"),
                     *("--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1"),
+                    *([f"--ServerApp.port={self._port}"] if self._port else []),
                     *(f"--IdentityProvider.token={self._token}", f"--{expose}.expose_app_in_browser=True"),
                     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
                 ],
@@ -83,7 +94,17 @@ class Lab:
             assert time.monotonic() < deadline, (folder / "server.log").read_text()
             assert self.process.poll() is None, (folder / "server.log").read_text()
             time.sleep(0.05)
-        self.url = f"http://127.0.0.1:{json.loads(info.read_text())['port']}"
+        self._port = int(json.loads(info.read_text())["port"])
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def crash(self) -> None:
+        """Kill the server; its kernels end, their worlds go on."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def come_back(self) -> None:
+        """Start it again where it was."""
+        self._start()
 
     def write(self, name: str, *cells: str | Any) -> Path:
         """A notebook with these cells; text stands for a code cell."""

@@ -11,7 +11,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
-from tests.browser.lab import Lab, run_all, save, theme, wait_idle
+from tests.browser.lab import Lab, execute, run_all, save, theme, wait_idle
 
 START = "%load_ext jupyter_dtrain\n%distributed start -n 2"
 TRAIN = """%%distributed
@@ -199,8 +199,13 @@ def test_notebook_7_shows_the_same(browser, tmp_path_factory):
     try:
         path = server.write("seven.ipynb", START, train(3000))
         page = server.open(browser, path.name)
+        expect(page.locator(".dtrain-pill")).to_have_text("all ranks")
         run_all(page)
         wait_for_step(page, 20)
+        execute(page, "dtrain:show")
+        panel = page.get_by_role("region", name="Distributed Training")
+        expect(panel.locator(".dtrain-state")).to_have_text("run 1")
+        expect(page.locator(".dtrain-pill")).to_contain_text("all ranks · running")
         page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
         wait_idle(page)
         expect(page.locator(".dtrain-badge")).to_have_text("interrupted")

@@ -169,3 +169,35 @@ def test_a_rank_is_looked_at_and_what_it_says_stays_text(browser, lab):
     expect(compared.locator(".dtrain-value")).to_have_text(re.compile(r"#\d+ 0.02000 · #\d+ 0.04000"))
     shoot(page, "sidebar-compared")
     lab.leave(page)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
+    """The page says so meanwhile, and has all points afterwards; the run has not noticed."""
+    lab.write("crashed.ipynb", "%load_ext jupyter_dtrain\n%distributed start -n 2 --name crashed", TRAIN)
+    page = lab.open(browser, "crashed.ipynb", width=1300, height=1000)
+    panel = show(page)
+    run_all(page)
+    world = panel.locator(".dtrain-world")
+    expect(world.locator(".dtrain-state")).to_have_text("run 1")
+    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    lab.crash()
+    banner = panel.get_by_text("The server is not heard.")
+    expect(banner).to_be_visible()
+    before = max(steps(panel))
+    lab.come_back()
+    expect(banner).to_have_count(0)
+    expect(world).to_contain_text("orphaned")
+    deadline = time.monotonic() + PATIENCE
+    while min(steps(panel), default=0) < before + 50:
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(100)
+    # The curve of the widget's own component tells from where to where it goes.
+    label = panel.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
+    assert "loss over steps 0 to" in label
+    page.reload()
+    panel.get_by_role("button", name="Stop crashed").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
+    expect(world).to_have_count(0)
+    assert wait_until_gone("/crashed-") == []
+    page.close()
