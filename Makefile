@@ -39,10 +39,10 @@ demo: $(VENV)/installed ## train on 2 ranks from a notebook, without a browser
 lab: $(VENV)/installed-lab ## open JupyterLab on examples/
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)/examples" $(ROOT_OK) $(LAB_ARGS)
 
-test: $(VENV)/installed ## check style and types, run the tests, hold them against their time budgets
+test: $(VENV)/installed $(VENV)/chromium ## check style and types, run the tests, hold them against their time budgets
 	@$(PY) -m tests.run $(DIRS)
 
-test-all: $(VENV)/installed ## the same, with the tests that are marked slow
+test-all: $(VENV)/installed $(VENV)/chromium ## the same, with the tests that are marked slow
 	@$(PY) -m tests.run --all $(DIRS)
 
 lint: $(VENV)/installed ## check style and types only
@@ -76,6 +76,11 @@ $(PY):
 
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END) | $(PY)
 	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test]'
+	@touch $@
+
+# Where there is none to be had, the browser tests are skipped.
+$(VENV)/chromium: $(VENV)/installed tests/browser/chromium.py
+	@$(PY) -m tests.browser.chromium
 	@touch $@
 
 $(VENV)/installed-lab: $(VENV)/installed

@@ -95,3 +95,38 @@ def test_types_are_shipped():
     from pathlib import Path
 
     assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
+    """The widget, the extension of JupyterLab and its settings, and what tells the server of its half."""
+    import tarfile
+    import zipfile
+    from pathlib import Path
+
+    root = Path(jupyter_dtrain.__file__).parents[1]
+    if not (root / "hatch_build.py").exists():
+        pytest.skip("needs the sources, which are not installed")
+    if not (root / "jupyter_dtrain" / "labextension" / "package.json").exists():
+        pytest.skip("needs the front end: `make front-end`")
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
+    got = subprocess.run([python, "-m", "pip", "install", "-q", "hatchling"], check=False, timeout=300)
+    if got.returncode:
+        pytest.skip("needs hatchling from a package index")
+    subprocess.run([python, "-m", "hatchling", "build", "-d", tmp_path / "dist"], cwd=root, check=True, timeout=300)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+
+    carried = set(zipfile.ZipFile(wheel).namelist())
+    data = next(name for name in carried if ".data/data/" in name).partition("/")[0]
+    lab = f"{data}/data/share/jupyter/labextensions/jupyter-dtrain"
+    for name in ("package.json", "install.json", "schemas/jupyter-dtrain/sidebar.json"):
+        assert f"{lab}/{name}" in carried
+    assert any(name.startswith(f"{lab}/static/remoteEntry.") for name in carried)
+    assert f"{data}/data/etc/jupyter/jupyter_server_config.d/jupyter_dtrain.json" in carried
+    assert {"jupyter_dtrain/static/widget.js", "jupyter_dtrain/static/LICENSE.uPlot"} <= carried
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"jupyter_dtrain/static/widget.js", "jupyter_dtrain/labextension/package.json", "hatch_build.py"}
+    assert wanted | {"jupyter-config/jupyter_dtrain.json", "labextension/src/lab/index.ts"} <= names

@@ -12,7 +12,8 @@ pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterl
 
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
-from tests.browser.lab import BROWSER_OPTIONS, CHROMIUM, PACKAGE, PATIENCE, Lab
+from tests.browser import chromium
+from tests.browser.lab import BROWSER_OPTIONS, PACKAGE, PATIENCE, Lab
 
 BUNDLE = [PACKAGE / "static" / "widget.js", PACKAGE / "labextension" / "package.json"]
 STAGE = Path(__file__).with_name("stage.html")
@@ -22,14 +23,15 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium."""
-    if not Path(CHROMIUM).exists():
-        pytest.skip("needs Chromium, as `chromium` on PATH or in /usr/bin")
+    found = chromium.find()
+    if found is None:
+        pytest.skip("needs Chromium: python -m tests.browser.chromium")
     if not all(path.exists() for path in BUNDLE):
         pytest.skip("needs the front end: install the package where there is Node, or run `make front-end`")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=BROWSER_OPTIONS)
-        yield chromium
-        chromium.close()
+        browser = playwright.chromium.launch(executable_path=found, headless=True, args=BROWSER_OPTIONS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from playwright.sync_api import Browser, Page
 import jupyter_dtrain
 
 PACKAGE = Path(jupyter_dtrain.__file__).parent
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 SHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 PATIENCE = 60
 """Seconds after which a test gives up."""

@@ -11,7 +11,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
-from tests.browser.lab import Lab, execute, run_all, save, theme, wait_idle
+from tests.browser.lab import Lab, execute, run_all, save, shoot, theme, wait_idle
 
 START = "%load_ext jupyter_dtrain\n%distributed start -n 2"
 TRAIN = """%%distributed
@@ -138,14 +138,24 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     notebook.cells[-1].source = notebook.cells[-1].source.replace("3e-4)", "3e-4, steps=100_000)")
     path = lab.folder / "example.ipynb"
     nbformat.write(notebook, path)
-    page = lab.open(browser, path.name)
+    page = lab.open(browser, path.name, width=1300)
     run_all(page)
     first = wait_for_step(page, 3)
     assert wait_for_step(page, first + 5) > first
-    expect(page.locator(".dtrain-metric:visible")).to_have_text(["loss"])
-    page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
+    expect(page.locator(".jp-Notebook .dtrain-metric:visible")).to_have_text(["loss"])
+    # The sidebar's panel moves as well, and knows what trains.
+    execute(page, "dtrain:show")
+    panel = page.get_by_role("region", name="Distributed Training")
+    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-world")).to_contain_text("PyTorch")
+    rank = panel.locator(".dtrain-does").first
+    before = rank.inner_text()
+    expect(rank).not_to_have_text(before)
+    expect(rank).to_contain_text("step")
+    shoot(page, "sidebar-example")
+    page.locator(".jp-Notebook .dtrain-run").get_by_role("button", name="Interrupt").click()
     wait_idle(page)
-    expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
+    expect(page.locator(".jp-Notebook .dtrain-badge")).to_have_text("interrupted")
     save(page)
     (kept,) = [output["data"] for output in outputs_of(path, -1) if OURS in output.get("data", {})]
     assert "loss" in "".join(kept["text/plain"])
