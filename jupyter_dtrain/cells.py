@@ -39,11 +39,14 @@ def _id_of_cell(shell: object) -> str:
 
 def kernel_id() -> str:
     """The id of the Jupyter kernel that this process is, as its server knows it; empty where it is none."""
+    from IPython.core.getipython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is None:
+        return ""
     try:
         from ipykernel.connect import get_connection_file
 
-        file = Path(get_connection_file())
+        name = Path(get_connection_file()).stem
     except (ImportError, RuntimeError):
         return ""
-    name = file.stem
     return name.removeprefix("kernel-") if name.startswith("kernel-") else ""
