@@ -16,6 +16,7 @@ A span that no batch covered was lost on the way and is asked for with ``read(ru
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final, Literal
 
 import msgspec
@@ -268,6 +269,12 @@ class Batch(msgspec.Struct, frozen=True):
     events: list[Event]
     totals: Totals | None = None
     version: int = VERSION
+
+
+def worst(outcomes: Collection[str | None]) -> Outcome:
+    """What a run has come to whose ranks have ended so."""
+    found: tuple[Outcome, ...] = ("lost", "interrupted", "error")
+    return next((outcome for outcome in found if outcome in outcomes), "ok")
 
 
 def encode(event: Event) -> bytes:

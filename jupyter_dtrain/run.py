@@ -30,6 +30,7 @@ from .events import (
     Sample,
     Started,
     Totals,
+    worst,
 )
 from .metrics import RunMetrics
 from .presses import Latch
@@ -135,11 +136,7 @@ class Run:
         """``running``; ``interrupted`` once somebody asked for that; else the worst of what the ranks ended with."""
         if self._ended is None:
             return "running"
-        found = set(self.outcomes.values())
-        if self.busy or self.interrupted:
-            return "interrupted"
-        worst: tuple[Outcome, ...] = ("lost", "interrupted", "error")
-        return next((outcome for outcome in worst if outcome in found), "ok")
+        return "interrupted" if self.busy or self.interrupted else worst(self.outcomes.values())
 
     @property
     def outcomes(self) -> dict[int, Outcome]:

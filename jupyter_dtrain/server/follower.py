@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ..engine.spool import spool_path
-from ..events import Batch, Error, Event, Finished, Output, Started, decode
+from ..events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from ..view.document import document, status
 from ..view.gathered import Gathered
 from ..view.points import Packet, PointQueue
@@ -38,8 +38,6 @@ POINTS: Final = 2500
 
 TAIL_BYTES: Final = 128 << 10
 """Of a spool, that are looked at for the end of what a rank has printed."""
-
-_ORDER = ("lost", "interrupted", "error", "ok")
 
 
 class FollowedRun:
@@ -74,8 +72,7 @@ class FollowedRun:
         """``running``, or the worst of what the ranks ended with."""
         if self.unfinished:
             return "running"
-        found = set(self.gathered.states.values())
-        return next((outcome for outcome in _ORDER if outcome in found), "ok")
+        return worst(self.gathered.states.values())
 
     @property
     def elapsed(self) -> float:

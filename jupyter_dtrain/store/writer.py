@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started
+from ..events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
 from . import pieces
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
@@ -433,7 +433,7 @@ class StoreWriter:
     def _end(self, db: sqlite3.Connection, run: _Run) -> None:
         parts = [run.part(rank) for rank in run.expected]
         outcomes = {part.outcome for part in parts}
-        outcome = next((worst for worst in ("lost", "interrupted", "error") if worst in outcomes), "ok")
+        outcome = worst(outcomes)
         if run.told is not None and run.told.interrupted:
             outcome = "interrupted"
         db.execute(

@@ -127,10 +127,10 @@ def test_a_run_is_followed_as_it_is_written(spool):
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda _, batch: heard.append(batch))
     assert not follower.poll()
     assert follower.run is None
-    spool(0, Started(1, "host", "", source="x = 1", ranks=[0, 1], cell=4))
+    spool(0, Started(1, "host", "", source="x = 1", ranks=[0, 1], cell=4, cell_id="a-1"))
     follower.poll()
     run = follower.run
-    assert (run.number, run.ranks, run.source, run.cell, run.unfinished) == (1, [0, 1], "x = 1", 4, [0, 1])
+    assert (run.number, run.ranks, run.source, run.cell_id, run.unfinished) == (1, [0, 1], "x = 1", "a-1", [0, 1])
     spool(1, Started(1, "host", ""), Output("stdout", "text"), Metrics([pack("loss", columns(1.0, 2.0))]))
     follower.poll()
     told, packet = run.message()
