@@ -47,6 +47,6 @@ def kernel_id() -> str:
         from ipykernel.connect import get_connection_file
 
         name = Path(get_connection_file()).stem
-    except (ImportError, RuntimeError):
+    except Exception:  # noqa: BLE001 — a kernel of another kind, or its file is gone: no pills, and nothing else
         return ""
     return name.removeprefix("kernel-") if name.startswith("kernel-") else ""

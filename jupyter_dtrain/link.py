@@ -271,7 +271,8 @@ class Link:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
                 with contextlib.suppress(WorldLost):
                     news = self._news.to_tell()
-                    answer = self._steward.ask("renew", client=self._me.id, last_run=self._next_run - 1, **news)
+                    me: dict[str, Any] = {"client": self._me.id, "auto": self._me.auto}
+                    answer = self._steward.ask("renew", last_run=self._next_run - 1, **me, **news)
                     self._news.was_told(news)
                     self._set_driver(answer["driver"])
 

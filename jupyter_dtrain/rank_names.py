@@ -12,7 +12,7 @@ import msgspec
 
 from .engine.inspection import Description
 from .errors import DtrainError
-from .world import Ranks, count_ranks
+from .world import Ranks, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +23,17 @@ TYPING: Final = 0.7
 """Seconds that ranks have while somebody types: JupyterLab drops completions that come after a second."""
 READING: Final = 2.0
 """Seconds that they have where somebody has asked what a name is."""
+_SILENT: Final = ("dead", "stopped", "unreachable")
+"""States in which a rank is not asked: it would not answer."""
 
 
 class RankNames:
     """The names of one world."""
 
-    def __init__(self, ask: Callable[..., Answers], choose: Callable[[Ranks], list[int]]) -> None:
-        """``ask`` is :meth:`.Exchange.ask_agents`; ``choose`` makes numbers of what names ranks."""
+    def __init__(self, ask: Callable[..., Answers], world: Callable[[], World]) -> None:
+        """``ask`` is :meth:`.Exchange.ask_agents`; ``world`` gives the world as it is now."""
         self._ask = ask
-        self._choose = choose
+        self._world = world
 
     def complete(self, text: str, ranks: Ranks = None, timeout: float = TYPING) -> dict[str, str]:
         """How ``text``, a name or a dotted path, may go on: name → kind for its last part, of all ``ranks`` together.
@@ -48,7 +50,7 @@ class RankNames:
     ) -> dict[int, Description]:
         """What ``name``, or a dotted path, stands for, on those of ``ranks`` that have it and answer in time."""
         answers = self._answers(ranks, timeout, op="describe", name=name, source=source)
-        found = {rank: answer["found"] for rank, answer in answers.items() if answer is not None and answer["found"]}
+        found = {rank: one for rank, answer in answers.items() if (one := (answer or {}).get("found")) is not None}
         return {rank: msgspec.convert(one, Description) for rank, one in found.items()}
 
     def defined_on(self, name: str, ranks: Ranks = None, timeout: float = READING) -> list[int]:
@@ -57,7 +59,9 @@ class RankNames:
 
     def _answers(self, ranks: Ranks, timeout: float, **question: object) -> Answers:
         try:
-            return self._ask(self._choose(ranks), timeout, **question)
+            states = {rank.rank: rank.state for rank in self._world().ranks}
+            awake = [rank for rank in parse_ranks(ranks, len(states)) if states[rank] not in _SILENT]
+            return self._ask(awake, timeout, **question)
         except DtrainError:
             return {}
 

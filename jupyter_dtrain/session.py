@@ -421,7 +421,7 @@ class Session:
     @property
     def names(self) -> RankNames:
         """The names that live on the ranks, as words: where they are defined, how they go on, what they stand for."""
-        return RankNames(self._exchange.ask_agents, self._choose)
+        return RankNames(self._exchange.ask_agents, lambda: self._link.world)
 
     # Ending.
 

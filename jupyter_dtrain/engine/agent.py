@@ -34,7 +34,7 @@ from ..rank_api import Bar
 from ..values import pack, unpack
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .inspection import complete, describe
+from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
@@ -95,6 +95,7 @@ class Agent:
         self._tracebacks = Tracebacks(self._cell_name, home)
         self._whereabouts = Whereabouts(frameworks, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._cell = Cell()
@@ -315,11 +316,20 @@ class Agent:
 
     def _request(self, stream: Any, ident: Any, parent: Any) -> None:
         content = parent["content"]
+
+        def say(answer: dict[str, Any]) -> None:
+            self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
+
+        if content["op"] in {"complete", "describe"}:
+            # They may take long, and this thread has more to do; they are answered from it, once they are.
+            loop = asyncio.get_running_loop()
+            if self._inspector.ask(content, lambda answer: loop.call_soon_threadsafe(say, answer)):
+                return
         try:
             answer = self._answer(content)
         except Exception as error:  # noqa: BLE001 — the asker gets it
             answer = {"status": "error", "words": f"{type(error).__name__}: {error}"}
-        self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
+        say(answer)
 
     def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
         match content["op"]:
@@ -328,12 +338,6 @@ class Agent:
             case "release":
                 self._release(content)
                 return {"rank": self._rank}
-            case "complete":
-                hidden = self._shell.user_ns_hidden
-                return {"names": complete(self._shell.user_ns, hidden, str(content["text"]))}
-            case "describe":
-                found = describe(self._shell.user_ns, str(content["name"]), source=bool(content["source"]))
-                return {"found": None if found is None else msgspec.to_builtins(found)}
             case "stacks":
                 return {"rank": self._rank, "threads": self._stacks()}
             case "interrupt":
@@ -343,6 +347,8 @@ class Agent:
             case "read":
                 batch = self._recorder.read(int(content["run"]), int(content["from_seq"]))
                 return {"rank": self._rank, "batch": None if batch is None else to_wire(batch)}
+            case "complete" | "describe":
+                raise TimeoutError("an earlier question is still at work")
             case op:
                 raise ValueError(f"unknown request {op!r}")
 

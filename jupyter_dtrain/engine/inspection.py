@@ -1,24 +1,25 @@
 """What a rank tells of its names while a person types: how they may go on, and what they stand for.
 
-Asked on the control thread, also while a cell runs, so what is the user's own is hardly run: no property and no
-``__repr__``, which might compute, talk to other ranks, or wait. What names attributes is asked: ``__dir__`` and
-``__getattr__``, by which PyTorch's modules have their layers.
+Asked while a cell runs, too, so what is the user's own is hardly run: no property and no ``__repr__``, which might
+compute, talk to other ranks, or wait. What names attributes is asked: ``__dir__`` and ``__getattr__``, by which
+PyTorch's modules have their layers. Since these may wait all the same, a :class:`Inspector` has a thread of its own.
 
-Under failure: a name that cannot be looked at is not there.
+Under failure: a name that cannot be looked at is not there; while one question is at work, no other is taken.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-MOST: Final = 200
+MOST: Final = 500
 """Completions of one answer."""
 WIDTH: Final = 80
 """Characters of a value that are shown."""
@@ -33,6 +34,42 @@ _DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType)
 _BOUND = (*_DATA, *_FUNCTIONS, types.WrapperDescriptorType, classmethod, staticmethod)
 """Descriptors that compute nothing."""
+
+
+class Inspector:
+    """Answers questions of one rank. Whoever asks never waits."""
+
+    def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str]) -> None:
+        """``hidden``: names of the namespace that are not the user's."""
+        self._namespace = namespace
+        self._hidden = hidden
+        self._free = threading.Semaphore(1)
+
+    def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
+        """``answer`` is called with what is found, on another thread; False while an earlier question is at work.
+
+        ``content``: ``op`` ``complete`` with ``text``, or ``describe`` with ``name`` and ``source``.
+        """
+        if not self._free.acquire(blocking=False):
+            return False
+
+        def work() -> None:
+            try:
+                found = self._find(content)
+            except BaseException as error:  # noqa: BLE001 — what is the user's may raise anything, SystemExit too
+                found = {"status": "error", "words": f"{type(error).__name__}: {error}"}
+            finally:
+                self._free.release()
+            answer(found)
+
+        threading.Thread(target=work, name="dtrain-inspection", daemon=True).start()
+        return True
+
+    def _find(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        if content["op"] == "complete":
+            return {"names": complete(self._namespace, self._hidden, str(content["text"]))}
+        found = describe(self._namespace, str(content["name"]), source=bool(content["source"]))
+        return {"found": None if found is None else msgspec.to_builtins(found)}
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -58,8 +95,8 @@ def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -
             value = resolve(namespace, path)
         except LookupError:
             return []
-        names = [name for name in dir(value) if isinstance(name, str)]
-        values = {name: _static(value, name) for name in names if name.startswith(start)}
+        names = [name for name in dir(value) if _is(name, str)]
+        values = {name: inspect.getattr_static(value, name, None) for name in names if name.startswith(start)}
     else:
         values = {name: namespace.get(name) for name in list(namespace) if name not in hidden}
     found = sorted(name for name in values if name.startswith(start) and (start[:1] == "_" or name[:1] != "_"))
@@ -72,14 +109,22 @@ def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> Descri
         value = resolve(namespace, path)
     except LookupError:
         return None
-    is_code = isinstance(value, (type, *_FUNCTIONS))
+    is_code = _is(value, type, *_FUNCTIONS)
     return Description(
         _type_name(value),
-        _in_few_words(value),
-        _signature(path, value) if is_code else "",
-        (inspect.getdoc(value) or "")[:DOC] if is_code or not isinstance(value, (*_PLAIN, *_CONTAINERS)) else "",
-        _source(value) if is_code and source else "",
+        _tried(lambda: _in_few_words(value)),
+        _tried(lambda: f"{path}{_signature(value)}") if is_code else "",
+        "" if _is(value, *_PLAIN, *_CONTAINERS) else _tried(lambda: inspect.getdoc(value) or "")[:DOC],
+        _tried(lambda: inspect.getsource(value))[:SOURCE] if is_code and source else "",
     )
+
+
+def _tried(words: Callable[[], str]) -> str:
+    """Words, or none where something of the user's fails."""
+    try:
+        return words()
+    except Exception:  # noqa: BLE001 — as said
+        return ""
 
 
 def resolve(namespace: Mapping[str, Any], path: str) -> Any:
@@ -100,7 +145,7 @@ def _attribute(value: Any, name: str) -> Any:
         if not hasattr(type(value), "__getattr__"):
             raise LookupError(name) from None
     else:
-        if hasattr(type(static), "__get__") and not isinstance(static, _BOUND):
+        if hasattr(type(static), "__get__") and not _is(static, *_BOUND):
             raise LookupError(name)
     try:
         return getattr(value, name)
@@ -108,18 +153,19 @@ def _attribute(value: Any, name: str) -> Any:
         raise LookupError(name) from error
 
 
-def _static(value: Any, name: str) -> Any:
-    return inspect.getattr_static(value, name, None)
+def _is(value: Any, *kinds: type) -> bool:
+    """As ``isinstance``, which asks a ``__class__`` that may be computed."""
+    return issubclass(type(value), kinds)
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, types.ModuleType):
+    if _is(value, types.ModuleType):
         return "module"
-    if isinstance(value, type):
+    if _is(value, type):
         return "class"
-    if isinstance(value, property):
+    if _is(value, property):
         return "property"
-    if isinstance(value, (*_FUNCTIONS, classmethod, staticmethod)):
+    if _is(value, *_FUNCTIONS, classmethod, staticmethod):
         return "function"
     return "instance"
 
@@ -138,34 +184,39 @@ def _in_few_words(value: Any) -> str:
         keys = [repr(key) for key in list(value)[:5] if type(key) in {int, str}] if kind is dict else []
         more = [*keys, "…"] if len(value) > len(keys) > 0 else keys
         return _short(f"of {len(value)}{': ' if more else ''}{', '.join(more)}")
-    if not isinstance(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
-        try:
-            dtype = str(value.dtype).removeprefix("torch.")
-            words = f"{dtype} {tuple(value.shape)}"
-            return _short(f"{words} on {value.device}" if _holds_data(kind, "device") else words)
-        except Exception:  # noqa: BLE001 — what only looks like an array
-            return ""
+    if not _is(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
+        dtype = str(value.dtype).removeprefix("torch.")
+        words = f"{dtype} {tuple(value.shape)}"
+        return _short(f"{words} on {value.device}" if _holds_data(kind, "device") else words)
     return ""
 
 
 def _holds_data(kind: type, name: str) -> bool:
     """Whether objects of this type have the attribute without computing it."""
-    return isinstance(inspect.getattr_static(kind, name, None), _DATA)
+    return _is(inspect.getattr_static(kind, name, None), *_DATA)
 
 
 def _short(text: str) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
-def _signature(path: str, value: Any) -> str:
-    try:
-        return f"{path}{inspect.signature(value)}"
-    except (TypeError, ValueError):
-        return ""
+class _Shown:
+    """Stands for a default value, or for an annotation, whose own ``__repr__`` is not asked."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words
 
 
-def _source(value: Any) -> str:
-    try:
-        return inspect.getsource(value)[:SOURCE]
-    except (OSError, TypeError):
-        return ""
+def _signature(value: Any) -> inspect.Signature:
+    empty = inspect.Parameter.empty
+    found = inspect.signature(value)
+    parameters = []
+    for one in found.parameters.values():
+        kept = one.replace(annotation=empty)
+        if one.default is not empty:
+            kept = kept.replace(default=_Shown(_in_few_words(one.default) if type(one.default) in _PLAIN else "…"))
+        parameters.append(kept)
+    return found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)

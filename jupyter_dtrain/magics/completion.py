@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from ..engine.inspection import resolve
 from ..errors import DtrainError
 from ..lifecycle import current
 from .cells import cell_parser, rank_parser
 from .parsing import Completer, MagicParser
 from .table import VERBS
-from .transform import ON_RANKS, ranks_of
+from .transform import ON_RANKS
 
 if TYPE_CHECKING:
     from .transform import CellTransform
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _VERB_LINE = re.compile(r"\s*%distributed\s+(.*)")
 _PATH = re.compile(r"(?<![\w.)\]\"'}])[^\W\d]\w*(?:\.\w*)*$")
 """A name, or a dotted path, at the end of what was typed."""
+
+_MANY = ("+", "*")
+"""Counts of values that have no end."""
 
 Offers = list[tuple[str, str]]
 """What is offered, and its kind."""
@@ -68,12 +74,14 @@ class Completions:
         first = next((index for index, line in enumerate(lines) if line.strip()), 0)
         begun = ON_RANKS.match(lines[first])
         if begun is not None and at == first and len(typed) > begun.end():
-            parser = cell_parser() if begun[1] == "distributed" else rank_parser()
-            return *offers(parser, typed[begun.end() :]), True
+            return *offers(_parser(begun[1]), typed[begun.end() :]), True
         if (verb := _VERB_LINE.match(typed)) is not None:
             return *_verb_offers(verb[1]), True
         if begun is not None or self._transform.sends(lines):
-            return *self._names(typed, None if begun is None else ranks_of(lines[first])), False
+            ranks = None
+            if begun is not None:
+                ranks = _Line(_parser(begun[1]), lines[first][begun.end() :]).values.get("ranks")
+            return *self._names(typed, ranks), False
         return "", [], False
 
     def _names(self, typed: str, ranks: str | None) -> tuple[str, Offers]:
@@ -85,8 +93,17 @@ class Completions:
         except DtrainError:
             return "", []
         path, _, fragment = found[0].rpartition(".")
-        here = () if path else self._shell.user_ns  # what the notebook has as well is offered already
+        here: Container[str] = self._shell.user_ns  # what the notebook has as well is offered already
+        if path:
+            try:
+                here = dir(resolve(self._shell.user_ns, path))
+            except LookupError:
+                here = ()
         return fragment, [(name, kind) for name, kind in names.items() if name not in here]
+
+
+def _parser(magic: str) -> MagicParser:
+    return cell_parser() if magic == "distributed" else rank_parser()
 
 
 def _verb_offers(typed: str) -> tuple[str, Offers]:
@@ -102,49 +119,80 @@ def _verb_offers(typed: str) -> tuple[str, Offers]:
     return "", []
 
 
+class _Line:
+    """What stands behind a magic's name, up to where somebody types."""
+
+    def __init__(self, parser: MagicParser, text: str) -> None:
+        self._parser = parser
+        self.options = {name: known for known in parser.known for name in known[0].option_strings}
+        self._positionals = [known for known in parser.known if not known[0].option_strings]
+        self.values: dict[str, str] = {}
+        """What was given so far, by where argparse keeps it; of several values the last."""
+        self.pending: tuple[argparse.Action, Completer | None] | None = None
+        """The option whose value comes next."""
+        self._place = 0
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            words = text.split()
+        for word in words:
+            self._take(word)
+
+    def _take(self, word: str) -> None:
+        name, equals, value = word.partition("=")
+        if not word.startswith("--") and word[:2] in self.options and len(word) > len("-r"):
+            name, equals, value = word[:2], "=", word[2:]  # -r0,2
+        if name in self.options:
+            action, _ = known = self.options[name]
+            self.values[action.dest] = value
+            self.pending = None if equals or action.nargs == 0 else known
+        elif self.pending is not None:
+            action, _ = self.pending
+            self.values[action.dest] = word
+            if action.nargs not in _MANY:
+                self.pending = None
+        elif (positional := self.positional) is not None:
+            self.values[positional[0].dest] = word
+            self._place += 1
+
+    @property
+    def positional(self) -> tuple[argparse.Action, Completer | None] | None:
+        """The argument without a name that comes next."""
+        if self._place < len(self._positionals):
+            return self._positionals[self._place]
+        last = self._positionals[-1] if self._positionals else None
+        return last if last is not None and last[0].nargs in _MANY else None
+
+    def option_offers(self, word: str) -> Offers:
+        """Options that begin with ``word`` and were not given."""
+        return [
+            (text, "option")
+            for action, _ in self._parser.known
+            for text in action.option_strings
+            if text.startswith(word) and action.dest not in self.values
+        ]
+
+
 def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
     """How ``typed``, what stands behind a magic's name so far, may go on; first the end of it that this replaces."""
     word = re.search(r"\S*$", typed)[0]  # type: ignore[index]  # it matches nothing, too
-    options = {text: (action, completer) for action, completer in parser.known for text in action.option_strings}
-    positionals = [(action, completer) for action, completer in parser.known if not action.option_strings]
-    pending, place, used = None, 0, set()
-    for done in typed[: len(typed) - len(word)].split():
-        name, equals, _ = done.partition("=")
-        if name in options:
-            action, _ = options[name]
-            used.add(action.dest)
-            pending = None if equals or action.nargs == 0 else name
-        elif pending is None:
-            place += 1
-        elif options[pending][0].nargs not in ("+", "*"):
-            pending = None
+    line = _Line(parser, typed[: len(typed) - len(word)])
     name, equals, value = word.partition("=")
-    if equals and name in options:
-        return _values(*options[name], value)
+    if equals and name in line.options:
+        return _values(line.options[name], value)
     if word[:1] == "-" and not word[1:2].isdigit():
-        return word, _option_offers(parser, used, word)
-    if pending is not None:
-        return _values(*options[pending], word)
-    found = positionals[min(place, len(positionals) - 1) :][:1]
-    if place >= len(positionals) and found and found[0][0].nargs not in ("+", "*"):
-        found = []
-    fragment, values = _values(*found[0], word) if found else (word, [])
-    return fragment, values if word else values + _option_offers(parser, used, "--")
+        return word, line.option_offers(word)
+    if line.pending is not None:
+        return _values(line.pending, word)
+    fragment, values = (word, []) if line.positional is None else _values(line.positional, word)
+    return fragment, values if word else values + line.option_offers("--")
 
 
-def _option_offers(parser: MagicParser, used: set[str], word: str) -> Offers:
-    return [
-        (text, "option")
-        for action, _ in parser.known
-        for text in action.option_strings
-        if text.startswith(word) and action.dest not in used
-    ]
-
-
-def _values(action: argparse.Action, completer: Completer | None, word: str) -> tuple[str, Offers]:
+def _values(known: tuple[argparse.Action, Completer | None], word: str) -> tuple[str, Offers]:
+    action, completer = known
     fragment = word.rpartition(",")[2]
     try:
-        found = [str(one) for one in action.choices] if action.choices is not None else [*(completer or list)()]
+        found = [str(one) for one in action.choices or ()] if completer is None else list(completer(fragment))
     except DtrainError:
         found = []
     # A list goes on with names and numbers, not with what stands for all of them.

@@ -17,19 +17,19 @@ MOST_RANKS: Final = 16
 MOST_RUNS: Final = 20
 
 
-def some_ranks() -> list[str]:
+def some_ranks(_start: str) -> list[str]:
     """Ranks of the current world, in the ways that they can be named."""
     size = current().request.size
     numbers = [str(rank) for rank in range(min(size, MOST_RANKS))]
     return ["all", *numbers, *([f"0-{size - 1}"] if size > 1 else []), "-1"]
 
 
-def rank_names() -> list[str]:
+def rank_names(start: str) -> list[str]:
     """Variables that live on the ranks."""
-    return list(current().names.complete(""))
+    return list(current().names.complete(start))
 
 
-def notebook_names() -> list[str]:
+def notebook_names(_start: str) -> list[str]:
     """Variables of the notebook."""
     shell = get_ipython()
     if shell is None:
@@ -37,12 +37,12 @@ def notebook_names() -> list[str]:
     return sorted(name for name in shell.user_ns if name[:1] != "_" and name not in shell.user_ns_hidden)
 
 
-def world_names() -> list[str]:
+def world_names(_start: str) -> list[str]:
     """Worlds of this user on this machine."""
     return [world.name for world in list_worlds()]
 
 
-def stored_runs() -> list[str]:
+def stored_runs(_start: str) -> list[str]:
     """The newest runs of the store."""
     from ..store import Store
 

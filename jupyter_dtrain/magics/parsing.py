@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from IPython.core.error import UsageError
 
 Parsed = argparse.Namespace
-Completer = Callable[[], Iterable[str]]
-"""Tells, while a person types, what an argument may be. May raise a ``DtrainError``: then nothing is known."""
+Completer = Callable[[str], Iterable[str]]
+"""Tells, while a person types, what an argument may be that begins so; it may offer more. May raise a ``DtrainError``:
+then nothing is known."""
 
 
 class HelpShown(Exception):

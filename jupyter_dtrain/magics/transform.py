@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
+from ..lifecycle import open_sessions
+
 if TYPE_CHECKING:
     from ..session import Session
 
@@ -17,13 +19,6 @@ _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
 ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
 """How cells begin that go to the ranks."""
-_RANKS = re.compile(r"\s*%%(?:rank\s+|distributed\s(?:.*\s)?(?:-r\s*|--ranks[\s=]\s*))(\S+)")
-
-
-def ranks_of(line: str) -> str | None:
-    """The ranks that the first line of a cell names; None: all."""
-    found = _RANKS.match(line)
-    return None if found is None else found[1]
 
 
 class CellTransform:
@@ -56,7 +51,7 @@ class CellTransform:
             return False
         first = next((line for line in lines if line.strip()), "%%")
         code = next((line for line in lines if line.strip() and not _COMMENT.match(line)), "")
-        return not _STAYS.match(first) and not _STAYS.match(code)
+        return bool(code) and not _STAYS.match(first) and not _STAYS.match(code)
 
     def _is_silent(self) -> bool:
         """Whether a front end asks for something of its own, such as a list of variables, rather than a person."""
@@ -73,6 +68,10 @@ class CellTransform:
 
     def uninstall(self, shell: Any) -> None:
         """Take part no longer."""
+        if self.auto:
+            self.auto = False
+            for session in open_sessions:
+                session.tell_auto(auto=False)
         if self in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.remove(self)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
+import msgspec
+
 from ..identity import Client, still_runs
 
 
@@ -61,10 +63,14 @@ class Lease:
             if self._driver is not None and self._driver.id == client:
                 self._has_left = True
 
-    def renew(self, client: str) -> bool:
-        """The client with this id is there; whether it is the driver, which renews the lease."""
+    def renew(self, client: str, *, auto: bool) -> bool:
+        """The client with this id is there; whether it is the driver, which renews the lease.
+
+        ``auto``: whether it sends plain cells to the ranks too.
+        """
         with self._lock:
             if self._driver is None or self._driver.id != client:
                 return False
+            self._driver = msgspec.structs.replace(self._driver, auto=auto)
             self._end = time.monotonic() + self._seconds
             return True

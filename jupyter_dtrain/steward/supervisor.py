@@ -137,7 +137,7 @@ class Supervisor:
 
     def _renewed(self, content: dict[str, Any]) -> dict[str, Any]:
         self._keeper.followed(content)
-        if self._lease.renew(content["client"]):
+        if self._lease.renew(content["client"], auto=content["auto"]):
             with self._lock:
                 self._last_run = max(self._last_run, int(content["last_run"]))
         return {"driver": msgspec.to_builtins(self._lease.driver)}

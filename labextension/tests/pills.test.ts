@@ -41,10 +41,25 @@ describe("a cell's address", () => {
     expect(at("%%distributed --ranks=-1")).toBe("-1 @0");
     expect(at("%%distributed -r all")).toBe("all @0");
     expect(at("%%rank 0\nx")).toBe("0 @0");
+    expect(at("%%rank -1")).toBe("-1 @0");
+    expect(at("%%rank --no-wait 0,2")).toBe("0,2 @0");
+    expect(at("%%rank --timeout 5 1")).toBe("1 @0");
+    expect(at('%%distributed -r "0, 1" -o run')).toBe("0, 1 @0");
+    expect(at("%%distributed -r0,2")).toBe("0,2 @0");
+    expect(at("%%distributed -i lr --pull loss")).toBe("all @0");
   });
 
   it("is not there for other cells", () => {
-    for (const text of ["", "x = 1", "%distributed start -n 4", "%%local\nx", "%%distributedly", "%%distributed -h"]) {
+    for (const text of [
+      "",
+      "x = 1",
+      "%distributed start -n 4",
+      "%%local\nx",
+      "%%distributedly",
+      "%%rank",
+      "%%rank --no-wait",
+      "%%distributed -h",
+    ]) {
       expect(at(text)).toBeNull();
     }
   });
@@ -59,8 +74,8 @@ describe("a cell's address", () => {
 });
 
 describe("a pill", () => {
-  const pill = (text: string, worlds: World[], kernel: string | undefined = "k1"): string | null => {
-    const found = pillOf(text.split("\n"), "c1", kernel, worlds, trans);
+  const pill = (text: string, worlds: World[], kernel: string | null = "k1"): string | null => {
+    const found = pillOf(text.split("\n"), "c1", kernel ?? undefined, worlds, trans);
     return found === null ? null : `${found.look}: ${found.text}`;
   };
 
@@ -84,7 +99,7 @@ describe("a pill", () => {
 
   it("is not moved by the world of another notebook, though its cells have the same ids", () => {
     expect(pill("%%distributed", [world({})], "k2")).toBe("still: all ranks");
-    expect(pill("%%distributed", [world({})], undefined)).toBe("still: all ranks");
+    expect(pill("%%distributed", [world({})], null)).toBe("still: all ranks");
   });
 
   it("is on plain cells while their kernel sends them to the ranks", () => {

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import collections
 import math
+import queue
+import threading
+import weakref
 
 import pytest
 
-from jupyter_dtrain.engine.inspection import MOST, complete, describe, resolve
+from jupyter_dtrain.engine.inspection import MOST, Inspector, complete, describe, resolve
 
 
 class Array:
@@ -86,6 +89,48 @@ def test_what_only_looks_like_an_array_is_not_computed():
     found = describe({"x": Lazy()}, "x", source=False)
     assert found is not None
     assert (found.type, found.value) == (f"{__name__}.Lazy", "")
+
+
+def test_nothing_of_the_users_is_run_for_a_signature_or_a_kind():
+    """No ``__repr__`` of a default value, no ``__class__`` that is computed; and nothing is lost by one value."""
+
+    class Hostile:
+        def __repr__(self) -> str:
+            raise AssertionError("shown")
+
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    def step(batch=Hostile(), *, rate: float = 0.1, name="a"):  # noqa: B008 — that is the point
+        return batch, rate, name
+
+    found = describe({"step": step}, "step", source=False)
+    assert found is not None
+    assert found.signature == "step(batch=…, *, rate=0.1, name='a')"
+    gone = collections.Counter(a=1)
+    names = {"hostile": Hostile(), "gone": weakref.proxy(gone), "huge": 10**5000, "model": 1}
+    del gone
+    assert [name for name, _ in complete(names, (), "")] == ["gone", "hostile", "huge", "model"]
+    assert describe(names, "huge", source=False).value == ""
+    assert describe(names, "hostile", source=False).type.endswith("Hostile")
+
+
+def test_a_question_that_waits_stops_nobody():
+    """The next one is refused until it is answered; what fails is told as such."""
+    go, answers = threading.Event(), queue.SimpleQueue()
+
+    class Slow:
+        def __dir__(self) -> list[str]:
+            assert go.wait(10)
+            raise SystemExit
+
+    inspector = Inspector({"slow": Slow(), "loss": 1}, ())
+    assert inspector.ask({"op": "complete", "text": "slow."}, answers.put)
+    assert not inspector.ask({"op": "complete", "text": "lo"}, answers.put)
+    go.set()
+    assert answers.get(timeout=10)["status"] == "error"
+    assert inspector.ask({"op": "complete", "text": "lo"}, answers.put)
+    assert answers.get(timeout=10) == {"names": [("loss", "instance")]}
 
 
 def test_functions_and_classes_are_told_as_such():

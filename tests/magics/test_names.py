@@ -68,6 +68,7 @@ def settled(notebook, typed, offered):
         ("%%distributed -r ", ["-1", "0", "0-2", "1", "2", "all"]),
         ("%%distributed -r 0,", ["0,-1", "0,0", "0,0-2", "0,1", "0,2"]),
         ("%%rank 0", ["0", "0-2"]),
+        ("%%rank --timeout 5 2", ["2"]),
         ("%%distributed -i rank_h", ["rank_here"]),
         ("%%distributed --pull sam", ["same"]),
         ("%%distributed --pull same,rate", ["same,rates"]),
@@ -96,6 +97,9 @@ def test_worlds_and_stored_runs_are_offered_by_name(defined):
         ("%%distributed\nshelf.fir", ["shelf.first"]),
         ("%%distributed\nshelf.forw", ["shelf.forward"]),
         ("\n%%rank 1\nonly_", ["only_there"]),
+        ("%%rank --timeout 5 1\nonly_", ["only_there"]),
+        ('%%distributed -r "0, 1"\nonly_', ["only_there"]),
+        ("%%distributed -r0,2\nonly_", []),
         ("%%distributed -r 0,2\nonly_", []),
         ("only_", []),
         ("%%local\nonly_", []),
@@ -146,7 +150,7 @@ def test_a_name_of_the_ranks_is_told(defined):
 
 
 def test_ranks_answer_while_they_work(defined):
-    """The kernel is free then; and a rank that is stopped is not waited for."""
+    """The kernel is free then, and so is the rank's control thread."""
     cell = defined.send("%%distributed --no-wait\nimport time\nbusy_name = 1\ntime.sleep(1000)")
     cell.wait()
     assert settled(defined, "%%distributed\nbusy_n", ["busy_name"]) == ["busy_name"]

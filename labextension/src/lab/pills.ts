@@ -56,8 +56,16 @@ export class Pills {
     private trans: TranslationBundle,
     private show: () => void,
   ) {
+    const redrawAll = (): void => {
+      for (const editor of this.editors) editor();
+    };
     worlds.changed.connect((_, what) => {
-      if (what === "worlds") for (const editor of this.editors) editor();
+      if (what === "worlds") redrawAll();
+    });
+    // Which world a notebook's cells belong to is known by its kernel, which often comes later than they do.
+    notebooks?.widgetAdded.connect((_, panel) => {
+      panel.sessionContext.kernelChanged.connect(redrawAll);
+      void panel.sessionContext.ready.then(redrawAll);
     });
   }
 
