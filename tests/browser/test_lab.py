@@ -183,6 +183,7 @@ def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, brow
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_cells_without_metrics_show_no_panel(lab, browser):
     """Nothing for a cell that only prints; for one that takes long a strip of ranks, until it has ended."""
     path = lab.write(

@@ -77,6 +77,7 @@ def test_lines_come_while_the_cell_runs(ranks):
     assert cell.lines == ["[0-2] begun", "[0-2] ended"]
 
 
+@pytest.mark.slow
 def test_the_first_line_does_not_wait_for_the_end_of_its_cell(open_notebook):
     """Thirty cells that print and then take a while; how long each line took, with the default hold, is printed."""
     ranks = open_notebook(JUPYTER_DTRAIN_HOLD=str(Settings().hold))

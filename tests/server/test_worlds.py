@@ -342,7 +342,14 @@ def left(page, request):
         assert page.until(lambda: not page.world("left"))
 
 
-@pytest.mark.parametrize("left", ["import time" + WAIT, STUBBORN], ids=["waiting", "stubborn"], indirect=True)
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param("import time" + WAIT, id="waiting", marks=pytest.mark.slow),
+        pytest.param(STUBBORN, id="stubborn"),
+    ],
+    indirect=True,
+)
 def test_a_run_without_its_driver_is_interrupted_all_the_same(left):
     """Also where ranks wait for each other, or catch the interrupt; who attaches then has the variables."""
     world = left.world("left")
