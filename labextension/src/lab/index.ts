@@ -152,8 +152,12 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         withWorld((world) => given.actions.stop(world)),
         () => works() !== null,
       );
-      given.actions.worlds.changed.connect((_, what) => {
-        if (what === "worlds") commands.notifyCommandChanged();
+      let told = "";
+      given.actions.worlds.changed.connect(() => {
+        const world = works();
+        const now = `${world?.id}:${world?.run?.outcome}`;
+        if (now !== told) commands.notifyCommandChanged();
+        told = now;
       });
     }
   },

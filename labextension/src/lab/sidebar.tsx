@@ -23,6 +23,9 @@ export const icon = new LabIcon({
     "</g></svg>",
 });
 
+/** Milliseconds between two drawings of the panel. */
+const CALM = 250;
+
 /** Ask what to start, and start it in the folder that the file browser shows. */
 export async function createWorld(
   actions: Actions,
@@ -90,17 +93,22 @@ function Contents(props: {
   const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
   useEffect(() => {
     let pending = 0;
+    let drawn = 0;
     const changed = (): void => {
-      // At most once a frame, and not where nobody sees it.
+      // One drawing for messages that come together, and none where nobody sees it.
       if (pending !== 0 || !visible()) return;
-      pending = requestAnimationFrame(() => {
-        pending = 0;
-        draw();
-      });
+      pending = window.setTimeout(
+        () => {
+          pending = 0;
+          drawn = performance.now();
+          draw();
+        },
+        Math.max(0, drawn + CALM - performance.now()),
+      );
     };
     worlds.changed.connect(changed);
     return () => {
-      cancelAnimationFrame(pending);
+      clearTimeout(pending);
       worlds.changed.disconnect(changed);
     };
   }, [worlds, visible]);
