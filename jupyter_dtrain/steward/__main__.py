@@ -38,8 +38,6 @@ def main() -> None:
     supervisor = Supervisor(request, umask)
     # The processes start while the rest of the steward is still being imported.
     supervisor.start()
-    # What the supervisor needs once the ranks are up, so that it has not to wait for ipyparallel's import then.
-    from .. import channels  # noqa: F401
     from .kernel import serve
 
     serve(sys.argv[1], supervisor)

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,15 @@ class Cluster:
     def abort_ranks(self) -> None:
         """Let ranks that cannot be reached say where they are, and end."""
         abort_grandchildren(self._mpiexec)
+
+    def prepare_to_connect(self) -> None:
+        """Import what :meth:`connect` needs, so that the supervisor does not stand still for ipyparallel later.
+
+        Once the ranks are up: before that it would take the processor from them.
+        """
+        threading.Thread(
+            target=import_module, args=("..channels", __package__), name="dtrain-import", daemon=True
+        ).start()
 
     def connect(self) -> RanksChannel:
         """The way to agents and watches, without announcements. The supervisor's thread."""

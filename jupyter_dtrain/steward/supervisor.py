@@ -313,6 +313,7 @@ class Supervisor:
             if complete and self._phase == "starting":
                 self._phase = "running"
                 self._lease.begin_again()
+                self._cluster.prepare_to_connect()
         self._patience_end = time.monotonic() + self._request.settings.start_timeout
 
     def _rank_died(self, died: Died) -> None:
