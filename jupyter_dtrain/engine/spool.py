@@ -195,6 +195,20 @@ def descriptor_counts(path: str | Path) -> dict[Literal["stdout", "stderr"], int
     return counts
 
 
+def last_text(path: str | Path) -> dict[Literal["stdout", "stderr"], str]:
+    """By stream, what was printed in the last :data:`ENDING` bytes of a spool file, whatever events it came in."""
+    found: dict[Literal["stdout", "stderr"], str] = {}
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
+        for line in file:
+            # The first may be cut, and the last may be half written.
+            with contextlib.suppress(msgspec.MsgspecError):
+                body = decode(line).body
+                if isinstance(body, Output):
+                    found[body.stream] = found.get(body.stream, "") + body.text
+    return found
+
+
 def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:
     """The events of a spool file from ``from_seq`` on, in order; a last line that is cut short is left out."""
     with open(path, "rb") as file:

@@ -48,7 +48,7 @@ from .descriptors import STREAMS, Holder, Stream, make_channel
 from .names import watch_identity
 from .outside import Look, seen
 from .reports import Died, Paused, Ready, Report, read_report, write_report
-from .spool import descriptor_counts, file_ends
+from .spool import descriptor_counts, file_ends, last_text
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -316,7 +316,7 @@ class Watch:
         run, path, first, last, size = found
         left = _shortened(self._holder.rest(descriptor_counts(path)))
         unread = "".join(text for _, text in left)
-        words = describe(_end_of(path) + unread)
+        words = describe(_said(path, left))
         now = time.time()
         bodies: list[Body] = [Output(stream, text) for stream, text in left]
         bodies.append(Finished("lost", now - first.time, words, regroup=True))
@@ -343,12 +343,15 @@ class Watch:
         return run, path, *ends
 
 
-def _end_of(path: Path) -> str:
-    """The last events of a spool, as they are written."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(-min(LAST_WORDS, file.seek(0, os.SEEK_END)), os.SEEK_END)
-        return file.read().decode("utf-8", "replace")
-    return ""
+def _said(path: Path, left: list[tuple[Stream, str]]) -> str:
+    """The end of what a rank has written, as it wrote it: what is in its spool, and what is ``left``.
+
+    A line may be in part in one, in part in the other, and in several events.
+    """
+    said = last_text(path)
+    for stream, text in left:
+        said[stream] = said.get(stream, "") + text
+    return "\n".join(text[-LAST_WORDS:] for text in said.values())
 
 
 def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.engine.spool import READ_BYTES, RING_BYTES, Spool, read_file, spool_path
+from jupyter_dtrain.engine.spool import READ_BYTES, RING_BYTES, Spool, last_text, read_file, spool_path
 from jupyter_dtrain.events import Event, Finished, Output, Started, encode
 
 
@@ -33,6 +33,17 @@ def test_what_was_appended_is_in_the_file_at_once(spool):
 
     assert events == list(read_file(spool.path))
     assert events[1:] == list(read_file(spool.path, 1))
+
+
+def test_the_last_text_is_as_it_was_written(spool):
+    """By stream: a line that came in several events, with the other stream's between them, is one."""
+    pieces = [("stderr", "what(): op.pre"), ("stdout", "7\n"), ("stderr", "amble\n"), ("stdout", "8\n")]
+    for seq, (stream, words) in enumerate(pieces):
+        spool.append(Event(1, 0, seq, 1000.0, Output(stream, words)))
+    with open(spool.path, "ab") as file:
+        file.write(encode(text(9))[:-10])
+
+    assert last_text(spool.path) == {"stderr": "what(): op.preamble\n", "stdout": "7\n8\n"}
 
 
 def test_append_tells_how_many_bytes_it_took(spool):
