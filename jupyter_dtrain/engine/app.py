@@ -80,7 +80,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         for framework in self._frameworks:
-            framework.install(self._place, spec, metrics)
+            framework.prepare(self._place, spec, metrics)
         install_bars()
         rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
         sampler = Sampler(

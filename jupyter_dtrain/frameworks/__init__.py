@@ -1,6 +1,6 @@
 """What knows a framework: its environment, its set-up calls, its process groups.
 
-The core names no framework. Each is a class behind the :class:`Framework` protocol, found by the entry point group
+The core names no framework. Each is a class that derives from :class:`Framework`, found by the entry point group
 ``jupyter_dtrain.frameworks``; importing one imports no framework, it only hooks into the import that the user's code
 will do. A framework that is not installed costs nothing.
 """
@@ -13,7 +13,7 @@ import logging
 import re
 from importlib.metadata import entry_points
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,19 +49,20 @@ class Collective(msgspec.Struct, frozen=True):
     """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
 
-class Framework(Protocol):
-    """One framework, in one rank."""
+class Framework:
+    """One framework, in one rank. What a framework has nothing to say to is left as it is here."""
 
     name: str
 
-    rendezvous: str | None
+    rendezvous: str | None = None
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:
+    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them."""
+        return {}
 
-    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Hook into the framework's import. Called once, before user code. ``metrics``: where losses go."""
 
     def before_cell(self, generation: int, watch: Watch) -> None:
@@ -72,43 +73,52 @@ class Framework(Protocol):
 
     def in_use(self) -> str:
         """What people call this framework, if user code has imported it; else empty. Any thread."""
+        return ""
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in the cell that runs, by its variable; empty where none count."""
+        return {}
 
     def on_host(self, value: Any) -> Any:
         """``value`` with this framework's tensors, however deep in it, as tensors on the host.
 
         Raises :class:`ValueError` for what is spread over ranks, so that no rank has all of it.
         """
+        return value
 
-    def number(self, value: Any) -> tuple[Any, Read] | None:
+    def number(self, value: Any) -> tuple[Any, Read] | None:  # noqa: ARG002
         """For a tensor of this framework with one element: what to add to the metrics, and what reads it later.
 
         None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number.
         """
+        return None
 
     def reserved(self) -> int | None:
         """Bytes of memory of the rank's GPU that this framework holds; None where it uses none. Any thread."""
+        return None
 
-    def is_out_of_memory(self, exception: BaseException) -> bool:
+    def is_out_of_memory(self, exception: BaseException) -> bool:  # noqa: ARG002
         """Whether this framework says with ``exception`` that there was not enough memory."""
+        return False
 
     def free_memory(self) -> None:
         """Give back what is reserved and not in use."""
 
     def needs_regroup(self) -> bool:
         """Whether a set-up failed or groups were released, so that the next set-up must be in a new generation."""
+        return False
 
-    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002
         """What the main thread waits in for other ranks, such as ``all_reduce``; empty when it does not.
 
         Called on the control thread. ``frame`` is its innermost; ``call`` what is called there, where the user's source
         tells; ``idle`` whether it uses no processor.
         """
+        return ""
 
     def collectives(self) -> list[Collective]:
         """The last few collectives that this rank has begun, of each group, where the framework records them."""
+        return []
 
     def release(self) -> None:
         """Make whatever waits for other ranks raise: something that all ranks are told at once. Control thread."""
@@ -118,6 +128,7 @@ class Framework(Protocol):
 
         Returns what could not be, in words with the line that does it. Raises what stands in its way.
         """
+        return []
 
 
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:

@@ -14,15 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from . import user_names, value_of
-
-if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
-    from ..launch.request import RankSpec
-    from ..world import Placement
-    from . import Collective, Watch
+from . import Framework, user_names, value_of
 
 T = TypeVar("T")
 
@@ -31,57 +25,20 @@ SHRINK_PATIENCE = 10.0
 POLL = 0.001
 
 
-class Mpi:
+class Mpi(Framework):
     """MPI in one rank."""
 
     name = "mpi"
-    rendezvous: str | None = None
 
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
-
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002 — the protocol's shape
-        """Nothing: the launcher knows its MPI."""
-        return {}
-
-    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
-        """MPI is up before any framework is asked."""
-
-    def before_cell(self, generation: int, watch: Watch) -> None:
-        """Nothing depends on it."""
-
-    def after_cell(self) -> None:
-        """Nothing waits."""
 
     def in_use(self) -> str:
         """Every rank has imported MPI: what counts is that the user's names hold it, or a communicator."""
         mpi = _module()
         used = mpi is not None and any(value is mpi or issubclass(type(value), mpi.Comm) for _, value in user_names())
         return "MPI" if used else ""
-
-    def steps(self) -> dict[str, int]:
-        """MPI has no optimizers."""
-        return {}
-
-    def on_host(self, value: Any) -> Any:
-        """Nor tensors."""
-        return value
-
-    def number(self, value: Any) -> tuple[Any, Read] | None:  # noqa: ARG002 — the protocol's shape
-        """MPI has no numbers of its own."""
-        return None
-
-    def reserved(self) -> int | None:
-        """Nor memory on a device."""
-        return None
-
-    def is_out_of_memory(self, exception: BaseException) -> bool:  # noqa: ARG002 — the protocol's shape
-        """MPI does not say so."""
-        return False
-
-    def free_memory(self) -> None:
-        """MPI keeps none for later."""
 
     def needs_regroup(self) -> bool:
         """Whether communicators were revoked that :meth:`recover` has not replaced yet."""
@@ -99,10 +56,6 @@ class Mpi:
         if isinstance(owner, kinds) or (isinstance(owner, type) and issubclass(owner, kinds)):
             return call.func.attr
         return ""
-
-    def collectives(self) -> list[Collective]:
-        """MPI records none."""
-        return []
 
     def release(self) -> None:
         """Revoke every communicator that user code can be waiting in. The control thread."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from . import Collective, Framework, Watch
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
     from ..world import Placement
-    from . import Collective, Watch
 
 
-class Torch:
+class Torch(Framework):
     """PyTorch in one rank."""
 
     name = "torch"
-    rendezvous: str | None = "jupyter_dtrain.frameworks.torch_store"
+    rendezvous = "jupyter_dtrain.frameworks.torch_store"
 
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002 — the protocol's shape
         """Beyond what torchrun sets, which every rank has: NCCL's watchdog must not kill a rank that can be released.
@@ -40,7 +40,7 @@ class Torch:
         """
         return {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_FR_BUFFER_SIZE": RECORDED}
 
-    def install(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Wait for ``torch`` and ``torch.distributed`` to be imported."""
         self._metrics = TorchMetrics(metrics)
         self._metrics.install()

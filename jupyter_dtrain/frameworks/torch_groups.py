@@ -36,6 +36,8 @@ from .torch_sockets import connected_to, end_connections, epolls, registered
 if TYPE_CHECKING:
     from ..world import Placement
 
+PLAIN = ("timeout", "pg_options", "device_id")
+"""Arguments of a set-up that can be given a second time."""
 ARRIVAL_POLL = 0.02
 """Seconds between two looks at who has arrived at a set-up."""
 RECOVER_PATIENCE = 10.0
@@ -50,9 +52,12 @@ class _SetUp(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def again(self) -> str:
+    def again(self, place: Placement) -> str:
         """Equal on ranks that can make their group again together; empty where that is not known."""
-        if self.init_method not in (None, "env://") or self.args or set(self.kwargs) - {"timeout", "pg_options"}:
+        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
+        if self.init_method not in (None, "env://") or self.args or set(self.kwargs) - {*PLAIN, *own}:
+            return ""
+        if any(self.kwargs.get(name, -1) not in plain for name, plain in own.items()):
             return ""
         return f"{self.backend} {self.kwargs.get('timeout')}"
 
@@ -238,7 +243,7 @@ class TorchGroups:
             return []
         mine = "none"
         if dist.is_initialized():
-            mine = (self._set_up and self._set_up.again()) or "unknown"
+            mine = (self._set_up and self._set_up.again(self._place)) or "unknown"
         plans = self._agree(dist, mine)
         if mine == "none" and set(plans.values()) == {"none"}:
             return []

@@ -2,7 +2,9 @@
 
 * Several values of one name before a step are gradient accumulation, and become one point: their mean, times what
   each was divided by, if that is how many there are. The last accumulation of a run may be shorter than the others.
-* Within a step (a closure that is called again and again) the first value of a name counts.
+* Within a step (a closure that is called again and again) the first value of a name counts, and those from before it.
+* A library that divides or scales what it is given says so (:func:`~.torch_metrics.hearing`), or that the values
+  before a step are parts of one (:func:`~.torch_metrics.adding`): then their sum is the point.
 * A value that a GradScaler has scaled counts as it was before.
 * Values for which no step comes are points of their own, in their order, numbered from 0: at once while no optimizer
   exists, from :data:`WAITING` values of a name on while none makes a step, and at the end of the cell.
@@ -71,6 +73,10 @@ class Training:
         self.depth = 0
         """Calls of ``backward`` that it is in."""
         self.stepping = False
+        self.in_step: set[str] = set()
+        """Names that have had their value in the step that it is in."""
+        self.parts = False
+        """Whether its values are parts of one."""
         self.nested = 0
         """Steps within the step that it is in."""
         self.scaler_steps: str | None = None
@@ -110,6 +116,8 @@ class Losses:
         # How many values of a name made one point, at most; and by what each was divided for that.
         self._gathered: dict[str, int] = {}
         self._divided: dict[str, float] = {}
+        # Names whose values are parts of one.
+        self._parts: set[str] = set()
 
     def end(self) -> None:
         """The run ends: what waits are points now."""
@@ -156,8 +164,10 @@ class Losses:
                     self._metrics.complain(f"{name!r} is left out: {error}")
 
     def _hear_one(self, training: Training, name: str, tensor: Any) -> None:
-        if name in training.waiting and training.stepping:
-            return
+        if training.stepping:
+            if name in training.in_step:
+                return
+            training.in_step.add(name)
         node = tensor.grad_fn
         scaled = _find_scaled(node) if self._scaling and node is not None else None
         if scaled is None:
@@ -180,6 +190,8 @@ class Losses:
         waiting = training.waiting.get(name)
         if waiting is None:
             training.waiting[name] = [value]
+            if training.parts:
+                self._parts.add(name)
             if name in self._divided:
                 training.divisors[name] = values.divisor(node)
             return
@@ -226,6 +238,8 @@ class Losses:
                 waiting[name] = found[0] if len(found) == 1 and divisor is None else self._merge(name, found, divisor)
 
     def _merge(self, name: str, found: Sequence[float | Later], divisor: float | None) -> Value:
+        if name in self._parts:
+            return values.merge(found, 1.0)
         count = len(found)
         if divisor is not None and count > 1 and _close(divisor, count):
             self._divided[name] = divisor

@@ -19,13 +19,14 @@ cells, each hook is one comparison. ``torch.compile`` makes the same graphs as w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -64,6 +65,8 @@ class TorchMetrics:
 
     def install(self) -> None:
         """Wait for torch to be imported."""
+        global _of_rank  # noqa: PLW0603 — a process is one rank
+        _of_rank = self
         wrapt.register_post_import_hook(self._hook, "torch")
         wrapt.register_post_import_hook(_hide, "torch._dynamo.trace_rules")
         wrapt.register_post_import_hook(self._hook_sharded_scaler, "torch.distributed.fsdp.sharded_grad_scaler")
@@ -79,6 +82,37 @@ class TorchMetrics:
         self._samples = 0
         self._grad_norm = watch.grad_norm
         self._on = watch.metrics
+
+    @contextlib.contextmanager
+    def hearing(self, loss: Any, frame: FrameType | None) -> Iterator[None]:
+        """See :func:`hearing`. ``frame``: who gave ``loss`` away."""
+        training = self._losses.training() if self._on else None
+        if training is None or training.depth:
+            yield
+            return
+        try:
+            self._losses.hear(training, loss, None, frame, Call.THROUGH)
+        except Exception as error:  # noqa: BLE001 — the user's training goes on
+            self._failed(error)
+        training.depth += 1
+        try:
+            yield
+        finally:
+            training.depth -= 1
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """See :func:`adding`."""
+        training = self._losses.training() if self._on else None
+        if training is None or training.parts:
+            yield
+            return
+        training.parts = True
+        training.quick = False
+        try:
+            yield
+        finally:
+            training.parts = False
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run, by its variable."""
@@ -158,7 +192,9 @@ class TorchMetrics:
             if not training.depth:
                 try:
                     heard = False
-                    if training.quick and grad_tensors is None and type(tensors) is plain and tensors.is_cpu:
+                    # Within a step it matters whether a name has had its value.
+                    plainly = training.quick and grad_tensors is None and not training.stepping
+                    if plainly and type(tensors) is plain and tensors.is_cpu:
                         # Through Tensor.backward; a frame that called us directly is not known by that.
                         frame = getframe(2)
                         name = known.get((id(frame.f_code), frame.f_lasti))
@@ -216,6 +252,7 @@ class TorchMetrics:
                     training.nested = 0
                     losses.give_up(training)
                 training.stepping = True
+                training.in_step.clear()
                 if self._grad_norm:
                     self._tell_norm(training, optimizer)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
@@ -339,6 +376,22 @@ class TorchMetrics:
             return batch
 
         return _hidden(__next__)
+
+
+_of_rank: TorchMetrics | None = None
+
+
+def hearing(loss: Any, frame: FrameType | None) -> contextlib.AbstractContextManager[None]:
+    """``loss`` is what the user calls backward on, and what a library makes of it in this context is not listened to.
+
+    For a library whose backward divides or scales what it is given. ``frame``: that of the library's caller.
+    """
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame)
+
+
+def adding() -> contextlib.AbstractContextManager[None]:
+    """What backward is called on in this context is a part of the loss of the step that follows: they are added."""
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
 
 
 def number(value: Any) -> tuple[Any, Read] | None:

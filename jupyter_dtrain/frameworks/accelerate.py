@@ -1,0 +1,137 @@
+"""Hugging Face's Accelerate in one rank: it sees the world on hosts without a GPU, and can be set up again.
+
+As it comes, ``Accelerator()`` on a host without a GPU trains one process per rank, silently: it takes a world without
+a GPU for one only where ``ACCELERATE_USE_CPU`` says so. And its state is made once per process, which a notebook
+outlives: here a new ``Accelerator`` gets a new state where the old one cannot serve it, be it that the process group
+is gone or that other precision is asked for. Accelerators from before then show the new state, which they share.
+
+The loss is what ``accelerator.backward`` is given, before it is divided by the steps of an accumulation or scaled.
+Released and made whole it is with torch's groups; it has none of its own.
+
+Under failure: another version, without the parts that are changed here, is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from . import Framework
+from .torch_metrics import hearing
+
+if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer
+    from ..launch.request import RankSpec
+    from ..world import Placement
+
+CPU = "ACCELERATE_USE_CPU"
+_ALREADY = "already been initialized"
+"""In what Accelerate 1.x says of a state that is not the one asked for."""
+
+
+class Accelerate(Framework):
+    """Hugging Face's Accelerate in one rank."""
+
+    name = "accelerate"
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for ``accelerate`` to be imported."""
+        wrapt.register_post_import_hook(_hook_state, "accelerate.state")
+        wrapt.register_post_import_hook(_hook_accelerator, "accelerate.accelerator")
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "Accelerate" if "accelerate" in sys.modules else ""
+
+
+def _hook_state(state: Any) -> None:
+    if not has_accelerator():
+        os.environ.setdefault(CPU, "true")
+    if all(hasattr(getattr(state, name, None), "_reset_state") for name in ("PartialState", "AcceleratorState")):
+        state.PartialState.__init__ = _in_a_living_group(state, state.PartialState.__init__)
+        state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
+
+
+def _hook_accelerator(module: Any) -> None:
+    kind = getattr(module, "Accelerator", None)
+    state = sys.modules.get("accelerate.state")
+    if kind is None or not hasattr(kind, "backward") or not hasattr(state, "PartialState"):
+        return
+    kind.__init__ = _in_a_living_group(state, kind.__init__)
+    original = kind.backward
+
+    @functools.wraps(original)
+    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        with hearing(loss, sys._getframe(1)):  # noqa: SLF001 — documented in spite of its name
+            return original(self, loss, *args, **kwargs)
+
+    kind.backward = backward
+
+
+def has_accelerator() -> bool:
+    """Whether torch, which is imported, has anything but the processor to compute on."""
+    torch: Any = sys.modules["torch"]
+    accelerator = getattr(torch, "accelerator", None)  # new in torch 2.6
+    return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
+
+
+class _Making(threading.local):
+    on = False
+
+
+_making = _Making()
+
+
+def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..., None]:
+    """A state whose process group is gone is forgotten before another is made."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
+        if _making.on:
+            # What is made asks for the state before the group is there.
+            original(self, *args, **kwargs)
+            return
+        _making.on = True
+        try:
+            if _group_is_gone(state):
+                _forget(state, everything=True)
+            original(self, *args, **kwargs)
+        finally:
+            _making.on = False
+
+    return __init__
+
+
+def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., None]:
+    """A state that is not the one that is asked for is forgotten."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
+        try:
+            original(self, *args, **kwargs)
+        except ValueError as error:
+            if _ALREADY not in str(error):
+                raise
+            _forget(state, everything=bool(kwargs.get("cpu")))
+            original(self, *args, **kwargs)
+
+    return __init__
+
+
+def _group_is_gone(state: Any) -> bool:
+    """Whether there is a state of several processes, and no process group of them any more."""
+    dist: Any = sys.modules.get("torch.distributed")
+    shared = state.PartialState._shared_state  # noqa: SLF001 — as its own reset does
+    return bool(shared) and getattr(shared.get("backend"), "lower", None) is not None and not dist.is_initialized()
+
+
+def _forget(state: Any, *, everything: bool) -> None:
+    state.AcceleratorState._reset_state(reset_partial_state=everything)  # noqa: SLF001 — what its own tests call
+    if everything and hasattr(state, "GradientState"):
+        state.GradientState._reset_state()  # noqa: SLF001

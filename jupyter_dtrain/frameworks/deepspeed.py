@@ -1,0 +1,184 @@
+"""DeepSpeed in one rank: without its launcher, with or without a compiler, and again after the groups were made anew.
+
+``deepspeed.initialize`` finds the rank by its environment. Beyond that:
+
+* On hosts without a GPU it is told so (``DS_ACCELERATOR=cpu``), instead of searching and warning.
+* While it compiles what it needs, once on each host and for half a minute and more, a bar counts the seconds. Where
+  there is no compiler it goes without its shared-memory communication, which only speeds up inference, and what cannot
+  do without says what to install or to set.
+* It keeps groups of its own for as long as the process lives. When ``initialize`` finds another default group of torch
+  than the last time, they are forgotten, and made again.
+
+The loss is what ``engine.backward`` is given, before it is divided by the steps of an accumulation or scaled.
+
+Under failure: an engine is bound to the groups that it was made with. When those were released it cannot go on, which
+is said, with its name; its module's parameters are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from ..rank_api import Bar
+from . import Framework, user_names
+from .accelerate import has_accelerator
+from .torch_metrics import hearing
+
+if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer
+    from ..launch.request import RankSpec
+    from ..world import Placement
+
+ACCELERATOR = "DS_ACCELERATOR"
+
+
+class DeepSpeed(Framework):
+    """DeepSpeed in one rank."""
+
+    name = "deepspeed"
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
+        self._speaks = place.local_rank == 0
+        self._group: Any = None
+        wrapt.register_post_import_hook(_choose_device, "deepspeed.accelerator.real_accelerator")
+        wrapt.register_post_import_hook(self._hook_builder, "deepspeed.ops.op_builder.builder")
+        wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
+        wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
+        wrapt.register_post_import_hook(_hook_backward, "deepspeed.runtime.engine")
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "DeepSpeed" if "deepspeed" in sys.modules else ""
+
+    def recover(self) -> list[str]:
+        """The engines that there are, which have to be made again."""
+        if "deepspeed.comm.comm" not in sys.modules:
+            return []
+        kind = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
+        names = [] if kind is None else sorted(name for name, value in user_names() if issubclass(type(value), kind))
+        if not names:
+            return []
+        lost = (
+            f"{', '.join(names)}: this DeepSpeed engine belongs to the process groups of before. Make it again with "
+            f"deepspeed.initialize(model={names[0]}.module, ...); the parameters are as they were, unless ZeRO 3 had "
+            f"them in parts."
+        )
+        return [lost]
+
+    def _hook_comm(self, module: Any) -> None:
+        original = getattr(module, "init_distributed", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def init_distributed(*args: Any, **kwargs: Any) -> Any:
+            if self._group is not None and _default_group() is not self._group:
+                _forget_groups(module)
+            result = original(*args, **kwargs)
+            self._group = _default_group()
+            return result
+
+        module.init_distributed = init_distributed
+
+    def _hook_builder(self, module: Any) -> None:
+        kind = getattr(module, "OpBuilder", None)
+        if kind is not None and hasattr(kind, "jit_load"):
+            kind.jit_load = self._jit_load(kind.jit_load)
+
+    def _jit_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
+            if not has_compiler():
+                raise RuntimeError(
+                    f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
+                    f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
+                )
+            if not self._speaks:
+                return original(builder, *args, **kwargs)
+            with _progress(f"DeepSpeed loads {builder.name}, which a host compiles once"):
+                return original(builder, *args, **kwargs)
+
+        return jit_load
+
+
+def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
+    if not has_accelerator():
+        os.environ.setdefault(ACCELERATOR, "cpu")
+
+
+def _hook_shared_memory(module: Any) -> None:
+    # It calls names of torch's that are about to change, many times a step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    original = getattr(module, "build_shm_op", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def build_shm_op() -> Any:
+        return original() if has_compiler() else None
+
+    module.build_shm_op = build_shm_op
+
+
+def _hook_backward(module: Any) -> None:
+    kind = getattr(module, "DeepSpeedEngine", None)
+    if kind is None or not hasattr(kind, "backward"):
+        return
+    original = kind.backward
+
+    @functools.wraps(original)
+    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        with hearing(loss, sys._getframe(1)):  # noqa: SLF001 — documented in spite of its name
+            return original(self, loss, *args, **kwargs)
+
+    kind.backward = backward
+
+
+def has_compiler() -> bool:
+    """Whether torch would find a C++ compiler here."""
+    return shutil.which(os.environ.get("CXX") or "c++") is not None
+
+
+def _default_group() -> Any:
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist.group.WORLD if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _forget_groups(comm: Any) -> None:
+    comm.cdb = None
+    groups: Any = sys.modules.get("deepspeed.utils.groups")
+    if hasattr(groups, "_release_process_group_references"):
+        groups._release_process_group_references()  # noqa: SLF001 — what its own destroy_process_group calls
+
+
+@contextlib.contextmanager
+def _progress(words: str) -> Iterator[None]:
+    """A bar that counts seconds."""
+    bar, done = Bar(words, None), threading.Event()
+
+    def count() -> None:
+        seconds = 0
+        while not done.wait(1.0):
+            seconds += 1
+            bar.show(seconds)
+        bar.close()
+
+    thread = threading.Thread(target=count, name="dtrain-compile", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,224 @@
+"""Lightning, Accelerate, Transformers and DeepSpeed in the ranks, held against the same programs under torchrun."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain import DistributedError, Settings
+from tests.session.cells import Notes
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIBRARIES = ["accelerate", "transformers", "lightning", "deepspeed"]
+PATIENCE = 240
+RANKS = 2
+FAILS = "if int(os.environ['RANK']) == 1 and len(losses) == {after}: raise RuntimeError('one of them')"
+NO_COMPILER = "import os\nos.environ['CXX'] = 'no-such-compiler'"
+
+
+def has(library):
+    return importlib.util.find_spec(library) is not None
+
+
+def each_library(function):
+    marks = [pytest.param(one, marks=pytest.mark.skipif(not has(one), reason=f"no {one}")) for one in LIBRARIES]
+    return pytest.mark.parametrize("library", marks)(function)
+
+
+def code_of(library):
+    return (PROGRAMS / f"with_{library}.py").read_text()
+
+
+def failing(library):
+    """The program, but rank 1 raises in the middle of it, while the other comes to a collective."""
+    line = next(line for line in code_of(library).splitlines() if "losses.append" in line)
+    indent = " " * (len(line) - len(line.lstrip()))
+    return "import os\n" + code_of(library).replace(line, f"{line}\n{indent}{FAILS.format(after=3)}")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    """What the programs leave on each rank under torchrun, by library."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    names = [name for name in LIBRARIES if has(name)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        + [str(PROGRAMS / "reference.py"), str(folder)]
+        + [str(PROGRAMS / f"with_{name}.py") for name in names],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        name: [json.loads((folder / f"with_{name}-{rank}.json").read_text()) for rank in range(RANKS)] for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def pair(launch):
+    """A world of two ranks, without a compiler."""
+    session = launch(n=RANKS)
+    session.run(NO_COMPILER, view=None)
+    yield session
+    session.stop()
+
+
+def play(session, code, last="None", **options):
+    """Run a cell; the run, and the value of ``last`` in the end, by rank."""
+    run = session.run(f"{code}\n{last}", view=None, timeout=PATIENCE, **options)
+    return run, {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}
+
+
+def values(run, name, rank):
+    return list(run.metrics[name][rank].values)
+
+
+def true_losses(losses):
+    """Of each step: the mean over its two batches."""
+    return [sum(pair) / 2 for pair in zip(losses[::2], losses[1::2], strict=True)]
+
+
+@each_library
+def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, references, library):
+    """Twice in a world; after the first, one rank fails while the other waits for it."""
+    run, left = play(pair, code_of(library), "{'weights': weights, 'losses': losses}")
+    with pytest.raises(DistributedError) as raised:
+        play(pair, failing(library))
+    again, left_again = play(pair, code_of(library), "{'weights': weights, 'losses': losses}")
+
+    for rank in range(RANKS):
+        theirs = references[library][rank]
+        for ours in (left[rank], left_again[rank]):
+            assert [pytest.approx(weight, abs=1e-6) for weight in ours["weights"]] == theirs["weights"]
+            assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-6)
+        for shown in (run, again):
+            assert values(shown, "loss", rank) == pytest.approx(true_losses(left[rank]["losses"]), rel=1e-5)
+            assert values(shown, "lr", rank)
+    assert str(raised.value).startswith("RuntimeError: one of them (rank 1)")
+    assert raised.value.run.elapsed < 60
+
+
+@pytest.mark.skipif(not has("lightning"), reason="no lightning")
+def test_what_a_lightning_module_logs_is_shown(pair):
+    """Steps at their step, means of the epoch at its last; and devices that nobody has named are the world's."""
+    run, found = play(
+        pair,
+        code_of("lightning"),
+        "(trainer.world_size, losses, {name: float(value) for name, value in trainer.callback_metrics.items()})",
+    )
+    shown = {name: run.metrics[name][0] for name in run.metrics if name.startswith(("train", "val"))}
+
+    assert found[0][0] == RANKS
+    assert sorted(shown) == ["train_loss_epoch", "train_loss_step", "val_loss"]
+    # Of both ranks together, since it was logged so; one of each batch, at the step that it belongs to.
+    both = [(one + other) / 2 for one, other in zip(found[0][1], found[1][1], strict=True)]
+    assert list(shown["train_loss_step"].values) == pytest.approx(both, rel=1e-5)
+    assert list(shown["val_loss"].values) == [pytest.approx(found[0][2]["val_loss"])]
+    assert list(shown["train_loss_epoch"].values) == [pytest.approx(found[0][2]["train_loss_epoch"])]
+    assert list(shown["val_loss"].steps) == list(shown["train_loss_epoch"].steps) == [3]
+
+
+@pytest.mark.skipif(not has("transformers"), reason="no transformers")
+def test_what_a_trainer_logs_is_shown(pair):
+    run, found = play(pair, code_of("transformers"), "[entry for entry in trainer.state.log_history]")
+    train = [(log["step"] - 1, log["loss"]) for log in found[0] if "loss" in log]
+    (evaluated,) = [(log["step"] - 1, log["eval_loss"]) for log in found[0] if "eval_loss" in log]
+    shown = {name: run.metrics[name][0] for name in ("train/loss", "eval/loss")}
+
+    assert [*zip(shown["train/loss"].steps, shown["train/loss"].values, strict=True)] == [
+        (step, pytest.approx(value)) for step, value in train
+    ]
+    assert [*zip(shown["eval/loss"].steps, shown["eval/loss"].values, strict=True)] == [
+        (evaluated[0], pytest.approx(evaluated[1]))
+    ]
+    assert not any("runtime" in name or "epoch" in name for name in run.metrics)
+    # The bar is the cell's; no table for each rank.
+    assert all("HTML" not in run.text(rank) for rank in range(RANKS))
+
+
+@pytest.mark.skipif(not has("transformers"), reason="no transformers")
+def test_metrics_that_are_switched_off_show_nothing_of_a_trainer(pair):
+    run, _ = play(pair, code_of("transformers"), metrics=False)
+
+    assert list(run.metrics) == []
+
+
+@pytest.mark.skipif(not has("accelerate"), reason="no accelerate")
+def test_an_accelerator_can_be_made_again_with_other_settings_and_after_its_group_is_gone(pair):
+    """Where Accelerate itself asks for a new process."""
+    made = "from accelerate import Accelerator\naccelerator = Accelerator({})"
+    state = "(accelerator.num_processes, accelerator.mixed_precision, accelerator.reduce(torch.ones(1)).item())"
+    _, plain = play(pair, f"import torch\n{made.format('')}", state)
+    _, other = play(pair, made.format("mixed_precision='bf16'"), state)
+    _, ended = play(pair, f"accelerator.end_training()\n{made.format('')}", state)
+
+    assert plain == {0: (2, "no", 2.0), 1: (2, "no", 2.0)}
+    assert other == {0: (2, "bf16", 2.0), 1: (2, "bf16", 2.0)}
+    assert ended == plain
+
+
+@pytest.mark.skipif(not has("accelerate"), reason="no accelerate")
+def test_a_prepared_model_goes_on_after_a_failure(pair):
+    """The accelerator, the model and the optimizer of before, in the group that was made anew."""
+    play(pair, code_of("accelerate"))
+    rest = """
+for batch, target in loader:
+    loss = (model(batch) - target).square().mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    {fails}
+"""
+    before, after = rest.format(fails=""), rest.format(fails="if accelerator.process_index == 1: raise OSError('gone')")
+    with pytest.raises(DistributedError, match="gone"):
+        play(pair, after)
+    _, found = play(pair, before, "accelerator.unwrap_model(model)[0].weight.flatten().tolist()")
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
+def test_what_deepspeed_cannot_compile_it_says_with_the_cure(pair):
+    adam = re.sub(r"    optimizer=.*\n", "", code_of("deepspeed")).replace(
+        '"gradient_acc', '"optimizer": {"type": "Adam", "params": {"lr": 0.05}},\n        "gradient_acc'
+    )
+    adam = adam.replace("model=net,", "model=net, model_parameters=net.parameters(),")
+    with pytest.raises(DistributedError, match=r'no C\+\+ compiler.*"torch_adam": true'):
+        play(pair, adam)
+    _, found = play(pair, adam.replace('"lr": 0.05', '"lr": 0.05, "torch_adam": True'), "engine.global_steps")
+
+    assert found == {0: 4, 1: 4}
+
+
+@pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
+def test_an_engine_of_before_a_failure_is_named_with_the_line_that_makes_it_again(pair):
+    play(pair, code_of("deepspeed"))
+    with pytest.raises(DistributedError):
+        play(pair, "if rank == 1: raise OSError('gone')\nengine.backward(engine(features).mean())\nengine.step()")
+    run, _ = play(pair, "1")
+
+    assert "engine: this DeepSpeed engine belongs to the process groups of before" in run.text(0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
+def test_what_deepspeed_compiles_is_a_bar_and_no_hang(launch, tmp_path):
+    """Half a minute and more, in which no rank comes to another line."""
+    session = launch(n=RANKS, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=5))
+    notes = Notes()
+    run = session.run(code_of("deepspeed"), view=notes, timeout=2 * PATIENCE)
+    bars = [bar for bar in run.progress[0] if "deepspeed_shm_comm" in bar.name]
+    session.stop()
+
+    assert [(bar.ended, bar.total) for bar in bars] == [(True, None)]
+    assert 5 < bars[0].done <= run.elapsed
+    assert not any("No rank has moved" in words for words in notes.words)
