@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .metrics import Columns, RunMetrics
     from .rank_api import log, log_to_csv, progress, resync
     from .run import Run
+    from .scripts import run_script
     from .session import Session
     from .settings import Settings
     from .store import Store, StoredRun, runs
@@ -76,6 +77,7 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "resync": "rank_api",
+    "run_script": "scripts",
 }
 
 __all__ = [
@@ -109,6 +111,7 @@ __all__ = [
     "log_to_csv",
     "progress",
     "resync",
+    "run_script",
     "runs",
     "unload_ipython_extension",
 ]

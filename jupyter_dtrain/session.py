@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,6 +43,7 @@ from .news import News
 from .presses import Presses
 from .rank_names import RankNames
 from .run import Run
+from .scripts import script_cell
 from .settings import Settings
 from .startup import Startup
 from .syntax import check_syntax
@@ -331,6 +332,22 @@ class Session:
             raise DistributedError(run)
         presses.check()
         return run
+
+    def run_script(
+        self,
+        script: str | os.PathLike[str],
+        arguments: Sequence[str] = (),
+        ranks: Ranks = None,
+        *,
+        fresh: bool = False,
+        **options: Any,
+    ) -> Run:
+        """Run a torchrun-style script with ``arguments``, as ``__main__`` of each rank.
+
+        ``fresh``: in a namespace of its own, of which nothing stays. ``options``, and what is raised: as for
+        :meth:`run`; :class:`BadRequest` also for a script that is not there.
+        """
+        return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
 
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: as nobody waits for the run."""

@@ -34,53 +34,57 @@ class CellMagics(Magics):
                 args = verb_parser().parse_line(line or "status")
                 args.run(args)
             else:
-                self._run_cell(cell_parser().parse_line(line), cell)
+                run_cell(cell_parser().parse_line(line), cell, self._namespace)
 
     def rank(self, line: str, cell: str) -> None:
         """``%%rank RANKS`` runs a cell on some ranks."""
         with contextlib.suppress(HelpShown):
-            self._run_cell(rank_parser().parse_line(line), cell)
+            run_cell(rank_parser().parse_line(line), cell, self._namespace)
 
-    def _run_cell(self, args: Parsed, cell: str) -> None:
-        if not cell.strip().strip("#"):
-            raise BadRequest("The cell is empty: write below the first line what the ranks shall run.")
-        if args.pull and args.no_wait:
-            raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
-        check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
-        inputs = self._inputs(args.inputs)
-        session = self._session(args.ranks, inputs)
-        before = session.last_run
-        try:
-            session.run(
-                cell,
-                args.ranks,
-                wait=not args.no_wait,
-                timeout=args.timeout,
-                inputs=inputs,
-                metrics=args.metrics,
-                grad_norm=args.grad_norm,
-            )
-        finally:
-            if args.output and session.last_run is not before:
-                self._namespace[args.output] = session.last_run
-        if args.pull:
-            self._namespace.update(session.pull_many(args.pull, args.ranks))
 
-    def _inputs(self, wanted: list[str]) -> dict[str, Any]:
-        missing = [name for name in wanted if name not in self._namespace]
-        if missing:
-            raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
-        return {name: self._namespace[name] for name in wanted}
+def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
+    """Run ``cell`` as ``args`` say, which are those of :func:`cell_arguments`. ``namespace``: the notebook's."""
+    if not cell.strip().strip("#"):
+        raise BadRequest("The cell is empty: write below the first line what the ranks shall run.")
+    if args.pull and args.no_wait:
+        raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
+    check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
+    inputs = _inputs(args.inputs, namespace)
+    session = _session(args.ranks, inputs)
+    before = session.last_run
+    try:
+        session.run(
+            cell,
+            args.ranks,
+            wait=not args.no_wait,
+            timeout=args.timeout,
+            inputs=inputs,
+            metrics=args.metrics,
+            grad_norm=args.grad_norm,
+        )
+    finally:
+        if args.output and session.last_run is not before:
+            namespace[args.output] = session.last_run
+    if args.pull:
+        namespace.update(session.pull_many(args.pull, args.ranks))
 
-    def _session(self, ranks: str | None, inputs: dict[str, Any]) -> Session:
-        """The current world's, or that of a new one, which is not started for a cell that it would refuse."""
-        try:
-            return current()
-        except NoWorld:
-            parse_ranks(ranks, default_size())
-            pickle_values(inputs)
-            print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
-            return start_world()
+
+def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
+    missing = [name for name in wanted if name not in namespace]
+    if missing:
+        raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
+    return {name: namespace[name] for name in wanted}
+
+
+def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
+    """The current world's, or that of a new one, which is not started for a cell that it would refuse."""
+    try:
+        return current()
+    except NoWorld:
+        parse_ranks(ranks, default_size())
+        pickle_values(inputs)
+        print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
+        return start_world()
 
 
 def verb_parser() -> MagicParser:
@@ -107,8 +111,8 @@ def cell_parser() -> MagicParser:
         description="Run the cell on the ranks of the current world; a default world is started when there is none.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
-    _cell_arguments(parser)
+    ranks_argument(parser)
+    cell_arguments(parser)
     return parser
 
 
@@ -120,11 +124,17 @@ def rank_parser() -> MagicParser:
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
     parser.add_argument("ranks", metavar="RANKS", help="which ranks", completer=some_ranks)
-    _cell_arguments(parser)
+    cell_arguments(parser)
     return parser
 
 
-def _cell_arguments(parser: MagicParser) -> None:
+def ranks_argument(parser: MagicParser) -> None:
+    """``-r RANKS``."""
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
+
+
+def cell_arguments(parser: MagicParser) -> None:
+    """How a cell is run."""
     parser.add_argument(
         "-i",
         "--inputs",

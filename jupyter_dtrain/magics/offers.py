@@ -5,6 +5,8 @@ Each raises a ``DtrainError`` where it cannot say.
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Final
 
 from IPython.core.getipython import get_ipython
@@ -35,6 +37,17 @@ def notebook_names(_start: str) -> list[str]:
     if shell is None:
         return []
     return sorted(name for name in shell.user_ns if name[:1] != "_" and name not in shell.user_ns_hidden)
+
+
+def scripts(start: str) -> list[str]:
+    """Python files, and folders, where ``start`` points to."""
+    folder, _, name = start.rpartition("/")
+    with contextlib.suppress(OSError):
+        place = Path(f"{folder}/" if folder else ".").expanduser()
+        found = [one for one in place.iterdir() if one.name.startswith(name)]
+        files = [one.name for one in found if one.suffix == ".py"] + [f"{one.name}/" for one in found if one.is_dir()]
+        return sorted(f"{folder}/{one}" if folder else one for one in files if one[:1] != "." or name)
+    return []
 
 
 def world_names(_start: str) -> list[str]:

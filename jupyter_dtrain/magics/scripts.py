@@ -1,0 +1,34 @@
+"""The verb that runs a script on the ranks: ``%distributed exec``."""
+
+from __future__ import annotations
+
+import argparse
+
+from IPython.core.getipython import get_ipython
+
+from ..errors import BadRequest
+from ..scripts import script_cell
+from .cells import cell_arguments, ranks_argument, run_cell
+from .offers import scripts
+from .parsing import MagicParser, Parsed
+
+
+def exec_arguments(parser: MagicParser) -> None:
+    """Arguments of ``exec``."""
+    ranks_argument(parser)
+    cell_arguments(parser)
+    parser.add_argument(
+        "--fresh", action="store_true", help="in a namespace of its own, of which nothing stays (default: all stays)"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file, as torchrun takes it", completer=scripts)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments, to the line's end")
+
+
+def exec_script(args: Parsed) -> None:
+    """``%distributed exec SCRIPT …``."""
+    shell = get_ipython()
+    if shell is None:
+        raise BadRequest("There is no notebook to run a script from: Session.run_script() needs none.")
+    # Numbers below 0 were given a space, so that they are not taken for options.
+    arguments = [word[1:] if word[:2] == " -" else word for word in args.arguments]
+    run_cell(args, script_cell(args.script, arguments, fresh=args.fresh), shell.user_ns)

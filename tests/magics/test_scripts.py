@@ -1,0 +1,27 @@
+"""``%distributed exec`` in a notebook."""
+
+from __future__ import annotations
+
+
+def test_a_script_is_run_with_its_arguments_and_looked_at(ranks, tmp_path):
+    """Options before the script are the cell's, those behind it the script's."""
+    script = tmp_path / "train now.py"
+    script.write_text("import os, sys\nfound = sys.argv[1:]\nprint('script', int(os.environ['RANK']) // 3)\n")
+    cell = ranks.ok(f"%distributed exec -r 0,2 -o ran '{script}' --ranks 7 -1 -- 'a b'")
+    looked = ranks.ok("%%rank 0,2\nfound")
+    missing = ranks.run("%distributed exec nowhere.py")
+
+    assert cell.out == "[0,2] script 0\n"
+    assert ranks.value("ran.outcome") == "ok"
+    assert looked.display_texts == ["[0,2] ['--ranks', '7', '-1', '--', 'a b']"]
+    assert missing.ename == "BadRequest"
+    assert "nowhere.py: No such file or directory" in missing.said
+
+
+def test_scripts_are_offered(ranks, tmp_path):
+    """Python files and folders."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "trains").mkdir()
+    (tmp_path / "track.txt").touch()
+
+    assert sorted(ranks.complete(f"%distributed exec {tmp_path}/tr")) == [f"{tmp_path}/train.py", f"{tmp_path}/trains/"]

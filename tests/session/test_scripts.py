@@ -1,0 +1,123 @@
+"""A script in the ranks, held against torchrun where that has something to say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def script(tmp_path):
+    """``script(source, name="train.py")``: the path of a new file."""
+
+    def write(source, name="train.py"):
+        path = tmp_path / name
+        path.write_text(source)
+        return path
+
+    return write
+
+
+def play(session, path, *arguments, **options):
+    return session.run_script(path, arguments, view=None, timeout=PATIENCE, **options)
+
+
+def value(session, code):
+    """What ``code`` comes to on each rank."""
+    results = session.run(code, view=None, timeout=PATIENCE).results
+    return [ast.literal_eval(results[rank].data["text/plain"]) for rank in sorted(results)]
+
+
+def test_a_script_sees_what_torchrun_shows_it(world, script, tmp_path):
+    """Its name, its arguments, its folder, the world."""
+    script("where = __file__", "beside.py")
+    path = script(
+        "import beside, json, os, sys\n"
+        "seen = [__name__, sys.argv[1:], sys.argv[0], __file__, sys.path[0], beside.where, int(os.environ['RANK'])]\n"
+        "seen += [sys.modules['__main__'].seen is seen, __doc__]\n"
+        "if __name__ == '__main__' and sys.argv[1] != '-':\n"
+        "    open(sys.argv[1] + os.environ['RANK'], 'w').write(json.dumps(seen))\n"
+        "    sys.exit(0)\n"
+    )
+    arguments = [str(tmp_path / "seen-"), "--lr", "-1", "two words"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    subprocess.run([*command, str(path), *arguments], check=True, capture_output=True, timeout=PATIENCE)
+    theirs = [json.loads((tmp_path / f"seen-{rank}").read_text()) for rank in range(3)]
+    play(world, path, *arguments)
+    ours = [json.loads((tmp_path / f"seen-{rank}").read_text()) for rank in range(3)]
+
+    assert theirs == ours
+    assert value(world, "seen") == ours
+
+
+def test_what_a_script_defines_stays_unless_it_is_to_be_fresh(world, script):
+    """And the process is as it was."""
+    before = value(world, "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals())")
+    play(world, script("class Model:\n    size = 3\nmodel, kept = Model(), 1\ndef look():\n    return kept + 1"))
+    stayed = value(
+        world, "kept = 5\n(model.size, look(), __import__('pickle').loads(b'c__main__\\nModel\\n.') is Model)"
+    )
+    play(world, script("kept, other = 7, 8"), fresh=True)
+    after = value(world, "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals())")
+
+    assert stayed == [(3, 6, True)] * 3
+    assert value(world, "(kept, 'other' in globals())") == [(5, False)] * 3
+    assert before == after
+
+
+def test_a_module_beside_the_script_that_was_changed_is_imported_anew(world, script):
+    """As under torchrun, which starts new processes."""
+    script("size = 1", "config.py")
+    path = script("import config\nsize = config.size")
+    play(world, path)
+    script("size = 2000", "config.py")
+    play(world, path)
+
+    assert value(world, "size") == [2000] * 3
+
+
+def test_what_a_script_raises_is_told_at_its_line(world, script):
+    """With what was defined until then; and it is over where it says so with another code than 0."""
+    path = script("stage = 1\ndef step():\n    raise ValueError('no')\n\nstep()\n")
+    with pytest.raises(DistributedError, match=r"ValueError: no") as raised:
+        play(world, path)
+    frames = raised.value.run.errors[0].frames
+    with pytest.raises(DistributedError, match="SystemExit: 3"):
+        play(world, script("import sys\nsys.exit(3)"))
+
+    assert [(frame.file, frame.line) for frame in frames if frame.cell][-2:] == [(str(path), 5), (str(path), 3)]
+    assert value(world, "stage") == [1] * 3
+
+
+def test_losses_of_a_script_have_their_names(world, script):
+    pytest.importorskip("torch")
+    path = script(
+        "import torch\nweight = torch.zeros(1, requires_grad=True)\noptimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(3):\n    cost = (weight - 1).square().sum()\n    cost.backward()\n    optimizer.step()\n"
+    )
+    run = play(world, path)
+
+    assert [len(run.metrics["cost"][rank].values) for rank in range(3)] == [3] * 3
+
+
+def test_what_is_no_script_goes_nowhere(world, script, tmp_path):
+    """And says why."""
+    number = world.last_run
+    with pytest.raises(BadRequest, match=r"No script to run at .*gone.py: No such file"):
+        play(world, tmp_path / "gone.py")
+    with pytest.raises(BadRequest, match=r"No script to run at .*: Is a directory"):
+        play(world, tmp_path)
+    with pytest.raises(BadRequest, match=r"train.py, line 2: .*Nothing was run"):
+        play(world, script("x = 1\ndef\n"))
+    with pytest.raises(BadRequest, match=r"train.py"):
+        play(world, script("x = 1\0"))
+
+    assert world.last_run is number
