@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from ..world import rank_environment
 from . import Collective, Framework, Watch
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
+from .torch_processes import hook_spawn
 from .torch_values import on_host
 from .torch_waits import call_that_waits, is_arriving
 
@@ -46,6 +49,8 @@ class Torch(Framework):
         self._metrics.install()
         self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"))
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
+        variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
+        wrapt.register_post_import_hook(partial(hook_spawn, variables), "torch.multiprocessing.spawn")
 
     def before_cell(self, generation: int, watch: Watch) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""

@@ -101,8 +101,12 @@ class TorchGroups:
             return
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
         handlers["env"] = self._rendezvous(module, handlers["env"])
-        init = self._init(module, c10d, c10d.init_process_group)
-        module.init_process_group = c10d.init_process_group = init  # type: ignore[attr-defined]
+        original = c10d.init_process_group
+        init = self._init(module, c10d, original)
+        # Parts of torch have it by name already: a DeviceMesh sets up the default group where there is none.
+        for name, part in list(sys.modules.items()):
+            if name.startswith("torch.distributed") and vars(part).get("init_process_group") is original:
+                vars(part)["init_process_group"] = init
         make = "_new_process_group_helper"
         if hasattr(c10d, make):
             setattr(c10d, make, self._listening(getattr(c10d, make)))

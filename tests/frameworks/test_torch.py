@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -317,3 +318,48 @@ def test_a_world_of_one_rank_can_train_too(launch):
     session.stop()
 
     assert total == {0: 1.0}
+
+
+def test_a_mesh_sets_up_the_default_group_again_and_again(torch_world):
+    """It calls the function that it knew when torch.distributed was imported."""
+    code = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+mesh = init_device_mesh("cpu", (3,))
+parts = DTensor.from_local(torch.full((1,), float(rank)), mesh, [Shard(0)])
+whole = parts.full_tensor().tolist()
+dist.destroy_process_group()
+whole
+"""
+    found = [cell(torch_world, code) for _ in range(3)]
+
+    assert found == [{rank: [0.0, 1.0, 2.0] for rank in range(3)}] * 3
+
+
+def test_processes_that_a_rank_spawns_are_a_world_of_their_own(torch_world, tmp_path):
+    """As a script does that is started with plain python: it says where they meet, and keeps the store itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = tmp_path / "spawns.py"
+    script.write_text(f"""
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank, size):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "{port}"
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("total", total.item(), os.environ.get("TORCHELASTIC_RUN_ID"), flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2,), nprocs=2, join=True)
+""")
+    run = torch_world.run_script(script, ranks=1, view=None, timeout=PATIENCE)
+
+    assert run.text(1).split() == ["total", "2.0", "None"] * 2
+    assert cell(torch_world, "(os.environ['RANK'], os.environ['TORCHELASTIC_USE_AGENT_STORE'])")[1] == ("1", "True")

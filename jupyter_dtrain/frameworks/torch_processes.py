@@ -1,0 +1,47 @@
+"""Processes that a rank's own code starts with ``torch.multiprocessing.spawn``: a world of their own.
+
+A script that is started with plain ``python`` spawns its ranks and says where they meet. In a rank it would pass on
+this rank's variables, and those of torchrun among them: told that somebody else keeps the store, nobody would.
+
+Workers of DataLoaders, and whatever else is started in another way, keep the rank's environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+
+def hook_spawn(variables: Iterable[str], module: ModuleType) -> None:
+    """``torch.multiprocessing.spawn`` has been imported. ``variables``: what its processes do not get."""
+    start = getattr(module, "start_processes", None)
+    if start is None:
+        return
+    replacement = _without(tuple(variables), start)
+    for holder in (module, sys.modules.get("torch.multiprocessing")):
+        if holder is not None and vars(holder).get("start_processes") is start:
+            vars(holder)["start_processes"] = replacement
+
+
+def _without(variables: tuple[str, ...], start: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(start)
+
+    @functools.wraps(start)
+    def start_processes(*args: Any, **options: Any) -> Any:
+        call = signature.bind(*args, **options)
+        join = call.arguments.pop("join", True)
+        kept = {name: os.environ.pop(name) for name in variables if name in os.environ}
+        try:
+            context = start(*call.args, **{**call.kwargs, "join": False})
+        finally:
+            os.environ.update(kept)
+        while join and not context.join():
+            pass
+        return None if join else context
+
+    return start_processes
