@@ -2,20 +2,24 @@
 
 It goes as a cell of one call, :func:`run_script`, which a cell may make as well, so that its output, losses, errors and
 interrupts are a cell's. In each rank it is ``__main__``, has its arguments in ``sys.argv`` and its folder first on
-``sys.path``, and what it defines stays, as if it had been written in a cell. Modules that it imports from its own
-folder are imported anew each time, since torchrun would see what was changed in them.
+``sys.path``, and what it defines stays, as if it had been written in a cell. Modules in its folder are imported anew
+each time, since torchrun would see what was changed in them; and a module of that name from elsewhere, which a cell
+has imported, stands aside while the script runs.
 
-Under failure: what was changed of the process (``sys.argv``, ``sys.path``, ``__main__``) is as before, however the
-script ends; what it had defined by then stays.
+Under failure: what was changed of the process (``sys.argv``, ``sys.path``, ``__main__``, modules that stood aside) is
+as before, however the script ends; what it had defined by then stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +27,12 @@ from .errors import BadRequest
 
 _OWN = ("__file__", "__doc__")
 """Names of a module that are the script's while it runs."""
-_imported: set[str] = set()
-"""Names of modules that scripts have imported from their own folders."""
-folders: set[str] = set()
-"""Where the scripts of this process lie: code in them is the user's own."""
+_folders: set[str] = set()
+"""Where the scripts of this process lie."""
 
 
-def script_cell(script: str | os.PathLike[str], arguments: Sequence[str] = (), *, fresh: bool = False) -> str:
-    """The cell that runs ``script`` with ``arguments`` on ranks of this machine.
+def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, fresh: bool = False) -> str:
+    """The cell that runs ``script`` with ``arguments``, as text, on ranks of this machine.
 
     ``fresh``: in a namespace of its own, of which nothing stays. Raises :class:`BadRequest` for a script that is not
     there, cannot be read, or is no Python.
@@ -46,7 +48,8 @@ def script_cell(script: str | os.PathLike[str], arguments: Sequence[str] = (), *
         raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. Nothing was run.") from None
     except ValueError as error:
         raise BadRequest(f"{path.name} is no Python: {error}.") from None
-    call = ", ".join([repr(str(path)), *map(repr, arguments), *(["fresh=True"] if fresh else [])])
+    words = [str(path), *map(str, arguments)]
+    call = ", ".join([*map(repr, words), *(["fresh=True"] if fresh else [])])
     return f"import jupyter_dtrain\njupyter_dtrain.run_script({call})"
 
 
@@ -60,26 +63,45 @@ def run_script(script: str | os.PathLike[str], *arguments: str, fresh: bool = Fa
 
     path = Path(script).absolute()
     code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    # Its lines in tracebacks are those of the file as it is now.
+    linecache.checkcache()
     shell = get_ipython()
     module = types.ModuleType("__main__") if fresh or shell is None else shell.user_module
-    namespace = vars(module)
-    folders.add(f"{path.parent.resolve()}{os.sep}")
-    with _as_main(path, arguments, module):
+    _folders.update(f"{folder}{os.sep}" for folder in (path.parent, path.parent.resolve()))
+    is_script.cache_clear()
+    with _as_main(path, [str(word) for word in arguments], module):
         try:
-            exec(code, namespace)  # noqa: S102 — to run it is what was asked for
+            exec(code, vars(module))  # noqa: S102 — to run it is what was asked for
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
 
 
+@lru_cache(4096)
+def is_script(file: str) -> bool:
+    """Whether code of ``file`` belongs to a script that ran in this process: it, or what lies beside and below it."""
+    return file.startswith(tuple(_folders)) and not _is_library(file)
+
+
+def _is_library(file: str) -> bool:
+    real = os.path.realpath(file)
+    return real.startswith(_libraries()) or bool({"site-packages", "dist-packages"} & set(Path(real).parts))
+
+
+@lru_cache(1)
+def _libraries() -> tuple[str, ...]:
+    """Python's own folders, and this package's: they may lie below a script, as those of a virtual environment do."""
+    paths = sysconfig.get_paths()
+    folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*folders, str(Path(__file__).parent)))
+
+
 @contextlib.contextmanager
 def _as_main(path: Path, arguments: Sequence[str], module: Any) -> Iterator[None]:
     folder = str(path.parent)
-    for name in _imported:
-        sys.modules.pop(name, None)
-    _imported.clear()
-    argv, main, known = sys.argv, sys.modules.get("__main__"), set(sys.modules)
+    argv, main = sys.argv, sys.modules.get("__main__")
     before = {name: vars(module)[name] for name in _OWN if name in vars(module)}
+    aside = _make_way(path.parent)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, folder)
     sys.modules["__main__"] = module
@@ -95,9 +117,32 @@ def _as_main(path: Path, arguments: Sequence[str], module: Any) -> Iterator[None
         for name in _OWN:
             vars(module).pop(name, None)
         vars(module).update(before)
-        _imported.update(name for name in set(sys.modules) - known if _lies_in(sys.modules[name], folder))
+        sys.modules.update(aside)
 
 
-def _lies_in(module: Any, folder: str) -> bool:
+def _make_way(folder: Path) -> dict[str, types.ModuleType]:
+    """Forget the modules of ``folder``, and take those away that have the name of one; the latter, by their names."""
+    names = {entry.stem for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()}
+    aside = {}
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        if top not in names or name == "__main__":
+            continue
+        places = _places(module)
+        if not places or any(map(_is_library, places)):
+            continue
+        here = [Path(place) == folder / f"{top}.py" or Path(place).is_relative_to(folder / top) for place in places]
+        if not any(here):
+            aside[name] = module
+        del sys.modules[name]
+    return aside
+
+
+def _places(module: Any) -> list[str]:
+    """Where a module comes from; a package without an ``__init__`` has folders only."""
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and file.startswith(f"{folder}{os.sep}") and "site-packages" not in file
+    if isinstance(file, str):
+        return [file]
+    with contextlib.suppress(Exception):
+        return [str(place) for place in module.__path__]
+    return []

@@ -197,7 +197,7 @@ def descriptor_counts(path: str | Path) -> dict[Literal["stdout", "stderr"], int
 
 def last_text(path: str | Path) -> dict[Literal["stdout", "stderr"], str]:
     """By stream, what was printed in the last :data:`ENDING` bytes of a spool file, whatever events it came in."""
-    found: dict[Literal["stdout", "stderr"], str] = {}
+    found: dict[Literal["stdout", "stderr"], list[str]] = {}
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
         for line in file:
@@ -205,8 +205,8 @@ def last_text(path: str | Path) -> dict[Literal["stdout", "stderr"], str]:
             with contextlib.suppress(msgspec.MsgspecError):
                 body = decode(line).body
                 if isinstance(body, Output):
-                    found[body.stream] = found.get(body.stream, "") + body.text
-    return found
+                    found.setdefault(body.stream, []).append(body.text)
+    return {stream: "".join(texts) for stream, texts in found.items()}
 
 
 def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:

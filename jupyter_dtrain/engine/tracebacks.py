@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from ..events import Error, Frame
-from ..scripts import folders
+from ..scripts import is_script
 
 CellName = Callable[[str], str | None]
 """From a code object's file name to a cell's name such as ``cell [3]``; None when it is no cell's."""
@@ -84,7 +84,7 @@ class Tracebacks:
 
     def _is_own(self, file: str) -> bool:
         real = os.path.realpath(file)
-        return real.startswith((self._home, *folders)) and not real.startswith(self._libraries)
+        return is_script(file) or (real.startswith(self._home) and not real.startswith(self._libraries))
 
 
 def cell_name(run: int, cell: int | None) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..frameworks import called_in
+from ..scripts import is_script
 from .tracebacks import PACKAGE, causes
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ class Whereabouts:
     def _lines(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         lines = []
         while frame is not None:
-            if self._cell_name(frame.f_code.co_filename) is not None:
+            file = frame.f_code.co_filename
+            if self._cell_name(file) is not None or is_script(file):
                 lines.append((id(frame.f_code), frame.f_lineno))
             frame = frame.f_back
         return tuple(lines)

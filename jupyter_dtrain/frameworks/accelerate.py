@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,6 @@ def _hook_state(state: Any) -> None:
     if not has_accelerator():
         os.environ.setdefault(CPU, "true")
     if all(hasattr(getattr(state, name, None), "_reset_state") for name in ("PartialState", "AcceleratorState")):
-        state.PartialState.__init__ = _in_a_living_group(state, state.PartialState.__init__)
         state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
 
 
@@ -68,7 +66,8 @@ def _hook_accelerator(module: Any) -> None:
 
     @functools.wraps(original)
     def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        with hearing(loss, sys._getframe(1)):  # noqa: SLF001 — documented in spite of its name
+        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        with hearing(loss, frame, divides=getattr(self, "gradient_accumulation_steps", 1) > 1):
             return original(self, loss, *args, **kwargs)
 
     kind.backward = backward
@@ -81,29 +80,14 @@ def has_accelerator() -> bool:
     return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
 
 
-class _Making(threading.local):
-    on = False
-
-
-_making = _Making()
-
-
 def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..., None]:
-    """A state whose process group is gone is forgotten before another is made."""
+    """A state whose process group is gone is forgotten before a new ``Accelerator`` is made; what is there keeps it."""
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        if _making.on:
-            # What is made asks for the state before the group is there.
-            original(self, *args, **kwargs)
-            return
-        _making.on = True
-        try:
-            if _group_is_gone(state):
-                _forget(state, everything=True)
-            original(self, *args, **kwargs)
-        finally:
-            _making.on = False
+        if _group_is_gone(state):
+            _forget(state, everything=True)
+        original(self, *args, **kwargs)
 
     return __init__
 
@@ -125,10 +109,12 @@ def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., No
 
 
 def _group_is_gone(state: Any) -> bool:
-    """Whether there is a state of several processes, and no process group of them any more."""
+    """Whether there is a state of several processes of torch's, and no process group of them any more."""
     dist: Any = sys.modules.get("torch.distributed")
     shared = state.PartialState._shared_state  # noqa: SLF001 — as its own reset does
-    return bool(shared) and getattr(shared.get("backend"), "lower", None) is not None and not dist.is_initialized()
+    # A TPU's processes meet without torch's groups.
+    several = bool(shared) and shared.get("backend") not in (None, "xla")
+    return several and dist.is_available() and not dist.is_initialized()
 
 
 def _forget(state: Any, *, everything: bool) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -33,7 +34,7 @@ import wrapt
 from ..rank_api import Bar
 from . import Framework, user_names
 from .accelerate import has_accelerator
-from .torch_metrics import hearing
+from .torch_metrics import hearing, one_step
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer
@@ -100,15 +101,17 @@ class DeepSpeed(Framework):
     def _jit_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            if not has_compiler():
+            words = f"DeepSpeed loads {builder.name}, which a host compiles once"
+            try:
+                with _progress(words) if self._speaks else contextlib.nullcontext():
+                    return original(builder, *args, **kwargs)
+            except Exception as error:
+                if has_compiler():
+                    raise
                 raise RuntimeError(
                     f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
                     f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
-                )
-            if not self._speaks:
-                return original(builder, *args, **kwargs)
-            with _progress(f"DeepSpeed loads {builder.name}, which a host compiles once"):
-                return original(builder, *args, **kwargs)
+                ) from error
 
         return jit_load
 
@@ -127,7 +130,12 @@ def _hook_shared_memory(module: Any) -> None:
 
     @functools.wraps(original)
     def build_shm_op() -> Any:
-        return original() if has_compiler() else None
+        try:
+            return original()
+        except Exception:
+            if has_compiler():
+                raise
+            return None
 
     module.build_shm_op = build_shm_op
 
@@ -140,15 +148,30 @@ def _hook_backward(module: Any) -> None:
 
     @functools.wraps(original)
     def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        with hearing(loss, sys._getframe(1)):  # noqa: SLF001 — documented in spite of its name
+        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        with hearing(loss, frame, divides=self.gradient_accumulation_steps() > 1):
             return original(self, loss, *args, **kwargs)
 
     kind.backward = backward
+    if hasattr(kind, "_take_model_step"):
+        kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+
+
+def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
+    """ZeRO steps once for each group of parameters, and not at all after an overflow."""
+
+    @functools.wraps(original)
+    def _take_model_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with one_step(self.optimizer):
+            return original(self, *args, **kwargs)
+
+    return _take_model_step
 
 
 def has_compiler() -> bool:
     """Whether torch would find a C++ compiler here."""
-    return shutil.which(os.environ.get("CXX") or "c++") is not None
+    words = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    return shutil.which(words[0]) is not None
 
 
 def _default_group() -> Any:

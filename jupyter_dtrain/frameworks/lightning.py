@@ -7,8 +7,9 @@ where there is no GPU, so that each rank trains alone. Here a rank is what torch
 * ``devices="auto"`` without a GPU are as many processes as the rank's host has.
 
 Losses come from torch, as :mod:`.torch_losses` has them: undivided, where Lightning divides them by the batches of an
-accumulation. What a module logs with ``self.log`` is shown under its name by a callback of each ``Trainer``: values of
-steps at their step, means of epochs at the last step of the epoch. With ``sync_dist=True`` that mean is of all ranks.
+accumulation. What a module logs with ``self.log`` is shown under its name, as Lightning gives it to loggers: values of
+the batches that step, at their step; means of epochs and evaluations at the last step before. With ``sync_dist=True``
+such a mean is of all ranks.
 
 Under failure: a logged value that cannot be read is left out; another version, without the parts that are changed
 here, is left as it is.
@@ -16,9 +17,11 @@ here, is left as it is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """The same code comes under each of these names."""
+_TOLD = ("update_train_step_metrics", "update_train_epoch_metrics", "log_eval_end_metrics")
+"""Methods of what Lightning gives its loggers, by."""
 
 
 class Lightning(Framework):
@@ -48,25 +53,12 @@ class Lightning(Framework):
         for package in PACKAGES:
             wrapt.register_post_import_hook(_hook_devices, f"{package}.accelerators.cpu")
         for package in ("lightning.pytorch", "pytorch_lightning"):
-            connector = f"{package}.trainer.connectors.callback_connector"
-            wrapt.register_post_import_hook(self._hook_callbacks, connector)
+            connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
+            wrapt.register_post_import_hook(self._logged.hook, connector)
 
     def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
-
-    def _hook_callbacks(self, module: Any) -> None:
-        original = getattr(module, "_load_external_callbacks", None)
-        if original is None or not hasattr(module, "Callback"):
-            return
-
-        @functools.wraps(original)
-        def load(*args: Any, **kwargs: Any) -> list[Any]:
-            return [*original(*args, **kwargs), _callback(module.Callback, self._logged)]
-
-        # Lightning has an entry point for this, which everybody who has this package installed would load, and each
-        # Trainer says what it found there.
-        module._load_external_callbacks = load  # noqa: SLF001
 
     def in_use(self) -> str:
         """Once it is imported."""
@@ -90,39 +82,45 @@ class _Logged:
         self._metrics = metrics
         self.on = False
 
-    def tell(self, trainer: Any, *, on_step: bool) -> None:
-        results = getattr(trainer, "_results", None)
-        if not self.on or results is None or trainer.sanity_checking:
+    def hook(self, module: Any) -> None:
+        """Follow what Lightning gives to loggers, also where there are none and where it leaves steps out."""
+        kind = getattr(module, "_LoggerConnector", None)
+        if all(hasattr(kind, name) for name in ("metrics", *_TOLD)):
+            tellers: list[Callable[..., None]] = [self._step, self._epoch, self._evaluation]
+            for name, told in zip(_TOLD, tellers, strict=True):
+                setattr(kind, name, _before(getattr(kind, name), told))
+
+    def _step(self, connector: Any) -> None:
+        trainer = connector.trainer
+        by_hand = not trainer.lightning_module.automatic_optimization
+        if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — what the connector itself asks
+            self._tell(trainer, connector.metrics["log"])
+
+    def _epoch(self, connector: Any) -> None:
+        self._tell(connector.trainer, connector.metrics["log"])
+
+    def _evaluation(self, connector: Any, logged: Mapping[str, Any]) -> None:
+        self._tell(connector.trainer, logged)
+
+    def _tell(self, trainer: Any, logged: Mapping[str, Any]) -> None:
+        if not self.on or trainer.sanity_checking:
             return
         step = max(0, int(trainer.global_step) - 1)
-        try:
-            # trainer.callback_metrics would be those of all steps so far, too.
-            logged = results.metrics(on_step)["log"]
-        except Exception as error:  # noqa: BLE001 — the user's training goes on
-            self._metrics.complain(f"what Lightning logs is not shown: {type(error).__name__}: {error}")
-            return
         for name, value in logged.items():
             try:
-                number = take(value)
+                number = take(value) if hasattr(value, "numel") else float(value)
                 if number is not None:
-                    self._metrics.add(name, number, step, read=read, logged=True)
-            except ValueError as error:
+                    self._metrics.add(name, number, step, read=read if hasattr(value, "numel") else None, logged=True)
+            except (TypeError, ValueError) as error:
                 self._metrics.complain(f"{name!r} is left out: {error}")
 
 
-def _callback(base: Any, logged: _Logged) -> Any:
-    """What a ``Trainer`` tells. ``base``: its package's ``Callback``."""
+def _before(original: Callable[..., Any], told: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Another version may ask for other things; the user's training goes on.
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            told(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    def on_train_batch_end(_: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001 — Lightning's signature
-        logged.tell(trainer, on_step=True)
-
-    def on_epoch_end(_: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001
-        logged.tell(trainer, on_step=False)
-
-    hooks = {
-        "on_train_batch_end": on_train_batch_end,
-        "on_train_epoch_end": on_epoch_end,
-        "on_validation_epoch_end": on_epoch_end,
-        "on_test_epoch_end": on_epoch_end,
-    }
-    return type("RankCallback", (base,), hooks)()
+    return method

@@ -79,6 +79,8 @@ class Training:
         """Whether its values are parts of one."""
         self.nested = 0
         """Steps within the step that it is in."""
+        self.one_step = False
+        """Whether all steps that optimizers make now are one of a library's."""
         self.scaler_steps: str | None = None
         """The name of the optimizer that a GradScaler is about to step."""
 
@@ -142,8 +144,20 @@ class Losses:
                 self._trainings.append(training)
         return training
 
-    def hear(self, training: Training, tensors: Any, gradients: Any, frame: FrameType | None, call: Call) -> None:
-        """``backward()`` is about to be called, by ``frame``, on one tensor or several."""
+    def hear(
+        self,
+        training: Training,
+        tensors: Any,
+        gradients: Any,
+        frame: FrameType | None,
+        call: Call,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """``backward()`` is about to be called, by ``frame``, on one tensor or several.
+
+        ``whole``: what they were divided by has nothing to do with accumulation.
+        """
         torch = sys.modules["torch"]
         if isinstance(tensors, torch.Tensor):
             tensors = (tensors,)
@@ -159,11 +173,11 @@ class Losses:
                 name = names[index] if names is not None else None
                 name = name or (UNNAMED if len(tensors) == 1 else f"{UNNAMED}[{index}]")
                 try:
-                    self._hear_one(training, name, tensor)
+                    self._hear_one(training, name, tensor, whole=whole)
                 except ValueError as error:
                     self._metrics.complain(f"{name!r} is left out: {error}")
 
-    def _hear_one(self, training: Training, name: str, tensor: Any) -> None:
+    def _hear_one(self, training: Training, name: str, tensor: Any, *, whole: bool) -> None:
         if training.stepping:
             if name in training.in_step:
                 return
@@ -182,7 +196,7 @@ class Losses:
         if not training.stepped and (name in training.by_hand or not self._optimizers_exist()):
             self.add(name, value)
         else:
-            self._wait(training, name, value, node)
+            self._wait(training, name, value, None if whole else node)
 
     def _wait(self, training: Training, name: str, value: float | Later, node: Any) -> None:
         """``value``, the result of a ``node``, waits for a step."""
@@ -192,6 +206,8 @@ class Losses:
             training.waiting[name] = [value]
             if training.parts:
                 self._parts.add(name)
+            else:
+                self._parts.discard(name)
             if name in self._divided:
                 training.divisors[name] = values.divisor(node)
             return
@@ -254,6 +270,8 @@ class Losses:
             self._tell_steps()
         for name in list(training.waiting) if names is None else names:
             found, divisor = training.waiting.pop(name, []), training.divisors.pop(name, None)
+            if name in self._parts and training.stepped:
+                continue  # parts of a loss of which the rest never came
             if not isinstance(found, list):
                 found = [found]
             if 0 < len(found) < self._gathered.get(name, 0):

@@ -84,14 +84,14 @@ class TorchMetrics:
         self._on = watch.metrics
 
     @contextlib.contextmanager
-    def hearing(self, loss: Any, frame: FrameType | None) -> Iterator[None]:
+    def hearing(self, loss: Any, frame: FrameType | None, *, divides: bool) -> Iterator[None]:
         """See :func:`hearing`. ``frame``: who gave ``loss`` away."""
         training = self._losses.training() if self._on else None
         if training is None or training.depth:
             yield
             return
         try:
-            self._losses.hear(training, loss, None, frame, Call.THROUGH)
+            self._losses.hear(training, loss, None, frame, Call.THROUGH, whole=divides)
         except Exception as error:  # noqa: BLE001 — the user's training goes on
             self._failed(error)
         training.depth += 1
@@ -113,6 +113,20 @@ class TorchMetrics:
             yield
         finally:
             training.parts = False
+
+    @contextlib.contextmanager
+    def one_step(self, optimizer: Any) -> Iterator[None]:
+        """See :func:`one_step`."""
+        training = self._losses.training() if self._on else None
+        if training is None or training.one_step:
+            yield
+            return
+        training.one_step = True
+        try:
+            yield
+        finally:
+            training.one_step = False
+        self._skipped(training, optimizer)
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run, by its variable."""
@@ -242,6 +256,8 @@ class TorchMetrics:
                 if not self._on:
                     return
                 training = losses.training()
+            if training.one_step:
+                return
             try:
                 if training.stepping:
                     frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
@@ -269,6 +285,8 @@ class TorchMetrics:
                 if not self._on:
                     return
                 training = losses.training()
+            if training.one_step:
+                return
             try:
                 if training.nested:
                     training.nested -= 1
@@ -349,7 +367,7 @@ class TorchMetrics:
                 names = self._sites.names(sys._getframe(1), Call.STEP_OF)  # noqa: SLF001 — documented all the same
                 training.scaler_steps = names[0] if names else None
                 result = original(scaler, optimizer, *args, **kwargs)
-                if training.steps == steps and self._on:
+                if training.steps == steps and self._on and not training.one_step:
                     self._skipped(training, optimizer)
             finally:
                 training.scaler_steps = None
@@ -381,17 +399,26 @@ class TorchMetrics:
 _of_rank: TorchMetrics | None = None
 
 
-def hearing(loss: Any, frame: FrameType | None) -> contextlib.AbstractContextManager[None]:
+def hearing(loss: Any, frame: FrameType | None, *, divides: bool) -> contextlib.AbstractContextManager[None]:
     """``loss`` is what the user calls backward on, and what a library makes of it in this context is not listened to.
 
     For a library whose backward divides or scales what it is given. ``frame``: that of the library's caller.
+    ``divides``: whether it divides by the steps of an accumulation, so that the user has not.
     """
-    return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame)
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides)
 
 
 def adding() -> contextlib.AbstractContextManager[None]:
     """What backward is called on in this context is a part of the loss of the step that follows: they are added."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
+
+
+def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """What optimizers do in this context is one step, of ``optimizer``: however many they make, or none (an overflow).
+
+    For a library that steps once for each group of parameters.
+    """
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.one_step(optimizer)
 
 
 def number(value: Any) -> tuple[Any, Read] | None:

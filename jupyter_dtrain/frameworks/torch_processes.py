@@ -3,6 +3,7 @@
 A script that is started with plain ``python`` spawns its ranks and says where they meet. In a rank it would pass on
 this rank's variables, and those of torchrun among them: told that somebody else keeps the store, nobody would.
 
+What the script itself has set stays: where it says that they meet elsewhere, only what is torchrun's own is taken away.
 Workers of DataLoaders, and whatever else is started in another way, keep the rank's environment.
 """
 
@@ -12,31 +13,35 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 
-def hook_spawn(variables: Iterable[str], module: ModuleType) -> None:
-    """``torch.multiprocessing.spawn`` has been imported. ``variables``: what its processes do not get."""
+def hook_spawn(variables: Mapping[str, str], module: ModuleType) -> None:
+    """``torch.multiprocessing.spawn`` has been imported. ``variables``: those that the rank was given."""
     start = getattr(module, "start_processes", None)
     if start is None:
         return
-    replacement = _without(tuple(variables), start)
+    replacement = _without(variables, start)
     for holder in (module, sys.modules.get("torch.multiprocessing")):
         if holder is not None and vars(holder).get("start_processes") is start:
             vars(holder)["start_processes"] = replacement
 
 
-def _without(variables: tuple[str, ...], start: Callable[..., Any]) -> Callable[..., Any]:
+def _without(variables: Mapping[str, str], start: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(start)
 
     @functools.wraps(start)
     def start_processes(*args: Any, **options: Any) -> Any:
         call = signature.bind(*args, **options)
         join = call.arguments.pop("join", True)
-        kept = {name: os.environ.pop(name) for name in variables if name in os.environ}
+        elsewhere = os.environ.get("MASTER_PORT") != variables["MASTER_PORT"]
+        kept: dict[str, str] = {}
         try:
+            for name in variables:
+                if name in os.environ and (name.startswith("TORCHELASTIC") or not elsewhere):
+                    kept[name] = os.environ.pop(name)
             context = start(*call.args, **{**call.kwargs, "join": False})
         finally:
             os.environ.update(kept)

@@ -139,6 +139,8 @@ class _Line:
             self._take(word)
 
     def _take(self, word: str) -> None:
+        if self.is_over:
+            return
         name, equals, value = word.partition("=")
         if not word.startswith("--") and word[:2] in self.options and len(word) > len("-r"):
             name, equals, value = word[:2], "=", word[2:]  # -r0,2
@@ -154,6 +156,11 @@ class _Line:
         elif (positional := self.positional) is not None:
             self.values[positional[0].dest] = word
             self._place += 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what follows is somebody else's, to the line's end."""
+        return self.positional is not None and self.positional[0].nargs == argparse.REMAINDER
 
     @property
     def positional(self) -> tuple[argparse.Action, Completer | None] | None:
@@ -177,6 +184,8 @@ def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
     """How ``typed``, what stands behind a magic's name so far, may go on; first the end of it that this replaces."""
     word = re.search(r"\S*$", typed)[0]  # type: ignore[index]  # it matches nothing, too
     line = _Line(parser, typed[: len(typed) - len(word)])
+    if line.is_over:
+        return word, []
     name, equals, value = word.partition("=")
     if equals and name in line.options:
         return _values(line.options[name], value)

@@ -30,5 +30,5 @@ def exec_script(args: Parsed) -> None:
     if shell is None:
         raise BadRequest("There is no notebook to run a script from: Session.run_script() needs none.")
     # Numbers below 0 were given a space, so that they are not taken for options.
-    arguments = [word[1:] if word[:2] == " -" else word for word in args.arguments]
+    arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
     run_cell(args, script_cell(args.script, arguments, fresh=args.fresh), shell.user_ns)

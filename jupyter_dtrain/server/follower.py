@@ -9,6 +9,7 @@ Under failure: a spool that cannot be read is read at the next poll.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,8 @@ class FollowedRun:
         self.positions = dict.fromkeys(self.ranks, 0)
         self.news = True
         """Whether something has changed since the last message."""
+        self.lock = threading.RLock()
+        """Held while events are taken, and while what was taken is told: a document and the next message must fit."""
 
     @property
     def unfinished(self) -> list[int]:
@@ -81,18 +84,22 @@ class FollowedRun:
 
     def take(self, rank: int, events: list[Event]) -> None:
         """Events of ``rank``, in order."""
-        for event in events:
-            if isinstance(event.body, Error):
-                self.errors[rank] = event.body
-            found = self.gathered.take(event)
-            if found is None:
-                continue
-            self.news = True
-            for name, columns in found:
-                self.points.add(name, rank, columns)
-                self.judge.take(name, rank, columns)
-            if isinstance(event.body, Finished) and not self.unfinished:
-                self.ended = event.time
+        with self.lock:
+            for event in events:
+                self._take(rank, event)
+
+    def _take(self, rank: int, event: Event) -> None:
+        if isinstance(event.body, Error):
+            self.errors[rank] = event.body
+        found = self.gathered.take(event)
+        if found is None:
+            return
+        self.news = True
+        for name, columns in found:
+            self.points.add(name, rank, columns)
+            self.judge.take(name, rank, columns)
+        if isinstance(event.body, Finished) and not self.unfinished:
+            self.ended = event.time
 
     def lose(self, rank: int, words: str) -> None:
         """``rank`` has died; what it has not said it never will."""

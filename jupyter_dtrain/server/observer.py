@@ -126,8 +126,7 @@ class Observer:
         """For somebody who begins to look closely."""
         messages = [self._ranks_message()]
         if (run := self._run) is not None:
-            self._flush(run)  # so that the document and the next message fit together
-            messages.append(self._run_message(run))
+            messages.append(self._start_of(run))
         return messages
 
     def _ranks_message(self) -> dict[str, Any]:
@@ -156,8 +155,11 @@ class Observer:
             return rank.state
         return "waiting" if rank.rank in self._waits else "running"
 
-    def _run_message(self, run: FollowedRun) -> dict[str, Any]:
-        return {"type": "run", "world": self.listing.id, "source": run.source, "document": run.document()}
+    def _start_of(self, run: FollowedRun) -> dict[str, Any]:
+        """What a page that knows nothing of ``run`` starts from; those that do are told first what it holds."""
+        with run.lock:
+            self._flush(run)  # so that the document and the next message fit together
+            return {"type": "run", "world": self.listing.id, "source": run.source, "document": run.document()}
 
     # The loop.
 
@@ -286,7 +288,7 @@ class Observer:
         if run.unfinished:
             limit = float(self._state["hang_notice"])
             self._stillness = Stillness(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
-        self._observatory.tell(self._run_message(run), self.listing.id)
+        self._observatory.tell(self._start_of(run), self.listing.id)
         self._ask_at = 0.0
 
     def _end_run(self, run: FollowedRun) -> None:
@@ -320,7 +322,8 @@ class Observer:
         """Tell who looks closely what is new of the run."""
         if not run.news and not run.points:
             return
-        message, packet = run.message()
+        with run.lock:
+            message, packet = run.message()
         size = 60 * len(run.ranks)
         if packet is not None:
             size += packet.size * 4 // 3

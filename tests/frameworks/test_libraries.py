@@ -103,6 +103,7 @@ def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, refere
         for shown in (run, again):
             assert values(shown, "loss", rank) == pytest.approx(true_losses(left[rank]["losses"]), rel=1e-5)
             assert values(shown, "lr", rank)
+        assert list(run.metrics["loss"][rank].steps) == [*range(len(left[rank]["losses"]) // 2)]
     assert str(raised.value).startswith("RuntimeError: one of them (rank 1)")
     assert raised.value.run.elapsed < 60
 
@@ -118,13 +119,14 @@ def test_what_a_lightning_module_logs_is_shown(pair):
     shown = {name: run.metrics[name][0] for name in run.metrics if name.startswith(("train", "val"))}
 
     assert found[0][0] == RANKS
-    assert sorted(shown) == ["train_loss_epoch", "train_loss_step", "val_loss"]
-    # Of both ranks together, since it was logged so; one of each batch, at the step that it belongs to.
-    both = [(one + other) / 2 for one, other in zip(found[0][1], found[1][1], strict=True)]
-    assert list(shown["train_loss_step"].values) == pytest.approx(both, rel=1e-5)
-    assert list(shown["val_loss"].values) == [pytest.approx(found[0][2]["val_loss"])]
-    assert list(shown["train_loss_epoch"].values) == [pytest.approx(found[0][2]["train_loss_epoch"])]
-    assert list(shown["val_loss"].steps) == list(shown["train_loss_epoch"].steps) == [3]
+    assert sorted(shown) == ["train_loss_epoch", "train_loss_step", "val_batches", "val_loss"]
+    # Of both ranks together, since it was logged so; of the batches that step.
+    both = [(one + other) / 2 for one, other in zip(found[0][1], found[1][1], strict=True)][1::2]
+    curve = [*zip(shown["train_loss_step"].steps, shown["train_loss_step"].values, strict=True)]
+    assert curve == [(step, pytest.approx(value, rel=1e-5)) for step, value in enumerate(both)]
+    for name in ("val_loss", "train_loss_epoch", "val_batches"):
+        assert list(shown[name].values) == [pytest.approx(found[0][2][name])]
+        assert list(shown[name].steps) == [3]
 
 
 @pytest.mark.skipif(not has("transformers"), reason="no transformers")
@@ -188,7 +190,7 @@ for batch, target in loader:
 
 @pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
 def test_what_deepspeed_cannot_compile_it_says_with_the_cure(pair):
-    adam = re.sub(r"    optimizer=.*\n", "", code_of("deepspeed")).replace(
+    adam = re.sub(r"    optimizer=.*?\n    \),\n", "", code_of("deepspeed"), flags=re.DOTALL).replace(
         '"gradient_acc', '"optimizer": {"type": "Adam", "params": {"lr": 0.05}},\n        "gradient_acc'
     )
     adam = adam.replace("model=net,", "model=net, model_parameters=net.parameters(),")

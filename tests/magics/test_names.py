@@ -74,6 +74,8 @@ def settled(notebook, typed, offered):
         ("%%distributed --pull same,rate", ["same,rates"]),
         ("%distributed resync sh", ["shelf"]),
         ("%distributed nosuchverb --x", []),
+        ("%distributed exec --fr", ["--fresh"]),
+        ("%distributed exec train.py --no-w", []),
         ("%%distributed nosuch", []),
     ],
 )

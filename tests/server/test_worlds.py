@@ -217,6 +217,9 @@ def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
 
 def test_one_rank_alone_is_interrupted(watching, session):
     """Those that wait for it are released, as for a rank that has failed."""
+    session.run(
+        "import os, torch.distributed as dist\nrank = int(os.environ['RANK'])\ndist.init_process_group()", view=None
+    )
     run = session.run(
         "import time\nprint('begun', flush=True)\nif rank == 0:\n    time.sleep(1000)\ndist.barrier()",
         view=None,

@@ -73,15 +73,35 @@ def test_what_a_script_defines_stays_unless_it_is_to_be_fresh(world, script):
     assert before == after
 
 
-def test_a_module_beside_the_script_that_was_changed_is_imported_anew(world, script):
+def test_a_module_beside_the_script_that_was_changed_is_imported_anew(world, script, tmp_path):
     """As under torchrun, which starts new processes."""
+    (tmp_path / "models").mkdir()
+    path = script("import config\nfrom models import net\nimport multiprocessing\nsize = config.size, net.depth")
     script("size = 1", "config.py")
-    path = script("import config\nsize = config.size")
-    play(world, path)
+    script("depth = 1", "models/net.py")
+    # As a cell of a notebook beside the script may have done.
+    value(
+        world, f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport config, models.net, multiprocessing as mp\n1"
+    )
     script("size = 2000", "config.py")
+    script("depth = 3000", "models/net.py")
     play(world, path)
+    found = value(world, "sys.path.pop(0)\n(size, multiprocessing is mp)")
 
-    assert value(world, "size") == [2000] * 3
+    assert found == [((2000, 3000), True)] * 3
+
+
+def test_a_module_of_that_name_from_elsewhere_stands_aside(world, script, tmp_path):
+    """A cell's own is there again afterwards."""
+    (tmp_path / "elsewhere").mkdir()
+    script("size = 1", "elsewhere/sizes.py")
+    script("size = 2", "sizes.py")
+    elsewhere = str(tmp_path / "elsewhere")
+    value(world, f"import sys\nsys.path.insert(0, {elsewhere!r})\nimport sizes\nmine = sizes\n1")
+    play(world, script("import sizes\nsize = sizes.size"))
+    found = value(world, "sys.path.pop(0)\nimport sizes\n(size, sizes is mine)")
+
+    assert found == [(2, True)] * 3
 
 
 def test_what_a_script_raises_is_told_at_its_line(world, script):

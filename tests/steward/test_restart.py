@@ -18,6 +18,7 @@ def pids(session) -> list[int]:
     return [rank.pid for rank in session.world.ranks]
 
 
+@pytest.mark.slow
 def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     """Twice in a row, the first time under a running cell, the second time after a rank has died."""
     session = launch(n=2)

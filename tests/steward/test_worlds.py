@@ -161,6 +161,7 @@ def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, tim
     assert until(lambda: me.num_fds() <= counts[0][1], patience=5)
 
 
+@pytest.mark.slow
 def test_a_steward_that_is_asked_without_pause_ends_all_the_same(launch) -> None:
     """ipykernel's own end hung where a request came in that moment: in three of eight ends, with as many clients."""
     for _ in range(3):

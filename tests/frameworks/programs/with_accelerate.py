@@ -15,7 +15,7 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 losses = []
 for batch, target in loader:
     with accelerator.accumulate(model):
-        loss = (model(batch) - target).square().mean()
+        loss = (model(batch) - target).square().mean() / 2
         losses.append(loss.item())
         accelerator.backward(loss)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Accumulation over two batches with DeepSpeed, ZeRO stage 2; leaves ``losses`` of this rank and ``weights``."""
+"""Accumulation with DeepSpeed, ZeRO stage 2, two groups of parameters; leaves ``losses`` and ``weights``."""
 
 import deepspeed
 import torch
@@ -9,7 +9,10 @@ features, targets = torch.randn(64, 4), torch.randn(64, 1)
 net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 engine, *_ = deepspeed.initialize(
     model=net,
-    optimizer=torch.optim.AdamW(net.parameters(), lr=0.05),
+    optimizer=torch.optim.AdamW(
+        [{"params": [net[0].weight, net[2].weight]}, {"params": [net[0].bias, net[2].bias], "weight_decay": 0.0}],
+        lr=0.05,
+    ),
     config={
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": 2,
