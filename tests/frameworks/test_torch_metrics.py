@@ -860,6 +860,7 @@ jupyter_dtrain.log(three=torch.ones(3), none=torch.ones(0), turned=torch.tensor(
     assert "'turned' is left out: it is complex" in run.text(0)
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported_for_it_and_a_fresh_import_is_heard(launch):
     """The first cell that imports torch is the first that shows something: at once, while there is no optimizer."""
     session = launch(n=1)

@@ -52,6 +52,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     notebook.ok("%distributed stop")
 
 
+@pytest.mark.slow
 def test_two_notebooks(open_notebook):
     """The second looks on, takes over, and is told so is the first."""
     first, second = open_notebook(), open_notebook(JPY_SESSION_NAME=f"{os.sep}second.ipynb")

@@ -349,7 +349,7 @@ def left(page, request):
     "left",
     [
         pytest.param("import time" + WAIT, id="waiting", marks=pytest.mark.slow),
-        pytest.param(STUBBORN, id="stubborn"),
+        pytest.param(STUBBORN, id="stubborn", marks=pytest.mark.slow),
     ],
     indirect=True,
 )

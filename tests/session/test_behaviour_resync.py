@@ -44,6 +44,7 @@ def alike(session):
     return len({str(held) for held in values(run(session, "held()")).values()}) == 1
 
 
+@pytest.mark.slow
 def test_ranks_that_are_apart_are_told_and_made_alike(training):
     """One raises after backward, the others make their step; then all have what rank 0 has, in the same objects."""
     assert alike(training)

@@ -135,6 +135,7 @@ print('last', step)
 """
 
 
+@pytest.mark.slow
 def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook, own_data, mark):
     """With no client attached: all points and lines since its start. The next notebook is told of it, once."""
     notebook = open_notebook()
@@ -188,6 +189,7 @@ def mark(monkeypatch) -> str:
     return "mark-of-the-store"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_followed_to_its_end_is_not_told_again(open_notebook, own_data):
     """Neither one that ended well, nor those that end with the kernel that is shut down."""
     notebook = open_notebook()
