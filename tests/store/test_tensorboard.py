@@ -13,7 +13,7 @@ from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.store.tensorboard import POINTS, UNWANTED, TensorBoardIntake, check_folder
 from tests.session.cells import run
 from tests.store.conftest import points
-from tests.store.test_worlds import newest
+from tests.store.test_worlds import stored
 
 pytest.importorskip("tensorboard")
 
@@ -39,7 +39,7 @@ def test_runs_are_written_for_tensorboard_as_well(launch, own_data, tmp_path):
                 f"for step in range(50): jupyter_dtrain.log(loss={scale} * step + int(os.environ['RANK']), step=step)\n"
                 "print('x')",
             )
-        kept = newest("ok").metrics["loss"][1].values
+        kept = stored(2).metrics["loss"][1].values
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("rank-*"))
 
     assert found == [f"{world}/run-{run}/rank-{rank}" for run in (1, 2) for rank in (0, 1)]
