@@ -162,6 +162,7 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, browser):
     """While the cell still runs, from its first point on; and the end of the run reaches the notebook."""
     path = lab.write("reloaded.ipynb", START, train(1000))
@@ -203,6 +204,7 @@ def test_cells_without_metrics_show_no_panel(lab, browser):
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_notebook_7_shows_the_same(browser, tmp_path_factory):
     """Its pages have another shell, and the same extensions."""
     pytest.importorskip("notebook", reason="needs Notebook 7: pip install notebook")

@@ -141,6 +141,7 @@ def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, 
     assert any("image/svg+xml" in output.get("data", {}) for cell in cells for output in cell.outputs)
 
 
+@pytest.mark.slow
 def test_the_second_example_is_plain_pytorch_too(tmp_path):
     """Its cells under torchrun, with a few steps."""
     torchrun(LOSSES, tmp_path, lambda code: code.replace("steps=300", "steps=3"))
