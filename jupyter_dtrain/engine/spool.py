@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -181,23 +181,9 @@ def file_ends(path: str | Path) -> tuple[Event, Event, int] | None:
     return None
 
 
-def descriptor_counts(path: str | Path) -> dict[Literal["stdout", "stderr"], int]:
-    """By stream, how many bytes of its descriptor are in a spool file, as far as its last :data:`ENDING` bytes say."""
-    counts: dict[Literal["stdout", "stderr"], int] = {}
-    with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
-        for line in file:
-            # The first may be cut, and the last may be half written.
-            with contextlib.suppress(msgspec.MsgspecError):
-                body = decode(line).body
-                if isinstance(body, Output) and body.descriptor:
-                    counts[body.stream] = body.descriptor
-    return counts
-
-
-def last_text(path: str | Path) -> dict[Literal["stdout", "stderr"], str]:
-    """By stream, what was printed in the last :data:`ENDING` bytes of a spool file, whatever events it came in."""
-    found: dict[Literal["stdout", "stderr"], list[str]] = {}
+def last_outputs(path: str | Path) -> list[Output]:
+    """What was printed, in order, in the last :data:`ENDING` bytes of a spool file."""
+    found = []
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
         for line in file:
@@ -205,8 +191,13 @@ def last_text(path: str | Path) -> dict[Literal["stdout", "stderr"], str]:
             with contextlib.suppress(msgspec.MsgspecError):
                 body = decode(line).body
                 if isinstance(body, Output):
-                    found.setdefault(body.stream, []).append(body.text)
-    return {stream: "".join(texts) for stream, texts in found.items()}
+                    found.append(body)
+    return found
+
+
+def descriptor_counts(outputs: Iterable[Output]) -> dict[Literal["stdout", "stderr"], int]:
+    """By stream, how many bytes of its descriptor are in a spool file with these :func:`last_outputs`."""
+    return {output.stream: output.descriptor for output in outputs if output.descriptor}
 
 
 def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:

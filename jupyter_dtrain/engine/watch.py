@@ -48,7 +48,7 @@ from .descriptors import STREAMS, Holder, Stream, make_channel
 from .names import watch_identity
 from .outside import Look, seen
 from .reports import Died, Paused, Ready, Report, read_report, write_report
-from .spool import descriptor_counts, file_ends, last_text
+from .spool import descriptor_counts, file_ends, last_outputs
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -314,9 +314,10 @@ class Watch:
             unread = "".join(text for _, text in left)
             return describe(unread), None, [], unread
         run, path, first, last, size = found
-        left = _shortened(self._holder.rest(descriptor_counts(path)))
+        outputs = last_outputs(path)
+        left = _shortened(self._holder.rest(descriptor_counts(outputs)))
         unread = "".join(text for _, text in left)
-        words = describe(_said(path, left))
+        words = describe(_said(outputs, left))
         now = time.time()
         bodies: list[Body] = [Output(stream, text) for stream, text in left]
         bodies.append(Finished("lost", now - first.time, words, regroup=True))
@@ -343,15 +344,15 @@ class Watch:
         return run, path, *ends
 
 
-def _said(path: Path, left: list[tuple[Stream, str]]) -> str:
-    """The end of what a rank has written, as it wrote it: what is in its spool, and what is ``left``.
+def _said(outputs: list[Output], left: list[tuple[Stream, str]]) -> str:
+    """The end of what a rank has written, as it wrote it: what its spool has of it, and what is ``left``.
 
-    A line may be in part in one, in part in the other, and in several events.
+    By stream: a line may be in part in one, in part in the other, and in several events, with others between them.
     """
-    said = last_text(path)
-    for stream, text in left:
-        said[stream] = said.get(stream, "") + text
-    return "\n".join(text[-LAST_WORDS:] for text in said.values())
+    said: dict[Stream, list[str]] = {}
+    for stream, text in [*((output.stream, output.text) for output in outputs), *left]:
+        said.setdefault(stream, []).append(text)
+    return "\n".join("".join(texts)[-LAST_WORDS:] for texts in said.values())
 
 
 def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:

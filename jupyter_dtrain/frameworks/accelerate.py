@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework
-from .torch_metrics import hearing
+from .torch_metrics import hear_backward
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer
@@ -62,15 +62,7 @@ def _hook_accelerator(module: Any) -> None:
     if kind is None or not hasattr(kind, "backward") or not hasattr(state, "PartialState"):
         return
     kind.__init__ = _in_a_living_group(state, kind.__init__)
-    original = kind.backward
-
-    @functools.wraps(original)
-    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        with hearing(loss, frame, divides=getattr(self, "gradient_accumulation_steps", 1) > 1):
-            return original(self, loss, *args, **kwargs)
-
-    kind.backward = backward
+    hear_backward(kind, lambda accelerator: getattr(accelerator, "gradient_accumulation_steps", 1) > 1)
 
 
 def has_accelerator() -> bool:

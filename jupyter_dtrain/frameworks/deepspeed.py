@@ -34,7 +34,7 @@ import wrapt
 from ..rank_api import Bar
 from . import Framework, user_names
 from .accelerate import has_accelerator
-from .torch_metrics import hearing, one_step
+from .torch_metrics import hear_backward, one_step
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer
@@ -144,15 +144,7 @@ def _hook_backward(module: Any) -> None:
     kind = getattr(module, "DeepSpeedEngine", None)
     if kind is None or not hasattr(kind, "backward"):
         return
-    original = kind.backward
-
-    @functools.wraps(original)
-    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        with hearing(loss, frame, divides=self.gradient_accumulation_steps() > 1):
-            return original(self, loss, *args, **kwargs)
-
-    kind.backward = backward
+    hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
     if hasattr(kind, "_take_model_step"):
         kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
 

@@ -408,6 +408,19 @@ def hearing(loss: Any, frame: FrameType | None, *, divides: bool) -> contextlib.
     return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides)
 
 
+def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
+    """Whenever ``kind.backward(loss)`` is called, ``loss`` is :func:`hearing`'s; ``divides`` is asked of the object."""
+    original = kind.backward
+
+    @functools.wraps(original)
+    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        with hearing(loss, frame, divides=divides(self)):
+            return original(self, loss, *args, **kwargs)
+
+    kind.backward = backward
+
+
 def adding() -> contextlib.AbstractContextManager[None]:
     """What backward is called on in this context is a part of the loss of the step that follows: they are added."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()

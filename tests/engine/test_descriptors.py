@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_dtrain.engine import descriptors
 from jupyter_dtrain.engine.descriptors import DescriptorReader, Holder, make_channel
-from jupyter_dtrain.engine.spool import descriptor_counts, read_file
+from jupyter_dtrain.engine.spool import descriptor_counts, last_outputs, read_file
 from jupyter_dtrain.events import Output
 
 
@@ -162,7 +162,7 @@ def test_words_that_a_dead_rank_had_spooled_are_not_told_twice(line, recorder, p
     line.stop()
     os.write(line.write["stderr"], b"last words\n")
 
-    counts = descriptor_counts(path_of(1))
+    counts = descriptor_counts(last_outputs(path_of(1)))
     assert {"stderr": 12} == counts
     assert [("stderr", "last words\n")] == line.holder.rest(counts)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.engine.spool import READ_BYTES, RING_BYTES, Spool, last_text, read_file, spool_path
+from jupyter_dtrain.engine.spool import READ_BYTES, RING_BYTES, Spool, last_outputs, read_file, spool_path
+from jupyter_dtrain.engine.watch import _said
 from jupyter_dtrain.events import Event, Finished, Output, Started, encode
 
 
@@ -35,15 +36,20 @@ def test_what_was_appended_is_in_the_file_at_once(spool):
     assert events[1:] == list(read_file(spool.path, 1))
 
 
-def test_the_last_text_is_as_it_was_written(spool):
-    """By stream: a line that came in several events, with the other stream's between them, is one."""
+def test_the_last_words_are_as_they_were_written(spool):
+    """By stream: a line that came in several events, with the other stream's between them, goes on in what is left."""
     pieces = [("stderr", "what(): op.pre"), ("stdout", "7\n"), ("stderr", "amble\n"), ("stdout", "8\n")]
     for seq, (stream, words) in enumerate(pieces):
         spool.append(Event(1, 0, seq, 1000.0, Output(stream, words)))
     with open(spool.path, "ab") as file:
         file.write(encode(text(9))[:-10])
 
-    assert last_text(spool.path) == {"stderr": "what(): op.preamble\n", "stdout": "7\n8\n"}
+    outputs = last_outputs(spool.path)
+
+    assert [(output.stream, output.text) for output in outputs] == pieces
+    assert _said(outputs, [("stderr", "8 "), ("stdout", "9"), ("stderr", "vs 4")]) == (
+        "what(): op.preamble\n8 vs 4\n7\n8\n9"
+    )
 
 
 def test_append_tells_how_many_bytes_it_took(spool):
