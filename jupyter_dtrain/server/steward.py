@@ -58,12 +58,20 @@ class Steward:
         raise Silent("its steward does not answer")
 
     async def hear(self, timeout: float) -> dict[str, Any] | None:
-        """The next broadcast, or None after ``timeout`` seconds. One task only."""
-        try:
-            message = await self._client.iopub_channel.get_msg(timeout=timeout)
-        except queue.Empty:
-            return None
-        return message["content"] if message["msg_type"] == STEWARD_EVENT else None
+        """The next broadcast, or None after ``timeout`` seconds. One task only.
+
+        What else a kernel publishes is passed over: each of our own questions makes it say that it is busy, then idle.
+        """
+        deadline = time.monotonic() + timeout
+        while (patience := deadline - time.monotonic()) > 0:
+            try:
+                message = await self._client.iopub_channel.get_msg(timeout=patience)
+            except queue.Empty:
+                return None
+            if message["msg_type"] == STEWARD_EVENT:
+                content: dict[str, Any] = message["content"]
+                return content
+        return None
 
     def close(self) -> None:
         """Close the sockets."""

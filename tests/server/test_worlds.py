@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
+import queue
 import signal
 import struct
 import subprocess
@@ -11,8 +13,10 @@ import sys
 import time
 
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 from jupyter_dtrain import DistributedError, RanksBusy, Session, Settings, WorldLost
+from jupyter_dtrain.worlds import find_world
 from tests.processes import wait_until_gone
 from tests.server.page import Page, Server
 from tests.session.cells import Notes, until
@@ -93,6 +97,24 @@ def points(page, name, number):
                 if message["names"][index] == name:
                     found.setdefault(rank, []).extend((first + distance * step, v) for step, v in enumerate(column))
     return found
+
+
+def test_an_idle_world_is_asked_seldom(watching, session):
+    """What a question makes the steward's kernel publish is not taken for news that calls for the next question."""
+    client = BlockingKernelClient(connection_file=find_world("seen").connection_file)
+    client.load_connection_file()
+    client.start_channels(shell=False, stdin=False, hb=False)
+    asked = 0
+    until_when = time.monotonic() + 4
+    try:
+        while (left := until_when - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                message = client.iopub_channel.get_msg(timeout=left)
+                asked += message["msg_type"] == "status" and message["content"]["execution_state"] == "busy"
+    finally:
+        client.stop_channels()
+
+    assert 1 <= asked <= 20  # a look each second, and whoever drives it
 
 
 def test_a_world_is_started_and_stopped_without_a_notebook(page, server, home):
