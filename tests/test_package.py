@@ -97,6 +97,17 @@ def test_types_are_shipped():
     assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
 
 
+def test_what_jupyterlab_loads_is_small():
+    """All scripts with the styles in them, as they lie on disk; nothing of it is loaded from elsewhere."""
+    from pathlib import Path
+
+    static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
+    if not static.exists():
+        pytest.skip("needs the front end: `make front-end`")
+    assert 50_000 < sum(script.stat().st_size for script in static.glob("*.js")) < 150_000
+    assert (static / "LICENSE.uPlot").exists()
+
+
 @pytest.mark.slow
 def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
     """The widget, the extension of JupyterLab and its settings, and what tells the server of its half."""

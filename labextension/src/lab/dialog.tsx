@@ -3,8 +3,9 @@
 import { Dialog, ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { HTMLSelect } from "@jupyterlab/ui-components";
-import React, { useState } from "react";
+import { type JSX, useState } from "react";
 import { assignments } from "./assignments";
+import { h } from "./jsx";
 import type { Launcher, Property } from "./messages";
 
 export interface Wanted {
@@ -47,7 +48,7 @@ export class WorldForm extends ReactWidget implements Dialog.IBodyWidget<Wanted>
     return this.wanted;
   }
 
-  protected override render(): React.JSX.Element {
+  protected override render(): JSX.Element {
     return (
       <Form
         launchers={this.launchers}
@@ -66,7 +67,7 @@ function Form(props: {
   first: Wanted;
   trans: TranslationBundle;
   changed: (wanted: Wanted) => void;
-}): React.JSX.Element {
+}): JSX.Element {
   const { launchers, trans } = props;
   const [wanted, setWanted] = useState(props.first);
   const change = (next: Wanted): void => {
@@ -132,7 +133,7 @@ function Field({
   property: Property;
   value: unknown;
   set: (value: unknown) => void;
-}): React.JSX.Element {
+}): JSX.Element {
   const [text, setText] = useState(typeof value === "number" || typeof value === "string" ? String(value) : "");
   if (property.enum !== undefined) {
     return (

@@ -2,8 +2,9 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { LabIcon } from "@jupyterlab/ui-components";
-import React, { useEffect, useState } from "react";
+import { type JSX, type ReactNode, useEffect, useState } from "react";
 import type { Actions } from "./actions";
+import { h } from "./jsx";
 
 export interface Shared {
   actions: Actions;
@@ -16,7 +17,7 @@ export function Tool(props: {
   run: () => void;
   disabled?: boolean;
   className?: string;
-}): React.JSX.Element {
+}): JSX.Element {
   return (
     <button
       type="button"
@@ -34,12 +35,7 @@ export function Tool(props: {
   );
 }
 
-export function Section(props: {
-  title: string;
-  tools?: React.ReactNode;
-  children: React.ReactNode;
-  note?: string;
-}): React.JSX.Element {
+export function Section(props: { title: string; tools?: ReactNode; children: ReactNode; note?: string }): JSX.Element {
   const [open, setOpen] = useState(true);
   return (
     <section className="dtrain-section" aria-label={props.title}>

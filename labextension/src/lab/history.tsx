@@ -1,11 +1,12 @@
 /** The runs that the store keeps: one is shown as its cell showed it, two are laid over each other. */
 
 import { refreshIcon } from "@jupyterlab/ui-components";
-import React, { useCallback, useEffect, useState } from "react";
+import { type JSX, useCallback, useEffect, useState } from "react";
 import { readDocument } from "../document";
 import { RunModel, type Metric } from "../model";
 import { clock } from "../words";
 import { compare } from "./compare";
+import { h } from "./jsx";
 import type { StoredRun } from "./messages";
 import { Tool, type Shared } from "./frame";
 import { Curves, Overlay } from "./shared";
@@ -14,7 +15,7 @@ export function History({
   actions,
   trans,
   ended,
-}: Shared & { /** Changes when a run has ended. */ ended: string }): React.JSX.Element {
+}: Shared & { /** Changes when a run has ended. */ ended: string }): JSX.Element {
   const [runs, setRuns] = useState<StoredRun[] | null>(null);
   const [problem, setProblem] = useState("");
   const [chosen, setChosen] = useState<number[]>([]);
@@ -100,7 +101,7 @@ function Chosen({
   models: [number, RunModel][];
   none: string;
   empty: string;
-}): React.JSX.Element | null {
+}): JSX.Element | null {
   const [shown, setShown] = useState<{ metrics: Metric[]; names: string[] } | null>(null);
   useEffect(() => {
     setShown(models.length === 2 ? compare(models) : null);

@@ -1,10 +1,11 @@
 /** The ranks of a world: what each does, and what can be asked of it. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
-import React, { memo, useState } from "react";
+import { type JSX, memo, useState } from "react";
 import { memoryOf, useOf } from "../strip";
 import { bytes, count, duration } from "../words";
 import { Section, type Shared } from "./frame";
+import { h } from "./jsx";
 import type { World } from "./messages";
 import { Mark, Strip } from "./shared";
 import type { Details } from "./worlds";
@@ -14,12 +15,7 @@ const MANY = 9;
 
 type RankShown = Details["ranks"][number];
 
-export function RankList({
-  world,
-  details,
-  actions,
-  trans,
-}: Shared & { world: World; details: Details }): React.JSX.Element {
+export function RankList({ world, details, actions, trans }: Shared & { world: World; details: Details }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
   const ranks = details.ranks;
   const nodes = details.nodes;
@@ -92,7 +88,7 @@ interface RankRowProps {
 }
 
 const RankRow = memo(
-  function RankRow(props: RankRowProps): React.JSX.Element {
+  function RankRow(props: RankRowProps): JSX.Element {
     const { trans } = props;
     return (
       <button
@@ -139,7 +135,7 @@ function Meter({
   most: number;
   text: string;
   alarm?: boolean;
-}): React.JSX.Element | null {
+}): JSX.Element | null {
   if (value === null) return null;
   const share = Math.min(1, value / most);
   return (
@@ -159,7 +155,7 @@ function Meter({
   );
 }
 
-function RankDetail(props: Shared & { world: World; rank: RankShown; details: Details }): React.JSX.Element {
+function RankDetail(props: Shared & { world: World; rank: RankShown; details: Details }): JSX.Element {
   const { world, rank, details, actions, trans } = props;
   const [shown, setShown] = useState<{ title: string; text: string } | null>(null);
   const [busy, setBusy] = useState(false);

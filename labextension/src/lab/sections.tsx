@@ -2,11 +2,12 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
-import React from "react";
+import type { JSX } from "react";
 import { clock, rankList } from "../words";
 import { attachCode } from "./actions";
 import { dragCode } from "./drag";
 import { Section, Tool, useNow, type Shared } from "./frame";
+import { Fragment, h } from "./jsx";
 import type { Item, World } from "./messages";
 import { Curves } from "./shared";
 import type { Details } from "./worlds";
@@ -15,7 +16,7 @@ import type { Details } from "./worlds";
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
 
-export function AttentionList({ items, actions, trans }: Shared & { items: Item[] }): React.JSX.Element | null {
+export function AttentionList({ items, actions, trans }: Shared & { items: Item[] }): JSX.Element | null {
   if (items.length === 0) return null;
   return (
     <Section
@@ -66,7 +67,7 @@ export function AttentionList({ items, actions, trans }: Shared & { items: Item[
 
 export function WorldList(
   props: Shared & { worlds: World[]; selected: World | null; create: () => void },
-): React.JSX.Element {
+): JSX.Element {
   const { worlds, selected, actions, trans } = props;
   const now = useNow(1000);
   return (
@@ -104,7 +105,7 @@ function WorldRow({
   now,
   actions,
   trans,
-}: Shared & { world: World; chosen: boolean; now: number }): React.JSX.Element {
+}: Shared & { world: World; chosen: boolean; now: number }): JSX.Element {
   const up = world.state === "running";
   const works = world.run?.outcome === "running";
   const select = (): void => {
@@ -203,7 +204,7 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
     : trans.__("orphaned: %1 is gone, it ends in %2", driver.words, left);
 }
 
-export function Losses({ world, details, trans }: Shared & { world: World; details: Details }): React.JSX.Element {
+export function Losses({ world, details, trans }: Shared & { world: World; details: Details }): JSX.Element {
   const { run } = details;
   const summary = world.run;
   const now = useNow(1000);

@@ -1,6 +1,7 @@
 /** The components that the widget and saved runs are made of, as React draws them. */
 
-import React, { useEffect, useRef } from "react";
+import { type JSX, useEffect, useRef } from "react";
+import { h } from "./jsx";
 import type { Range } from "../arrange";
 import { Chart } from "../chart";
 import type { Metric, RunModel } from "../model";
@@ -10,7 +11,7 @@ import { onThemeChange, themeOf } from "../theme";
 import type { RankState } from "../document";
 
 /** The curves of a run, kept current. */
-export function Curves({ run }: { run: RunModel }): React.JSX.Element {
+export function Curves({ run }: { run: RunModel }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const panel = new RunPanel(place.current!, run, true);
@@ -22,11 +23,7 @@ export function Curves({ run }: { run: RunModel }): React.JSX.Element {
 }
 
 /** The ranks as marks, some hundred of them at a glance. */
-export function Strip(props: {
-  shown: Shown;
-  chosen: number | null;
-  choose: (rank: number) => void;
-}): React.JSX.Element {
+export function Strip(props: { shown: Shown; chosen: number | null; choose: (rank: number) => void }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   const strip = useRef<RankStrip | null>(null);
   const choose = useRef(props.choose);
@@ -46,7 +43,7 @@ export function Strip(props: {
 const NOTHING: ReadonlyMap<number, string> = new Map<number, string>();
 
 /** The curves of several runs, one chart for each metric; its columns are runs, which `names` calls by name. */
-export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[] }): React.JSX.Element {
+export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[] }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const root = place.current!;
@@ -96,7 +93,7 @@ export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[]
 }
 
 /** The mark of a state, by colour and by shape. */
-export function Mark({ state }: { state: RankState }): React.JSX.Element {
+export function Mark({ state }: { state: RankState }): JSX.Element {
   const [path, filled, words] = SHAPES[state];
   return (
     <span className="dtrain-mark" data-state={state} title={words}>

@@ -4,11 +4,12 @@ import { ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
-import React, { useEffect, useReducer, useState } from "react";
+import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { askForWorld } from "./dialog";
 import { Section, Tool } from "./frame";
 import { History } from "./history";
+import { Fragment, h } from "./jsx";
 import { RankList } from "./ranks";
 import { AttentionList, Losses, WorldList } from "./sections";
 
@@ -75,7 +76,7 @@ export class Sidebar extends ReactWidget {
     super.dispose();
   }
 
-  protected override render(): React.JSX.Element {
+  protected override render(): JSX.Element {
     const { actions, trans, create, hint } = this;
     return <Contents {...{ actions, trans, create, hint }} visible={() => this.isVisible} />;
   }
@@ -87,7 +88,7 @@ function Contents(props: {
   create: () => void;
   hint: string;
   visible: () => boolean;
-}): React.JSX.Element {
+}): JSX.Element {
   const { actions, trans, create, visible } = props;
   const { worlds } = actions;
   const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
@@ -152,7 +153,7 @@ function Contents(props: {
 const HINT_SEEN = "jupyter-dtrain:hint-seen";
 
 /** A line that is there until it was once put away in this browser. */
-function Hint({ text, trans }: { text: string; trans: TranslationBundle }): React.JSX.Element | null {
+function Hint({ text, trans }: { text: string; trans: TranslationBundle }): JSX.Element | null {
   const [seen, setSeen] = useState(() => localStorage.getItem(HINT_SEEN) !== null);
   if (seen) return null;
   return (
