@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +23,19 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+LAUNCHERS: dict[str, tuple[str, list[str]]] = {
+    "03_pytorch": ("torch", [*TORCHRUN, "4"]),
+    "04_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
+    "05_lightning": ("lightning", [*TORCHRUN, "2"]),
+    "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
+    "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
+}
+"""By notebook: what it needs, and the launcher of that framework's own."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
 LOSSES = ROOT / "examples" / "02_losses.ipynb"
-NOTEBOOKS = [NOTEBOOK, LOSSES]
+FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 
@@ -82,6 +94,79 @@ def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home):
     assert "Traceback" not in page
 
 
+RESULT = re.compile(r"(?:: |loss )([0-9]+\.[0-9]{9})\b")
+"""As the notebooks print one: with nine digits."""
+
+
+def results_in(text):
+    """Those in the text that are not nearly the same as an earlier one: each rank prints them, in its own time."""
+    found = []
+    for value in map(float, RESULT.findall(text)):
+        if not any(abs(value - other) < 1e-6 for other in found):
+            found.append(value)
+    return sorted(found)
+
+
+def execute(path, folder):
+    """Run a notebook; its cells, with their outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
+    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
+    client.execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def script_of(path):
+    """The ``%%distributed`` cells of a notebook, one after the other."""
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [source.partition("\n")[2] for source in cells if source.startswith("%%distributed")]
+
+
+def own_launcher(command, environ):
+    """The command, as far as this environment has it, with a free port where it wants one."""
+    own = Path(sys.executable).with_name(command[0])
+    if command[0] != sys.executable and not own.exists():
+        pytest.skip(f"needs {command[0]}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environ["PATH"] = f"{own.parent}{os.pathsep}{environ['PATH']}"
+    return [port if word == "0" and command[0] == "deepspeed" else word for word in command]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS]
+)
+def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
+    """The notebook's cells, run by the framework's own launcher as one script, come to the same numbers."""
+    package, launcher = LAUNCHERS[name]
+    pytest.importorskip(package)
+    # DeepSpeed compiles a part of itself where it can, for half a minute; that is another test's.
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    path = ROOT / "examples" / f"{name}.ipynb"
+    environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    environ |= {f"{mpi}_ALLOW_RUN_AS_ROOT{sure}": "1" for mpi in ("OMPI", "PRTE") for sure in ("", "_CONFIRM")}
+    without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
+    script = tmp_path / "train.py"
+    script.write_text("\n\n".join([*([without] if name == "07_deepspeed" else []), *script_of(path), ENDING]))
+
+    cells = execute(path, tmp_path)
+    command = own_launcher(launcher, environ)
+    ended = subprocess.run(
+        [*command, script], check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path, env=environ
+    )
+    said = "\n".join(
+        output.get("text", output.get("data", {}).get("text/plain", "")) for cell in cells for output in cell.outputs
+    )
+    ours, theirs = results_in(said), results_in(ended.stdout)
+    print(name, ours, theirs)
+
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert ours, said
+    assert "widget-view" not in str(cells)
+
+
 # Before Python 3.14 torch 2.13 aborts at times where a script ends right after a collective: gloo's thread wants the
 # interpreter lock to let go of the last tensor (c10::TensorImpl::decref_pyobject) and is ended in C++ that may not be.
 ENDING = """
@@ -92,12 +177,11 @@ time.sleep(0.5)
 
 def torchrun(path, folder, change=lambda code: code):
     """Run the ``%%distributed`` cells of a notebook as a script on two processes."""
-    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    bodies = [source.partition("\n")[2] for source in cells if source.startswith("%%distributed")]
+    bodies = script_of(path)
     script = folder / "train.py"
     script.write_text(change("\n\n".join([*bodies, ENDING])), encoding="utf-8")
     ended = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
+        [*TORCHRUN, "2", script],
         check=False,
         capture_output=True,
         text=True,
@@ -121,11 +205,7 @@ def test_the_cells_run_unchanged_under_torchrun(tmp_path):
 def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, tmp_path):
     """Both runs learn, are stored and compared; the notebook that is saved has their charts, and no widget."""
     pytest.importorskip("matplotlib")
-    notebook = nbformat.read(LOSSES, as_version=4)
-    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}})
-    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
-    client.execute()
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = execute(LOSSES, tmp_path)
     ends = re.findall(r"from ([0-9.]+) to ([0-9.]+)", str(cells[-4].outputs))
     charts = [
         [output for output in cell.outputs if RUN_TYPE in output.get("data", {})]
@@ -137,7 +217,7 @@ def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, 
     assert all(float(last) < 0.8 * float(first) for first, last in ends)
     assert [len(found) for found in charts] == [1, 1]
     assert all("image/svg+xml" in found[0].data and "loss" in found[0].data["text/plain"] for found in charts)
-    assert "widget-view" not in str(notebook)
+    assert "widget-view" not in str(cells)
     assert any("image/svg+xml" in output.get("data", {}) for cell in cells for output in cell.outputs)
 
 
