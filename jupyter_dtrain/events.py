@@ -189,11 +189,11 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     """What one rank of a pipeline did in one step of its schedule; of about one step a second."""
 
     number: int
-    """Tells the schedules of a run apart, in the order of their first steps; equal on all ranks of a pipeline."""
+    """Tells schedules of other kinds and sizes apart, in the order of their first steps; equal on all its ranks."""
     schedule: str
     """Such as ``1F1B``."""
     step: int
-    """Counts the steps of this schedule in the run, from 0."""
+    """Counts their steps in the run, from 0."""
     ranks: list[int]
     """Those of the pipeline's process group, by the framework's numbers."""
     place: int

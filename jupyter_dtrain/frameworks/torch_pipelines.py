@@ -23,8 +23,7 @@ import math
 import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
@@ -80,12 +79,10 @@ class _Step:
 
 
 class _Schedule:
-    """A schedule in a run, which may be gone before the cell ends."""
+    """Schedules of one kind and size in a run: one, or several that were made one after the other."""
 
     def __init__(self, schedule: Any, number: int) -> None:
-        stages = [schedule._stage] if hasattr(schedule, "_stage") else schedule._stages  # noqa: SLF001 — its user's
-        first = stages[0]
-        self.schedule = weakref.ref(schedule)
+        first = _first(schedule)
         self.number = number
         self.name = type(schedule).__name__.removeprefix("_").removeprefix("Schedule")
         self.ranks = _ranks(first)
@@ -115,7 +112,7 @@ class TorchPipelines:
         self._metrics = metrics
         self._on = False
         self._local = _Local()
-        self._schedules: dict[int, _Schedule] = {}
+        self._schedules: dict[Hashable, _Schedule] = {}
 
     def install(self) -> None:
         """Wait for the schedules to be imported."""
@@ -290,9 +287,10 @@ class TorchPipelines:
             divides = getattr(schedule, "scale_grads", True)
             self._training.lose(step.losses, 1 / len(step.losses) if divides else 1.0)
             step.losses = []
-        met = self._schedules.get(id(schedule))
-        if met is None or met.schedule() is not schedule:
-            met = self._schedules[id(schedule)] = _Schedule(schedule, len(self._schedules))
+        key = _key(schedule)
+        met = self._schedules.get(key)
+        if met is None:
+            met = self._schedules[key] = _Schedule(schedule, len(self._schedules))
         met.newest = step
         number = met.steps
         met.steps += 1
@@ -331,6 +329,17 @@ class TorchPipelines:
 def _power(ratio: float) -> int:
     """The smallest power of two that is not below ``ratio``, from 1 to :data:`_LONGEST`."""
     return 1 << math.ceil(math.log2(min(max(ratio, 1.0), _LONGEST)))
+
+
+def _first(schedule: Any) -> Any:
+    """The first of the stages that its user has given to a schedule."""
+    return schedule._stage if hasattr(schedule, "_stage") else schedule._stages[0]  # noqa: SLF001
+
+
+def _key(schedule: Any) -> Hashable:
+    first = _first(schedule)
+    group = getattr(first.group, "group_name", None)
+    return type(schedule).__name__, first.num_stages, schedule._n_microbatches, group  # noqa: SLF001
 
 
 def _ranks(stage: Any) -> list[int]:

@@ -35,7 +35,7 @@ _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 
 _PIPELINES: Final = 4
 _LANES: Final = 16  # ranks of a pipeline
-_BOXES: Final = 300  # of one kind on one rank
+_BOXES: Final = 1200  # of all pipelines
 _KINDS: Final = {
     "F": ("#8CC7EE", ""),
     "B": ("#A63F00", ""),
@@ -90,33 +90,46 @@ def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: 
     """Charts of ``metrics``, with up to ``lines`` ranks by themselves, and below them ``timelines``."""
     columns = 2 if timelines else min(2, len(metrics))
     rows = math.ceil(len(metrics) / max(1, columns))
-    below = [0.3 * min(len(one.lanes), _LANES) + 0.9 for one in timelines]
+    lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
+    below = [0.3 * len(few) + 0.9 for few in lanes]
     width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2 + sum(below)
     figure.set_size_inches(width, height)
-    # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
-    figure.subplots_adjust(
-        left=0.7 / width,
-        right=1 - 0.15 / width,
-        bottom=(0.5 + sum(below)) / height,
-        top=1 - 0.35 / height,
-        wspace=0.18,
-        hspace=0.45,
-    )
     if rows:
+        # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
+        figure.subplots_adjust(
+            left=0.7 / width,
+            right=1 - 0.15 / width,
+            bottom=(0.5 + sum(below)) / height,
+            top=1 - 0.35 / height,
+            wspace=0.18,
+            hspace=0.45,
+        )
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for (name, series), ax in zip(metrics.items(), axes, strict=False):
             _chart(ax, name, series, lines)
         for ax in axes[len(metrics) :]:
             ax.remove()
     foot = sum(below)
-    for timeline, part in zip(timelines, below, strict=True):
+    for timeline, few, part in zip(timelines, lanes, below, strict=True):
         foot -= part
-        _lanes(figure.add_axes((0.7 / width, (foot + 0.5) / height, 1 - 0.85 / width, (part - 0.8) / height)), timeline)
+        ax = figure.add_axes((0.7 / width, (foot + 0.5) / height, 1 - 0.85 / width, (part - 0.8) / height))
+        _lanes(ax, timeline, few)
 
 
-def _lanes(ax: Any, timeline: Timeline) -> None:
-    """A lane for each rank; what is empty is the bubble."""
-    lanes = sorted(timeline.lanes.items())[:_LANES]
+def _fitting(timeline: Timeline, boxes: int) -> list[int]:
+    """The first ranks, of which there are about so many boxes to draw; at least one."""
+    found: list[int] = []
+    for rank, actions in sorted(timeline.lanes.items()):
+        boxes -= sum(action.kind in _KINDS for action in actions)
+        if found and (boxes < 0 or len(found) == _LANES):
+            break
+        found.append(rank)
+    return found
+
+
+def _lanes(ax: Any, timeline: Timeline, ranks: Sequence[int]) -> None:
+    """A lane for each of ``ranks``; what is empty is the bubble."""
+    lanes = [(rank, timeline.lanes[rank]) for rank in ranks]
     drawn = {action.kind for _, actions in lanes for action in actions if action.kind in _KINDS}
     for kind, (colour, hatch) in _KINDS.items():
         if kind not in drawn:

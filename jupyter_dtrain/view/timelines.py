@@ -1,6 +1,6 @@
 """What the stages of a pipeline did in a step: in words, as a chart of letters, and as data for a front end.
 
-Bounded: beyond what there is room for, sends and receives are left out, then ranks, which is said.
+Bounded: where there is no room, sends and receives are left out, then ranks, which the front end says.
 ``labextension/src/gantt.ts`` reads what :func:`packed` makes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.pipelines import COMPUTE, TRANSFER, Action, Timeline
@@ -26,7 +26,7 @@ _COLUMNS: Final = 72  # letters of a lane
 _LANES: Final = 16  # lanes as letters
 _FINE: Final = 65_535  # parts of a step
 _ROW: Final = 14  # bytes of an action: five numbers of two bytes as base64
-_HEAD: Final = 300  # bytes of a timeline without its actions
+_HEAD: Final = 400  # bytes of a timeline without its actions
 _EMPTY: Final = "·"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 NAMES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients", "G": "reduce"}
@@ -39,7 +39,8 @@ def caption(timeline: Timeline) -> str:
     size = f"{ranks} rank{'s' if ranks != 1 else ''}"
     if stages != ranks:
         size += f" ({stages} stages)"
-    words = f"{timeline.schedule}, {size} {_TIMES} {timeline.microbatches} micro-batches"
+    words = f"{timeline.schedule}, {size} {_TIMES} {timeline.microbatches} micro-batch"
+    words += "es" if timeline.microbatches != 1 else ""
     words += f": bubble {_percent(timeline.bubble)}"
     if timeline.theory is not None:
         words += f" (in theory {_percent(timeline.theory)})"
@@ -69,45 +70,34 @@ def letters(timeline: Timeline) -> list[str]:
 
 
 def packed(timelines: Sequence[Timeline], limit: int) -> list[dict[str, Any]]:
-    """``timelines`` for a front end, in at most about ``limit`` bytes as JSON; those that are too many are left out."""
+    """``timelines`` for a front end, each in an equal share of ``limit`` bytes as JSON, about."""
+    return [_packed(timeline, limit // len(timelines)) for timeline in timelines]
+
+
+def _packed(timeline: Timeline, room: int) -> dict[str, Any]:
+    found = {
+        "schedule": timeline.schedule[:60],
+        "step": timeline.step,
+        "ranks": len(timeline.lanes),
+        "stages": timeline.stages,
+        "microbatches": timeline.microbatches,
+        "seconds": float(f"{timeline.seconds:.6g}"),
+        "words": caption(timeline),
+    }
+    room -= _HEAD
     kinds = COMPUTE + TRANSFER
-    sizes = [_HEAD * len(timelines) + _ROW * sum(map(len, _lanes(timelines, kinds))) for kinds in (kinds, COMPUTE)]
-    if sizes[0] > limit:
+    if _ROW * sum(map(len, timeline.lanes.values())) > room:
         kinds = COMPUTE
-    found = []
-    room = limit
-    for timeline in timelines:
-        room -= _HEAD
-        lanes: list[list[Any]] = []
-        for rank, actions in sorted(timeline.lanes.items()):
-            rows = _rows(actions, timeline.seconds, kinds)
-            room -= len(rows) // 5 * _ROW + 20
-            if room < 0:
-                break
-            stages = sorted({action.stage for action in actions if action.kind in COMPUTE})
-            lanes.append([rank, stages, _base64(rows)])
-        if not lanes:
+        found["transfers"] = False
+    lanes: list[list[Any]] = []
+    for rank, actions in sorted(timeline.lanes.items()):
+        rows = _rows(actions, timeline.seconds, kinds)
+        room -= len(rows) // 5 * _ROW + 20
+        if room < 0:
             break
-        found.append(
-            {
-                "schedule": timeline.schedule[:60],
-                "step": timeline.step,
-                "ranks": len(timeline.lanes),
-                "stages": timeline.stages,
-                "microbatches": timeline.microbatches,
-                "seconds": float(f"{timeline.seconds:.6g}"),
-                "caption": caption(timeline),
-                "lanes": lanes,
-                **({"transfers": False} if kinds == COMPUTE else {}),
-            }
-        )
-    return found
-
-
-def _lanes(timelines: Sequence[Timeline], kinds: str) -> Iterator[list[Action]]:
-    for timeline in timelines:
-        for actions in timeline.lanes.values():
-            yield [action for action in actions if action.kind in kinds]
+        stages = sorted({action.stage for action in actions if action.kind in COMPUTE})
+        lanes.append([rank, stages, _base64(rows)])
+    return {**found, "lanes": lanes}
 
 
 def _rows(actions: Sequence[Action], seconds: float, kinds: str) -> array[int]:

@@ -66,7 +66,7 @@ export interface PipelinePart {
   microbatches: number;
   seconds: number;
   /** All that is to be said of it, with the bubble. */
-  caption: string;
+  words: string;
   /** rank, its stages; and of each action the kind, stage, micro-batch, beginning and length: uint16 in base64. */
   lanes: [number, number[], string][];
   /** Whether sends and receives are among the actions. */

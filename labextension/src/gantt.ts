@@ -76,8 +76,8 @@ class Gantt {
     this.drawn = pipeline;
     this.width = width;
     const hidden = pipeline.ranks - pipeline.lanes.length;
-    const rest = hidden > 0 ? `; ${hidden} more ranks are not drawn` : "";
-    setText(this.words, pipeline.caption + rest);
+    const rest = hidden > 0 ? `; ${hidden} more ${hidden === 1 ? "rank is" : "ranks are"} not drawn` : "";
+    setText(this.words, pipeline.words + rest);
     setAttribute(this.svg, "aria-label", this.words.textContent);
     this.draw(pipeline, width);
     const kinds = new Set(pipeline.lanes.flatMap((lane) => lane.actions.map((action) => action.kind)));
