@@ -185,6 +185,33 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     ended: bool = False
 
 
+class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=True):
+    """What one rank of a pipeline did in one step of its schedule; of about one step a second."""
+
+    number: int
+    """Tells schedules of other kinds and sizes apart, in the order of their first steps; equal on all its ranks."""
+    schedule: str
+    """Such as ``1F1B``."""
+    step: int
+    """Counts their steps in the run, from 0."""
+    ranks: list[int]
+    """Those of the pipeline's process group, by the framework's numbers."""
+    place: int
+    """Which of them this one is."""
+    stages: int
+    microbatches: int
+    began: float
+    """Seconds since the epoch, by the clock of the rank's host."""
+    actions: bytes
+    """As :func:`jupyter_dtrain.pipelines.pack` makes them."""
+    theory: float | None = None
+    """The share of idle time, 0 to 1, that the schedule has in theory; told by the first of the ranks."""
+    on_host: bool = False
+    """Times are those at which the host launched what another device computes."""
+    left_out: int = 0
+    """Actions beyond those that one step may tell."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """What a widget that was made in a rank says to its other half in the browser, or the other way round."""
 
@@ -229,6 +256,7 @@ Body = (
     | Metrics
     | Sample
     | Progress
+    | PipelineStep
     | CommMessage
     | Dropped
     | Finished

@@ -25,6 +25,7 @@ from .events import (
     Metrics,
     Outcome,
     Output,
+    PipelineStep,
     Progress,
     Result,
     Sample,
@@ -33,6 +34,7 @@ from .events import (
     worst,
 )
 from .metrics import RunMetrics
+from .pipelines import Pipelines, Timeline
 from .presses import Latch
 from .world import format_ranks
 
@@ -119,6 +121,7 @@ class Run:
         """What happened to ranks that were lost, in words."""
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
+        self._pipelines = Pipelines()
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
@@ -193,6 +196,11 @@ class Run:
     def progress(self) -> dict[int, list[Progress]]:
         """The bars of each rank's loops, in the order in which they began."""
         return {rank: [part.bars[bar] for bar in sorted(part.bars)] for rank, part in self._parts.items() if part.bars}
+
+    @property
+    def pipelines(self) -> list[Timeline]:
+        """Of each pipeline that trained, a recent step: what its stages did when. In the order in which they began."""
+        return self._pipelines.timelines()
 
     @property
     def spool(self) -> dict[int, str]:
@@ -275,6 +283,8 @@ class Run:
             part.apply(event)
             if isinstance(event.body, Metrics):
                 self._keep_points(batch.rank, part, event.body)
+            if isinstance(event.body, PipelineStep):
+                self._pipelines.take(batch.rank, event.body)
             if isinstance(event.body, Finished) and event.body.outcome == "lost":
                 self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..events import Metrics
+from ..events import Body, Metrics
 from ..metrics import Columns, pack
 from .interrupts import Shield
 
@@ -44,7 +44,7 @@ _Point = tuple[str, int, float, Any, "Read | None"]
 class MetricBuffer:
     """Gathers points; all methods may be called from any thread."""
 
-    def __init__(self, emit: Callable[[Metrics], object], complain: Callable[[str], None], shield: Shield) -> None:
+    def __init__(self, emit: Callable[[Body], object], complain: Callable[[str], None], shield: Shield) -> None:
         """``emit`` records an event, ``complain`` says a line to the user; ``shield`` puts off interrupts."""
         self._shield = shield
         self._emit = emit
@@ -142,6 +142,11 @@ class MetricBuffer:
         self._logged.add(name)
         self._counts.pop(name, None)
         self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
+
+    def tell(self, body: Body) -> None:
+        """Record what is no point, but told like one; on the calling thread."""
+        if self.on:
+            self._emit(body)
 
     def complain(self, words: str, kind: str | None = None) -> None:
         """Say ``words`` to the user: once in a run, and of one ``kind`` only the first."""

@@ -1,4 +1,4 @@
-"""PyTorch in one rank: its process groups, see :mod:`.torch_groups`, and its losses, see :mod:`.torch_metrics`.
+"""PyTorch in one rank: process groups, :mod:`.torch_groups`, losses, :mod:`.torch_metrics`, :mod:`.torch_pipelines`.
 
 Outside a world none of this exists: the same cell under torchrun meets plain torch.
 """
@@ -18,6 +18,7 @@ from . import Collective, Framework, Watch
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
+from .torch_pipelines import TorchPipelines
 from .torch_processes import hook_spawn
 from .torch_values import on_host
 from .torch_waits import call_that_waits, is_arriving
@@ -47,6 +48,8 @@ class Torch(Framework):
         """Wait for ``torch`` and ``torch.distributed`` to be imported."""
         self._metrics = TorchMetrics(metrics)
         self._metrics.install()
+        self._pipelines = TorchPipelines(self._metrics, metrics)
+        self._pipelines.install()
         self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"))
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
@@ -55,10 +58,12 @@ class Torch(Framework):
     def before_cell(self, generation: int, watch: Watch) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
         self._metrics.begin(watch)
+        self._pipelines.begin(on=watch.metrics)
         self._groups.begin_cell(generation)
 
     def after_cell(self) -> None:
-        """Losses that wait for their optimizer step are points now."""
+        """Losses that wait for their optimizer step are points now; the last steps of pipelines are told."""
+        self._pipelines.end()
         self._metrics.end()
 
     def in_use(self) -> str:

@@ -190,15 +190,18 @@ class Losses:
             value, node = scaled.value, scaled.node
         else:
             value = values.unscaled(tensor, scaled.scale)
-        if value is None:
-            return
+        if value is not None:
+            self.take(training, name, value, None if whole else node)
+
+    def take(self, training: Training, name: str, value: Value, node: Any = None) -> None:
+        """A loss: a point at the next step, or now. ``node``: whose result it is, where it may have been divided."""
         training.spoke = True
         if not training.stepped and (name in training.by_hand or not self._optimizers_exist()):
             self.add(name, value)
         else:
-            self._wait(training, name, value, None if whole else node)
+            self._wait(training, name, value, node)
 
-    def _wait(self, training: Training, name: str, value: float | Later, node: Any) -> None:
+    def _wait(self, training: Training, name: str, value: Value, node: Any) -> None:
         """``value``, the result of a ``node``, waits for a step."""
         training.listed = True
         waiting = training.waiting.get(name)
@@ -253,7 +256,7 @@ class Losses:
                 divisor = training.divisors.pop(name, None)
                 waiting[name] = found[0] if len(found) == 1 and divisor is None else self._merge(name, found, divisor)
 
-    def _merge(self, name: str, found: Sequence[float | Later], divisor: float | None) -> Value:
+    def _merge(self, name: str, found: Sequence[Value], divisor: float | None) -> Value:
         if name in self._parts:
             return values.merge(found, 1.0)
         count = len(found)

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,7 +36,7 @@ import wrapt
 from ..engine.metrics import SOON
 from . import torch_values as values
 from .call_sites import Call, CallSites
-from .torch_losses import Losses, Training
+from .torch_losses import UNNAMED, Losses, Training
 from .torch_steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,22 @@ class TorchMetrics:
             yield
         finally:
             training.depth -= 1
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """What backward is called on in this context is nobody's loss: whoever calls it gives that to :meth:`lose`."""
+        training = self._losses.training()
+        training.depth += 1
+        try:
+            yield
+        finally:
+            training.depth -= 1
+
+    def lose(self, parts: Sequence[Any], factor: float) -> None:
+        """The sum of ``parts``, tensors as they are now, times ``factor`` is a loss of the calling thread."""
+        found = [value for value in map(values.take, parts) if value is not None]
+        if self._on and found:
+            self._losses.take(self._losses.training(), UNNAMED, values.merge(found, factor))
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ class Later(NamedTuple):
 class Total(NamedTuple):
     """The sum of some numbers, times a factor."""
 
-    parts: Sequence[float | Later]
+    parts: Sequence[float | Later | Total]
     factor: float
 
 
@@ -83,7 +83,7 @@ def unscaled(tensor: Any, scale: Any) -> float | Later | None:
         return take(tensor.detach() / scale.detach().to(tensor.device, non_blocking=True))
 
 
-def merge(values: Sequence[float | Later], factor: float) -> Value:
+def merge(values: Sequence[Value], factor: float) -> Value:
     """The sum of ``values`` times ``factor``."""
     if all(type(value) is float for value in values):
         return sum(values) * factor  # type: ignore[arg-type] # looked at each
@@ -100,16 +100,18 @@ def read(values: Sequence[Value]) -> list[float]:
     for (_, _, stream), parts in groups.items():
         numbers.update(zip(map(id, parts), _fetch([part.tensor for part in parts], stream), strict=True))
 
-    def one(part: float | Later) -> float:
-        return numbers[id(part)] if isinstance(part, Later) else part
+    def one(value: Value) -> float:
+        if isinstance(value, Total):
+            return sum(map(one, value.parts)) * value.factor
+        return numbers[id(value)] if isinstance(value, Later) else value
 
-    return [sum(map(one, value.parts)) * value.factor if isinstance(value, Total) else one(value) for value in values]
+    return [one(value) for value in values]
 
 
 def _parts(values: Sequence[Value]) -> Iterable[float | Later]:
     for value in values:
         if isinstance(value, Total):
-            yield from value.parts
+            yield from _parts(value.parts)
         else:
             yield value
 

@@ -21,6 +21,8 @@ _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
 """The parts of torch whose functions wait for other ranks."""
 _HERE = f"{Path(__file__).parent}{os.sep}"
+_BETWEEN = f"{_HERE}torch_pipelines.py"
+"""Whose frames stand between torch's own."""
 
 
 def is_arriving(frame: FrameType) -> bool:
@@ -45,8 +47,8 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
         return _called(frame, call, on_device=on_device)
     name = frame.f_code.co_name
     outer = frame.f_back
-    while outer is not None and outer.f_code.co_filename.startswith(root):
-        if outer.f_code.co_name not in _WRAPPERS:
+    while outer is not None and outer.f_code.co_filename.startswith((root, _BETWEEN)):
+        if outer.f_code.co_name not in _WRAPPERS and outer.f_code.co_filename != _BETWEEN:
             name = outer.f_code.co_name
         outer = outer.f_back
     if name.startswith("_") and outer is not None and outer.f_code.co_filename.startswith(_HERE):

@@ -20,6 +20,7 @@ from ..events import Batch, Error, Event, Finished, Output, Started, decode, wor
 from ..view.document import document, status
 from ..view.gathered import Gathered
 from ..view.points import Packet, PointQueue
+from ..view.timelines import LIVE_BYTES, packed
 from .attention import Judge
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class FollowedRun:
         self.points = PointQueue(POINTS)
         self.sequence = 0
         """Of messages with points."""
+        self.pipelines = 0
+        """The version of the pipelines that was told."""
         self.positions = dict.fromkeys(self.ranks, 0)
         self.news = True
         """Whether something has changed since the last message."""
@@ -122,6 +125,9 @@ class FollowedRun:
         """What has changed since the last message."""
         self.news = False
         told: dict[str, Any] = {"seq": self.sequence, "status": status(self.picture(with_metrics=False))}
+        if self.gathered.pipelines.version != self.pipelines:
+            self.pipelines = self.gathered.pipelines.version
+            told["pipelines"] = packed(self.gathered.pipelines.timelines(), LIVE_BYTES)
         packet = self.points.take()
         if packet is not None:
             told |= {"names": packet.names, "series": packet.series}

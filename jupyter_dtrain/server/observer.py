@@ -324,7 +324,7 @@ class Observer:
             return
         with run.lock:
             message, packet = run.message()
-        size = 60 * len(run.ranks)
+        size = 60 * len(run.ranks) + sum(len(part) for one in message.get("pipelines", ()) for *_, part in one["lanes"])
         if packet is not None:
             size += packet.size * 4 // 3
             message |= {"values": b64encode(packet.values).decode(), "steps": b64encode(packet.steps).decode()}

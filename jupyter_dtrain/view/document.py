@@ -17,6 +17,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from jupyter_dtrain.events import Outcome, Progress, Sample
 from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.pipelines import Timeline
+
+from .timelines import packed
 
 VERSION: Final = 1
 """Of the document."""
@@ -69,6 +72,8 @@ class Picture:
     """Metrics that are not among ``metrics``."""
     thinned: bool = False
     """Whether ranks logged faster than the wire takes: what is drawn has their extremes, ``Run.metrics`` all."""
+    timelines: Sequence[Timeline] = ()
+    """A step of each pipeline."""
 
 
 class Band(NamedTuple):
@@ -134,6 +139,8 @@ def status(picture: Picture) -> dict[str, Any]:
 def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
     """All of ``picture``, thinned until it takes at most ``limit`` bytes as JSON."""
     found = status(picture)
+    if picture.timelines:
+        found["pipelines"] = packed(picture.timelines, limit // 4)
     names = in_order(picture.metrics)
     room = limit - len(json.dumps(found)) - 200
     kept = names[: max(1, min(MOST_METRICS, room // 2000))]

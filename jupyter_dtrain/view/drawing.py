@@ -13,11 +13,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from .document import band_of, in_order, is_main
+from .timelines import NAMES, caption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.pipelines import Timeline
 
     from .document import Picture
 
@@ -30,6 +32,18 @@ _ENOUGH: Final = 20_000  # points of a rank from which its part of the mean is t
 _POINTS: Final = 240
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A000")
 """Of ranks 0, 1, …: told apart with any colour vision, and the same as in the widget."""
+
+_PIPELINES: Final = 4
+_LANES: Final = 16  # ranks of a pipeline
+_BOXES: Final = 1200  # of all pipelines
+_KINDS: Final = {
+    "F": ("#8CC7EE", ""),
+    "B": ("#A63F00", ""),
+    "I": ("#E6952F", "////"),
+    "W": ("#00604A", "||||"),
+    "G": ("#888888", ""),
+}
+"""Colour and pattern of what a stage computes; colours that differ in lightness, as in the widget."""
 
 _NUMBER: Final = re.compile(r"(?<=[ \"ML])(-?\d+\.\d\d)\d+(?=[ \"\n])")
 """A coordinate; a hundredth of a point is as fine as anybody sees."""
@@ -47,7 +61,7 @@ def prepare() -> None:
 
 
 def svg(picture: Picture) -> str | None:
-    """The main metrics, mean and spread over ranks; None where that cannot be drawn."""
+    """The main metrics, mean and spread over ranks, and the steps of pipelines; None where that cannot be drawn."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -57,27 +71,11 @@ def svg(picture: Picture) -> str | None:
     names = in_order(picture.metrics)
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     try:
-        for lines in (_LINES, 0):
+        for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
             with mpl.rc_context({"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}):
-                columns = min(2, len(names))
-                rows = math.ceil(len(names) / columns)
-                width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2
-                # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
-                figure = Figure(figsize=(width, height))
-                figure.subplots_adjust(
-                    left=0.7 / width,
-                    right=1 - 0.15 / width,
-                    bottom=0.5 / height,
-                    top=1 - 0.35 / height,
-                    wspace=0.18,
-                    hspace=0.45,
-                )
+                figure = Figure()
                 FigureCanvasSVG(figure)
-                axes = figure.subplots(rows, columns, squeeze=False).ravel()
-                for name, ax in zip(names, axes, strict=False):
-                    _chart(ax, name, picture.metrics[name], lines)
-                for ax in axes[len(names) :]:
-                    ax.remove()
+                _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines)
                 file = io.StringIO()
                 figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
             drawn = _NUMBER.sub(r"\1", file.getvalue())
@@ -86,6 +84,76 @@ def svg(picture: Picture) -> str | None:
     except Exception:  # noqa: BLE001 — whatever a library thinks of the data
         _log.exception("The picture of a run could not be drawn")
     return None
+
+
+def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: Sequence[Timeline], lines: int) -> None:
+    """Charts of ``metrics``, with up to ``lines`` ranks by themselves, and below them ``timelines``."""
+    columns = 2 if timelines else min(2, len(metrics))
+    rows = math.ceil(len(metrics) / max(1, columns))
+    lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
+    below = [0.3 * len(few) + 0.9 for few in lanes]
+    width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2 + sum(below)
+    figure.set_size_inches(width, height)
+    if rows:
+        # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
+        figure.subplots_adjust(
+            left=0.7 / width,
+            right=1 - 0.15 / width,
+            bottom=(0.5 + sum(below)) / height,
+            top=1 - 0.35 / height,
+            wspace=0.18,
+            hspace=0.45,
+        )
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for (name, series), ax in zip(metrics.items(), axes, strict=False):
+            _chart(ax, name, series, lines)
+        for ax in axes[len(metrics) :]:
+            ax.remove()
+    foot = sum(below)
+    for timeline, few, part in zip(timelines, lanes, below, strict=True):
+        foot -= part
+        ax = figure.add_axes((0.7 / width, (foot + 0.5) / height, 1 - 0.85 / width, (part - 0.8) / height))
+        _lanes(ax, timeline, few)
+
+
+def _fitting(timeline: Timeline, boxes: int) -> list[int]:
+    """The first ranks, of which there are about so many boxes to draw; at least one."""
+    found: list[int] = []
+    for rank, actions in sorted(timeline.lanes.items()):
+        boxes -= sum(action.kind in _KINDS for action in actions)
+        if found and (boxes < 0 or len(found) == _LANES):
+            break
+        found.append(rank)
+    return found
+
+
+def _lanes(ax: Any, timeline: Timeline, ranks: Sequence[int]) -> None:
+    """A lane for each of ``ranks``; what is empty is the bubble."""
+    lanes = [(rank, timeline.lanes[rank]) for rank in ranks]
+    drawn = {action.kind for _, actions in lanes for action in actions if action.kind in _KINDS}
+    for kind, (colour, hatch) in _KINDS.items():
+        if kind not in drawn:
+            continue
+        label: str | None = NAMES[kind]
+        for place, (_, actions) in enumerate(lanes):
+            spans = [(1e3 * action.start, 1e3 * action.seconds) for action in actions if action.kind == kind]
+            style = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+            ax.broken_barh(spans[:_BOXES], (place - 0.4, 0.8), label=label, **style)
+            label = None
+    ax.set_ylim(len(lanes) - 0.5, -0.5)
+    ax.set_xlim(0, 1e3 * timeline.seconds)
+    ax.set_yticks(range(len(lanes)), [f"rank {rank}" for rank, _ in lanes])
+    ax.set_xlabel("ms", fontsize=8)
+    ax.tick_params(labelsize=8)
+    ax.set_facecolor("#eeeeee")
+    words = caption(timeline)
+    if len(timeline.lanes) > len(lanes):
+        words += f"; the first {len(lanes)} ranks"
+    ax.set_title(words.replace("$", r"\$"), fontsize=9, loc="left")
+    low = -0.25 / (0.3 * len(lanes) + 0.1)  # a quarter of an inch below the axis
+    ax.legend(fontsize=7, frameon=False, ncols=len(drawn), loc="upper right", bbox_to_anchor=(1, low), borderpad=0)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
 
 
 def _chart(ax: Any, name: str, series: Mapping[int, Columns], lines: int) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.events import Event, Finished, Metrics, Progress, Sample, Started
+from jupyter_dtrain.events import Event, Finished, Metrics, PipelineStep, Progress, Sample, Started
 from jupyter_dtrain.metrics import Columns, unpack
+from jupyter_dtrain.pipelines import Pipelines
 
 from .document import Picture, RankState
 from .history import History
@@ -43,6 +44,8 @@ class Gathered:
         self._unseen: set[str] = set()
         self._marks: dict[int, deque[tuple[float, int]]] = {}
         self._clock: dict[int, str] = {}  # the metric by which a rank's pace is taken
+        self.pipelines = Pipelines()
+        """What their stages did."""
         self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "waiting")
         """What each rank does, or how it ended."""
         self.words: dict[int, str] = {}
@@ -50,8 +53,8 @@ class Gathered:
 
     @property
     def has_something(self) -> bool:
-        """Whether there are metrics or progress."""
-        return bool(self._histories) or bool(self._bars)
+        """Whether there are metrics, progress or pipelines."""
+        return bool(self._histories) or bool(self._bars) or bool(self.pipelines)
 
     @property
     def step(self) -> int | None:
@@ -73,6 +76,8 @@ class Gathered:
                 self._samples[rank] = sample
             case Progress() as bar:
                 self._bars.setdefault(rank, {})[bar.bar] = bar
+            case PipelineStep() as step:
+                self.pipelines.take(rank, step)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
                 if finished.words:
@@ -87,7 +92,7 @@ class Gathered:
             self.states[rank] = "lost"
 
     def picture(self, outcome: Any, elapsed: float, *, with_metrics: bool = True) -> Picture:
-        """All of it, as it is now, with or without copies of the metrics."""
+        """All of it, as it is now, with or without copies of the metrics, and pipelines."""
         metrics = {}
         if with_metrics:
             for name, ranks in self._histories.items():
@@ -113,6 +118,7 @@ class Gathered:
             {rank: marks[-1][1] for rank, marks in self._marks.items()},
             len(self._unseen),
             self._thinned,
+            self.pipelines.timelines() if with_metrics else [],
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

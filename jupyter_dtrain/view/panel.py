@@ -24,6 +24,7 @@ from .document import document, status
 from .gathered import Gathered
 from .pace import DISPLAY, FRONT_END, Pace
 from .points import PointQueue
+from .timelines import LIVE_BYTES, packed
 
 if TYPE_CHECKING:
     from jupyter_dtrain.events import Batch
@@ -98,6 +99,7 @@ class Panel:
         self._link: Link | None = None
         self._loading: threading.Thread | None = None
         self._maker: Callable[[Actions, bytes], Link] | None = None
+        self._told = 0  # the version of the pipelines that the front end has
         self._news = False  # the front end has not heard of everything
         self._stale = True  # nor has the copy
         self._next_send = 0.0
@@ -239,6 +241,11 @@ class Panel:
         picture = self._gathered.picture("running", now - (self._began or now), with_metrics=False)
         header: dict[str, Any] = {"type": "news", "seq": self._sequence, "status": status(picture)}
         size = len(header["status"]["ranks"]) * 60
+        pipelines = self._gathered.pipelines
+        if pipelines.version != self._told:
+            self._told = pipelines.version
+            header["pipelines"] = packed(pipelines.timelines(), LIVE_BYTES)
+            size += sum(len(part) for one in header["pipelines"] for *_, part in one["lanes"])
         buffers: list[bytes] = []
         if (packet := self._pending.take()) is not None:
             header |= {"names": packet.names, "series": packet.series}

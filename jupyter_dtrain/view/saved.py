@@ -15,6 +15,7 @@ from jupyter_dtrain.world import count_ranks
 from .document import MIME, Picture, document, in_order
 from .drawing import svg
 from .labels import number, took
+from .timelines import caption, letters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
         }
     # Through JSON once: what front ends get is then what a notebook file gives back.
     data: MimeBundle = {MIME: json.loads(json.dumps(document(picture)))}
-    drawn = svg(picture) if with_svg and picture.metrics else None
+    drawn = svg(picture) if with_svg and (picture.metrics or picture.timelines) else None
     if drawn is not None:
         data["image/svg+xml"] = drawn
     data["text/plain"] = text(picture)
@@ -61,7 +62,7 @@ def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
 
 
 def text(picture: Picture) -> str:
-    """The run in a few lines: how it ended, and the last value of each metric on each rank."""
+    """The run in a few lines: how it ended, the last value of each metric on each rank, and the steps of pipelines."""
     ranks = list(picture.ranks)
     head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {took(picture.elapsed)}"
     if picture.thinned:
@@ -90,6 +91,9 @@ def text(picture: Picture) -> str:
     hidden = max(0, hidden) + picture.left_out
     if hidden:
         lines.append(f"  and {hidden} more metrics: Run.metrics has them")
+    for timeline in picture.timelines:
+        lines.append(f"  {caption(timeline)}")
+        lines += [f"    {line}" for line in letters(timeline)]
     lines += [words for _, words in sorted(picture.words.items())][:_RANKS]
     return "\n".join(lines)
 

@@ -56,7 +56,25 @@ export interface Status {
   thinned?: boolean;
 }
 
+/** A step of a pipeline. `jupyter_dtrain/view/timelines.py` writes it. */
+export interface PipelinePart {
+  schedule: string;
+  step: number;
+  /** How many there are; `lanes` may have fewer. */
+  ranks: number;
+  stages: number;
+  microbatches: number;
+  seconds: number;
+  /** All that is to be said of it, with the bubble. */
+  words: string;
+  /** rank, its stages; and of each action the kind, stage, micro-batch, beginning and length: uint16 in base64. */
+  lanes: [number, number[], string][];
+  /** Whether sends and receives are among the actions. */
+  transfers?: boolean;
+}
+
 export interface RunDocument extends Status {
+  pipelines?: PipelinePart[];
   metrics: MetricPart[];
   left_out?: number;
   seq?: number;
@@ -93,6 +111,16 @@ export function decodeSteps(steps: Steps): ArrayLike<number> {
 export function evenSteps(first: number, distance: number, count: number): Float64Array {
   const found = new Float64Array(count);
   for (let index = 0; index < count; index += 1) found[index] = first + index * distance;
+  return found;
+}
+
+/** The little-endian uint16 in a base64 text. */
+export function decodeShorts(text: string): Uint16Array {
+  const binary = atob(text);
+  const found = new Uint16Array(binary.length >> 1);
+  for (let index = 0; index < found.length; index += 1) {
+    found[index] = binary.charCodeAt(2 * index) | (binary.charCodeAt(2 * index + 1) << 8);
+  }
   return found;
 }
 

@@ -1,11 +1,14 @@
 /** A run as the front end knows it: filled from a document, kept current by messages, read by the components. */
 
 import { Column } from "./column";
-import type { Outcome, RankState, RunDocument, Status } from "./document";
-import { decodeFloats, decodeSteps } from "./document";
+import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./document";
+import { decodeFloats, decodeShorts, decodeSteps } from "./document";
 
 /** Points that a run may hold in the page, over all series. */
 const ROOM = 4_000_000;
+
+/** A step of a pipeline, as its actions count time. */
+const WHOLE = 65_535;
 
 export interface Rank {
   rank: number;
@@ -28,6 +31,20 @@ export interface BarOfRank {
   total: number | null;
   rate: number | null;
   ended: boolean;
+}
+
+/** What a stage of a pipeline did with a micro-batch; `start` and `length` are shares of the step. */
+export interface Action {
+  kind: string;
+  stage: number;
+  microbatch: number;
+  start: number;
+  length: number;
+}
+
+/** A step of a pipeline. */
+export interface Pipeline extends Omit<PipelinePart, "lanes"> {
+  lanes: { rank: number; stages: number[]; actions: Action[] }[];
 }
 
 export interface Bar {
@@ -110,6 +127,7 @@ export class RunModel {
   ranks: Rank[] = [];
   bars: Bar[] = [];
   metrics = new Map<string, Metric>();
+  pipelines: Pipeline[] = [];
   leftOut = 0;
   thinned = false;
   /** Counts changes of the metrics. */
@@ -159,7 +177,16 @@ export class RunModel {
     }
     this.leftOut = document.left_out ?? 0;
     this.version += 1;
+    this.setPipelines(document.pipelines ?? []);
     this.update(document);
+  }
+
+  /** Replace what is known of pipelines. */
+  setPipelines(parts: PipelinePart[]): void {
+    this.pipelines = parts.map((part) => ({
+      ...part,
+      lanes: part.lanes.map(([rank, stages, text]) => ({ rank, stages, actions: actionsOf(decodeShorts(text)) })),
+    }));
   }
 
   /** Take over what changes all the time. */
@@ -234,6 +261,27 @@ function unfolded(metric: Metric): Metric {
     const column = found.column(rank, 1 << 16);
     if (own !== undefined) column.append(own.steps.subarray(0, own.length), own.values.subarray(0, own.length));
     else column.append(band.steps, band.mean);
+  }
+  return found;
+}
+
+function actionsOf(rows: Uint16Array): Action[] {
+  const found: Action[] = [];
+  for (let row = 0; row + 4 < rows.length; row += 5) {
+    const [kind, stage, microbatch, start, length] = rows.subarray(row, row + 5) as unknown as [
+      number,
+      number,
+      number,
+      number,
+      number,
+    ];
+    found.push({
+      kind: String.fromCharCode(kind),
+      stage,
+      microbatch,
+      start: start / WHOLE,
+      length: length / WHOLE,
+    });
   }
   return found;
 }

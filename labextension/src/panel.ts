@@ -3,6 +3,7 @@
 import type { Range } from "./arrange";
 import { ProgressBars } from "./bars";
 import { Chart } from "./chart";
+import { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
 import { median, outliers, slowest } from "./judge";
 import { isMain, type Metric, type RunModel } from "./model";
@@ -55,6 +56,7 @@ export class RunPanel {
   private main = h("div", { class: "dtrain-charts" });
   private side = h("div", { class: "dtrain-charts" });
   private more = h("details", { class: "dtrain-more", hidden: true }, h("summary", {}), this.side);
+  private gantts = new GanttCharts();
   private drawer = h("div", { class: "dtrain-drawer", hidden: true });
   private charts = new Map<string, Chart>();
   private shown = new Set<number>();
@@ -97,7 +99,15 @@ export class RunPanel {
       this.notice,
       this.strip.node,
     ];
-    root.replaceChildren(...(chartsOnly ? [] : head), this.bars.node, this.tools, this.main, this.more, this.drawer);
+    root.replaceChildren(
+      ...(chartsOnly ? [] : head),
+      this.bars.node,
+      this.tools,
+      this.main,
+      this.more,
+      this.gantts.node,
+      this.drawer,
+    );
     this.theme = themeOf(root);
     this.more.addEventListener("toggle", () => {
       this.schedule();
@@ -208,6 +218,7 @@ export class RunPanel {
     if (this.more.open) this.arrangeCharts(this.side, rest);
     const options = { shown: this.shown, smoothing: this.smoothing, range: this.range };
     const visible = this.more.open ? [...front, ...rest] : front;
+    this.gantts.update(model.pipelines, this.root.clientWidth);
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
   }
 

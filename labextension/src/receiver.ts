@@ -5,12 +5,14 @@
  * next document, which says how far it reaches.
  */
 
-import { evenSteps, readDocument, readDoubles, readFloats, type Status } from "./document";
+import { evenSteps, readDocument, readDoubles, readFloats, type PipelinePart, type Status } from "./document";
 import { RunModel } from "./model";
 
 export interface News {
   seq: number;
   status: Status;
+  /** Of all pipelines, where one of them has a newer step. */
+  pipelines?: PipelinePart[];
   names?: string[];
   /** Which name, rank, how many points and, where the steps are even, the first and their distance. */
   series?: [number, number, number, number?, number?][];
@@ -38,7 +40,10 @@ export class Receiver {
     const document = readDocument(data);
     const reach = document.seq ?? 0;
     if (this.loaded && !this.gap) {
-      if (document.outcome !== "running") this.model.update(document);
+      if (document.outcome !== "running") {
+        if (document.pipelines !== undefined) this.model.setPipelines(document.pipelines);
+        this.model.update(document);
+      }
       return;
     }
     if (this.loaded && reach < this.next) return;
@@ -54,12 +59,14 @@ export class Receiver {
   /** Let go of all points; the next document brings back what there is to see. */
   drop(): void {
     this.model.metrics.clear();
+    this.model.pipelines = [];
     this.loaded = false;
     this.gap = false;
     this.held = [];
   }
 
   hear(news: News, buffers: DataView[]): void {
+    if (news.pipelines !== undefined && this.loaded) this.model.setPipelines(news.pipelines);
     if (news.series === undefined) {
       if (this.loaded) this.model.update(news.status);
       return;

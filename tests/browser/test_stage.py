@@ -12,7 +12,9 @@ from playwright.sync_api import expect
 
 from jupyter_dtrain.events import Gpu, Progress, Sample
 from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.pipelines import Action, Timeline
 from jupyter_dtrain.view.document import Picture, document
+from tests.browser.lab import SHOTS
 
 NEW_MODEL = {"version": 1, "run": 1, "outcome": "running", "elapsed": 1, "nodes": ["a"], "words": {}, "bars": []}
 
@@ -105,6 +107,28 @@ def test_all_ranks_fit_side_by_side(stage, size, width):
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
     assert page.locator(".dtrain-strip").bounding_box()["height"] < 700
+
+
+@pytest.mark.parametrize("width", [1000, 400])
+def test_a_step_of_a_pipeline_is_drawn_as_it_was(stage, width):
+    """Boxes lie side by side in their lanes, as long as they took; halves of a backward have their stripes."""
+    page = stage(width=width)
+    lanes = {
+        rank: [Action(kind, rank, place, 0.001 * (rank + place), 0.001) for place, kind in enumerate("FBIW")]
+        for rank in range(4)
+    }
+    timeline = Timeline("1F1B", 3, 4, 4, 0.007, 1 - 16 / 28, 0.25, on_host=False, lanes=lanes)
+    shown = picture(4)
+    shown.timelines = [timeline]
+    show(page, shown)
+    expect(page.locator(".dtrain-gantt figcaption")).to_contain_text("bubble 43 % (in theory 25 %)")
+    found = [page.locator(f".dtrain-gantt-plot rect.dtrain-gantt-{kind}").first.bounding_box() for kind in "FBIW"]
+    lane = page.locator(".dtrain-gantt-plot .dtrain-gantt-bubble").first.bounding_box()
+    for place, box in enumerate(found):
+        assert box["x"] == pytest.approx(lane["x"] + place / 7 * lane["width"], abs=1.5)
+        assert box["width"] == pytest.approx(lane["width"] / 7, abs=1.5)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator(".dtrain-gantt").screenshot(path=SHOTS / f"pipeline-{width}.png")
 
 
 def test_the_keyboard_reaches_ranks_and_charts(stage):

@@ -7,8 +7,9 @@ from array import array
 
 import pytest
 
+from jupyter_dtrain import pipelines
 from jupyter_dtrain.engine.spool import spool_path
-from jupyter_dtrain.events import Batch, Event, Finished, Gpu, Metrics, Output, Sample, Started, encode
+from jupyter_dtrain.events import Batch, Event, Finished, Gpu, Metrics, Output, PipelineStep, Sample, Started, encode
 from jupyter_dtrain.metrics import Columns, pack
 from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
@@ -143,6 +144,21 @@ def test_a_run_is_followed_as_it_is_written(spool):
     assert (run.unfinished, run.outcome, run.ended) == ([], "error", 103.0)
     assert [type(batch) for batch in heard] == [Batch] * len(heard)
     assert tail(str(spool.folder), 1, 1) == ("text", False)
+
+
+def test_a_step_of_a_pipeline_is_told_when_it_is_new(spool):
+    """Once all its ranks have told it."""
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1]))
+    told = []
+    for rank in (0, 1):
+        actions = pipelines.pack([pipelines.Action("F", rank, 0, float(rank), 1.0)])
+        spool(rank, PipelineStep(0, "1F1B", 4, [0, 1], rank, 2, 1, 10.0, actions))
+        follower.poll()
+        told.append(follower.run.message()[0].get("pipelines"))
+    told.append(follower.run.message()[0].get("pipelines"))
+    assert [parts and [part["step"] for part in parts] for parts in told] == [[], [4], None]
+    assert [part["step"] for part in follower.run.document()["pipelines"]] == [4]
 
 
 def test_a_rank_that_died_ends_the_run(spool):

@@ -9,7 +9,8 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain.events import Batch, Event, Finished, Metrics, Output, Progress, Sample, Started
+from jupyter_dtrain import pipelines
+from jupyter_dtrain.events import Batch, Event, Finished, Metrics, Output, PipelineStep, Progress, Sample, Started
 from jupyter_dtrain.metrics import Columns, pack
 from jupyter_dtrain.run import Run
 from jupyter_dtrain.view import widget
@@ -171,6 +172,33 @@ def test_a_run_that_ends_badly_is_kept_as_well(stage, front_end, outcome):
     scene.end(outcome)
     assert scene.painter.shown[ID][MIME]["outcome"] == outcome
     assert [row[2] for row in scene.painter.shown[ID][MIME]["ranks"]] == [outcome] * 2
+
+
+def test_a_step_of_a_pipeline_is_sent_once_and_kept(stage, front_end):
+    """In the document that the panel starts from, in a message when there is a newer one, in what a notebook keeps."""
+    scene = stage()
+
+    def tell(step):
+        for rank in (0, 1):
+            actions = pipelines.pack([pipelines.Action("F", rank, 0, rank * 0.1, 0.1)])
+            scene.say(
+                rank, PipelineStep(0, "1F1B", step, [0, 1], rank, 2, 1, 10.0, actions, 0.5 if rank == 0 else None)
+            )
+
+    tell(0)
+    scene.wait(3)
+    tell(8)
+    scene.wait(3)
+    scene.say(0, Sample(1.0, 1000))
+    scene.wait(3)
+    told = [content["pipelines"] for content, _ in front_end.custom if "pipelines" in content]
+    assert [part["step"] for part in front_end.documents[0]["pipelines"]] == [0]
+    assert [[part["step"] for part in parts] for parts in told] == [[8]]
+    assert len(front_end.custom) > len(told)
+    assert [part["step"] for part in front_end.documents[-1]["pipelines"]] == [8]
+    scene.end()
+    (kept,) = scene.painter.shown[ID][MIME]["pipelines"]
+    assert "bubble 50 % (in theory 50 %), step 8" in kept["words"]
 
 
 def test_a_short_run_is_kept_without_having_been_shown(stage):

@@ -1,0 +1,188 @@
+"""Steps of pipelines, as their ranks tell them: what each stage did when, and how much of the time it did nothing.
+
+Pure data. A rank tells of one step about once a second, as a :class:`~jupyter_dtrain.events.PipelineStep`;
+:class:`Pipelines` puts together those of all ranks of a pipeline, whose newest common step is a :class:`Timeline`.
+Times of ranks are compared by their hosts' clocks: exact on one machine, on several as good as these clocks agree.
+
+Under failure: a step that a rank did not tell is not shown; the one before it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .events import PipelineStep
+
+COMPUTE: Final = "FBIWG"
+"""Kinds of action in which a stage computes: forward (with the loss), whole backward, gradient of the input, gradient
+of the weights, and reducing or scaling the gradients at the end."""
+TRANSFER: Final = "SR"
+"""Kinds in which it sends to another stage, or waits for one."""
+
+MOST_PIPELINES: Final = 8
+"""Pipelines of a run that are followed."""
+_STEPS: Final = 4  # newest steps of a rank that are kept, until the others have told theirs
+_ROW: Final = struct.Struct("<cHHff")
+_LENGTH: Final = {"F": 1, "I": 1, "W": 1, "B": 2}
+
+
+class Action(NamedTuple):
+    """What a stage does with one micro-batch."""
+
+    kind: str
+    """A letter of :data:`COMPUTE` or :data:`TRANSFER`."""
+    stage: int
+    microbatch: int
+    start: float
+    """Seconds since the beginning of the step."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of a pipeline on all its ranks."""
+
+    schedule: str
+    """Such as ``1F1B``."""
+    step: int
+    """Counts the steps of this pipeline in the run, from 0."""
+    stages: int
+    microbatches: int
+    seconds: float
+    """From the beginning of the first computation to the end of the last one, over all ranks."""
+    bubble: float
+    """The share of this time, 0 to 1, in which ranks computed nothing, on average over the ranks."""
+    theory: float | None
+    """The same share for the schedule's order of actions if forward, gradient of the input and gradient of the weights
+    took equally long on every stage, and sending no time. None: the order is not known."""
+    on_host: bool
+    """Whether times are those at which the host launched what another device computes."""
+    lanes: Mapping[int, Sequence[Action]]
+    """What each rank did, by its number in the world; times count from the beginning of the first computation."""
+    left_out: int = 0
+    """Actions that were too many to be told."""
+
+
+def pack(actions: Iterable[Action]) -> bytes:
+    """``actions`` as a part of an event; stages and micro-batches up to 65,535."""
+    return b"".join(_ROW.pack(kind.encode(), *rest) for kind, *rest in actions)
+
+
+def unpack(data: bytes) -> list[Action]:
+    """The actions of a part of an event. Raises :class:`struct.error` for anything else."""
+    return [Action(kind.decode(), *rest) for kind, *rest in _ROW.iter_unpack(data)]
+
+
+def ideal_bubble(order: Mapping[int, Sequence[tuple[str, int, int]]]) -> float | None:
+    """The share of time, 0 to 1, in which ranks do nothing that do their actions in ``order``, each as early as it can.
+
+    ``order``: by rank, kind, stage and micro-batch of each computation. Forward and both halves of a backward take one
+    unit of time each, a whole backward two, sending none. For GPipe and 1F1B of p stages and m micro-batches it is
+    (p - 1) / (m + p - 1). None where there are no actions, or some wait for what never comes.
+    """
+    stages = 1 + max((stage for actions in order.values() for _, stage, _ in actions), default=-1)
+    ended: dict[tuple[str, int, int], int] = {}
+    clocks = dict.fromkeys(order, 0)
+    places = dict.fromkeys(order, 0)
+    waiting = [rank for rank, actions in order.items() if actions]
+    while waiting:
+        moved = False
+        for rank in waiting:
+            actions = order[rank]
+            while places[rank] < len(actions):
+                kind, stage, microbatch = actions[places[rank]]
+                ready = _ready(kind, stage, microbatch, stages, ended)
+                if ready is None:
+                    break
+                clocks[rank] = max(clocks[rank], ready) + _LENGTH[kind]
+                ended[kind if kind in "FW" else "B", stage, microbatch] = clocks[rank]
+                places[rank] += 1
+                moved = True
+        if not moved:
+            return None
+        waiting = [rank for rank in waiting if places[rank] < len(order[rank])]
+    whole = len(order) * max(clocks.values(), default=0)
+    busy = sum(_LENGTH[kind] for actions in order.values() for kind, _, _ in actions)
+    return 1 - busy / whole if whole else None
+
+
+def _ready(
+    kind: str, stage: int, microbatch: int, stages: int, ended: Mapping[tuple[str, int, int], int]
+) -> int | None:
+    """When everything is there that an action needs; None while something of it has no end yet."""
+    if kind == "F":
+        return ended.get(("F", stage - 1, microbatch)) if stage else 0
+    own = ended.get(("B" if kind == "W" else "F", stage, microbatch))
+    if kind == "W" or stage == stages - 1 or own is None:
+        return own
+    later = ended.get(("B", stage + 1, microbatch))
+    return None if later is None else max(own, later)
+
+
+class Pipelines:
+    """The pipelines of a run; of each the newest steps of its ranks. Bounded by what an event may hold."""
+
+    def __init__(self) -> None:
+        # By pipeline, and by its rank: the newest steps, with the rank's number in the world.
+        self._told: dict[tuple[int, tuple[int, ...]], dict[int, dict[int, tuple[int, PipelineStep]]]] = {}
+        self.version = 0
+        """Counts what was taken."""
+        self._found: tuple[int, list[Timeline]] = (0, [])
+
+    def __bool__(self) -> bool:
+        return any(len(told) == len(ranks) for (_, ranks), told in self._told.items())
+
+    def take(self, rank: int, told: PipelineStep) -> bool:
+        """A rank of the world has told of a step; whether it is kept."""
+        key = (told.number, tuple(told.ranks))
+        if key not in self._told and len(self._told) >= MOST_PIPELINES:
+            return False
+        steps = self._told.setdefault(key, {}).setdefault(told.place, {})
+        steps[told.step] = (rank, told)
+        for old in sorted(steps)[:-_STEPS]:
+            del steps[old]
+        self.version += 1
+        return True
+
+    def timelines(self) -> list[Timeline]:
+        """Of each pipeline the newest step that all its ranks have told, in the order in which they began."""
+        version = self.version
+        if self._found[0] != version:
+            self._found = (version, list(self._newest()))
+        return self._found[1]
+
+    def _newest(self) -> Iterator[Timeline]:
+        for (_, ranks), told in sorted(self._told.items()):
+            if len(told) < len(ranks):
+                continue
+            common = set.intersection(*(set(steps) for steps in told.values()))
+            if common:
+                timeline = _together([told[place][max(common)] for place in sorted(told)])
+                if timeline is not None:
+                    yield timeline
+
+
+def _together(parts: Sequence[tuple[int, PipelineStep]]) -> Timeline | None:
+    lanes = {rank: [(part.began + action.start, action) for action in unpack(part.actions)] for rank, part in parts}
+    computed = [(at, action) for lane in lanes.values() for at, action in lane if action.kind in COMPUTE]
+    begin = min((at for at, _ in computed), default=0.0)
+    seconds = max((at + action.seconds for at, action in computed), default=0.0) - begin
+    if seconds <= 0:
+        return None
+    busy = sum(action.seconds for _, action in computed)
+    first = parts[0][1]
+    return Timeline(
+        schedule=first.schedule,
+        step=first.step,
+        stages=first.stages,
+        microbatches=first.microbatches,
+        seconds=seconds,
+        bubble=max(0.0, 1 - busy / (len(parts) * seconds)),
+        theory=next((part.theory for _, part in parts if part.theory is not None), None),
+        on_host=any(part.on_host for _, part in parts),
+        lanes={rank: [action._replace(start=at - begin) for at, action in lane] for rank, lane in lanes.items()},
+        left_out=sum(part.left_out for _, part in parts),
+    )

@@ -1,0 +1,146 @@
+"""What the stages of a pipeline did in a step: in words, as a chart of letters, and as data for a front end.
+
+Bounded: where there is no room, sends and receives are left out, then ranks, which the front end says.
+``labextension/src/gantt.ts`` reads what :func:`packed` makes.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.pipelines import COMPUTE, TRANSFER, Action, Timeline
+
+from .labels import took
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIVE_BYTES: Final = 16_000
+"""Of all timelines in one message."""
+
+_COLUMNS: Final = 72  # letters of a lane
+_LANES: Final = 16  # lanes as letters
+_FINE: Final = 65_535  # parts of a step
+_ROW: Final = 14  # bytes of an action: five numbers of two bytes as base64
+_HEAD: Final = 400  # bytes of a timeline without its actions
+_EMPTY: Final = "·"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+NAMES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients", "G": "reduce"}
+"""Of the kinds in which a stage computes."""
+
+
+def caption(timeline: Timeline) -> str:
+    """Schedule, size, bubble, which step and how long it took, and what else there is to know."""
+    ranks, stages = len(timeline.lanes), timeline.stages
+    size = f"{ranks} rank{'s' if ranks != 1 else ''}"
+    if stages != ranks:
+        size += f" ({stages} stages)"
+    words = f"{timeline.schedule}, {size} {_TIMES} {timeline.microbatches} micro-batch"
+    words += "es" if timeline.microbatches != 1 else ""
+    words += f": bubble {_percent(timeline.bubble)}"
+    if timeline.theory is not None:
+        words += f" (in theory {_percent(timeline.theory)})"
+    words += f", step {timeline.step:,} in {_duration(timeline.seconds)}"
+    if timeline.on_host:
+        words += "; times are those of launches by the host, not of the GPU's work"
+    if timeline.left_out:
+        words += f"; {timeline.left_out:,} actions are left out"
+    return words
+
+
+def letters(timeline: Timeline) -> list[str]:
+    """A chart for a terminal: a line for each rank, of which each letter tells what took most of that time."""
+    lines = []
+    kinds = ""
+    lanes = sorted(timeline.lanes.items())
+    title = max(len(f"rank {rank}") for rank, _ in lanes)
+    for rank, actions in lanes[:_LANES]:
+        lane = _letters(actions, timeline.seconds)
+        kinds += lane
+        lines.append(f"{f'rank {rank}'.ljust(title)}  {lane}")
+    if len(lanes) > _LANES:
+        lines.append(f"and {len(lanes) - _LANES} more ranks")
+    names = [f"{kind} {name}" for kind, name in NAMES.items() if kind in kinds]
+    lines.append(" " * (title + 2) + ", ".join([*names, f"{_EMPTY} bubble"]))
+    return lines
+
+
+def packed(timelines: Sequence[Timeline], limit: int) -> list[dict[str, Any]]:
+    """``timelines`` for a front end, each in an equal share of ``limit`` bytes as JSON, about."""
+    return [_packed(timeline, limit // len(timelines)) for timeline in timelines]
+
+
+def _packed(timeline: Timeline, room: int) -> dict[str, Any]:
+    found = {
+        "schedule": timeline.schedule[:60],
+        "step": timeline.step,
+        "ranks": len(timeline.lanes),
+        "stages": timeline.stages,
+        "microbatches": timeline.microbatches,
+        "seconds": float(f"{timeline.seconds:.6g}"),
+        "words": caption(timeline),
+    }
+    room -= _HEAD
+    kinds = COMPUTE + TRANSFER
+    if _ROW * sum(map(len, timeline.lanes.values())) > room:
+        kinds = COMPUTE
+        found["transfers"] = False
+    lanes: list[list[Any]] = []
+    for rank, actions in sorted(timeline.lanes.items()):
+        rows = _rows(actions, timeline.seconds, kinds)
+        room -= len(rows) // 5 * _ROW + 20
+        if room < 0:
+            break
+        stages = sorted({action.stage for action in actions if action.kind in COMPUTE})
+        lanes.append([rank, stages, _base64(rows)])
+    return {**found, "lanes": lanes}
+
+
+def _rows(actions: Sequence[Action], seconds: float, kinds: str) -> array[int]:
+    """Kind, stage, micro-batch, beginning and length of each action that is within the step."""
+    rows = array("H")
+    for action in actions:
+        begin, end = max(0.0, action.start), min(seconds, action.start + action.seconds)
+        if action.kind in kinds and end >= begin:
+            start = round(begin / seconds * _FINE)
+            rows.extend(
+                (ord(action.kind), action.stage, action.microbatch, start, round(end / seconds * _FINE) - start)
+            )
+    return rows
+
+
+def _base64(rows: array[int]) -> str:
+    if sys.byteorder == "big":
+        rows.byteswap()
+    return base64.b64encode(rows.tobytes()).decode()
+
+
+def _letters(actions: Sequence[Action], seconds: float) -> str:
+    shares: list[dict[str, float]] = [{} for _ in range(_COLUMNS)]
+    width = seconds / _COLUMNS
+    for action in actions:
+        if action.kind not in COMPUTE:
+            continue
+        begin, end = action.start, action.start + action.seconds
+        for column in range(max(0, int(begin / width)), min(_COLUMNS, int(end / width) + 1)):
+            part = min(end, (column + 1) * width) - max(begin, column * width)
+            shares[column][action.kind] = shares[column].get(action.kind, 0.0) + part
+    return "".join(_letter(share, width) for share in shares)
+
+
+def _letter(share: Mapping[str, float], width: float) -> str:
+    if sum(share.values()) < width / 2:
+        return _EMPTY
+    return max(share, key=share.__getitem__)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else took(seconds)
