@@ -98,7 +98,7 @@ def test_types_are_shipped():
 
 
 def test_what_jupyterlab_loads_is_small():
-    """All scripts, as they lie on disk, and the styles, which are a script as well; nothing is loaded from elsewhere."""
+    """As it lies on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
     from pathlib import Path
 
     static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
