@@ -1,0 +1,131 @@
+"""The backends of torch's process groups: which this build has, which of them can work here, and in words why not.
+
+torch itself says of a backend that it lacks only that, after all ranks have come; of too few GPUs NCCL says so in the
+first collective. Here both are said before, with what works.
+
+GPUs are counted without making a CUDA context, so that what the user sets afterwards still counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..world import Placement
+    from .torch_groups import TorchGroups
+
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+"""Those of torch, by the names that ``torch.distributed.is_NAME_available`` has."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_COMES_WITH = {
+    "nccl": "NCCL comes with PyTorch's builds for CUDA and ROCm",
+    "mpi": "MPI comes only with a PyTorch that was built from source where an MPI is",
+    "ucc": "UCC comes only with a PyTorch that was built from source with it",
+    "xccl": "XCCL comes with PyTorch's builds for Intel's GPUs",
+}
+
+
+def built_in(dist: Any) -> list[str]:
+    """The backends that this torch has."""
+    return [name for name in BACKENDS if getattr(dist, f"is_{name}_available", lambda: False)()]
+
+
+def count_gpus() -> int:
+    """The GPUs that torch, which is imported, would use in this process."""
+    torch: Any = sys.modules["torch"]
+    return int(torch.cuda.device_count())
+
+
+class Backends:
+    """What one rank can set up."""
+
+    def __init__(self, place: Placement, wanted: str) -> None:
+        """``wanted``: what is taken when the cell names none; ``auto`` is what fits."""
+        self._place = place
+        self._wanted = wanted
+        self._visible = _visible()
+
+    def choose(self) -> tuple[str, str]:
+        """What ``init_process_group()`` takes, and why."""
+        if self._wanted != "auto":
+            return self._wanted, f"as --torch-backend {self._wanted} says"
+        gpus, ranks = count_gpus(), self._place.local_size
+        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {ranks} rank{'' if ranks == 1 else 's'} of this host"
+        return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
+
+    def check(self, dist: ModuleType, backend: Any, asked: str) -> None:
+        """Raise what stands in the way of ``backend``, which is as torch takes it.
+
+        :class:`RuntimeError` where this torch lacks it, :class:`ValueError` where there are too few GPUs for it, as
+        torch itself. ``asked``: where it was named.
+        """
+        names = [part.rpartition(":")[2].strip() for part in str(backend).lower().split(",")]
+        here = built_in(dist)
+        for name in names:
+            if name in _COMES_WITH and name not in here:
+                version = getattr(sys.modules["torch"], "__version__", "")
+                raise RuntimeError(
+                    f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has {', '.join(here)}. "
+                    f"{_cure(here)} {_COMES_WITH[name]}."
+                )
+        if "nccl" in names:
+            self._check_gpus(asked, here, alone=names == ["nccl"])
+
+    def _check_gpus(self, asked: str, here: list[str], *, alone: bool) -> None:
+        gpus, ranks = count_gpus(), self._place.local_size
+        if not gpus:
+            raise ValueError(
+                f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {_cure(here)}"
+            )
+        # With other backends beside it, it may never be used; where a cell has chosen GPUs for each rank, all may have
+        # one of their own.
+        if alone and gpus < ranks and self._visible == _visible():
+            has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+            raise ValueError(
+                f"{asked}: NCCL needs a GPU for each rank, and the {ranks} ranks of this host have {has}. "
+                f"{_cure(here)} %distributed start -n {gpus} starts as many ranks as there are GPUs."
+            )
+
+
+def _visible() -> list[str | None]:
+    return [os.environ.get(name) for name in VISIBLE]
+
+
+def _cure(here: list[str]) -> str:
+    if "gloo" not in here:
+        return ""
+    return 'init_process_group("gloo") works here; without a backend, init_process_group() takes what fits.'
+
+
+def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
+    """What torch, which is imported, sees in this rank."""
+    found = {"built for": _built_for(torch)}
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        found["backends"] = "none: built without torch.distributed"
+    else:
+        has = built_in(dist)
+        lacks = [name for name in BACKENDS if name not in has]
+        found["backends"] = f"{', '.join(has)}: not built in: {', '.join(lacks)}" if lacks else ", ".join(has)
+        if "nccl" in has:
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["init_process_group()"] = "{}: {}".format(*groups.backends.choose())
+        found["process group"] = _default_group(dist)
+    found["GPUs"] = str(count_gpus())
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def _built_for(torch: Any) -> str:
+    names = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
+    built = [f"{name} {version}" for key, name in names.items() if (version := getattr(torch.version, key, None))]
+    return ", ".join(built) or "processors only"
+
+
+def _default_group(dist: Any) -> str:
+    if not dist.is_initialized():
+        return "none"
+    return f"{dist.get_backend_config()}, {dist.get_world_size()} ranks"
