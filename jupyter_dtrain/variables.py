@@ -69,8 +69,11 @@ class Given:
         self._set = self._set | {name: (framework, variable) for name, variable in variables.items()}
 
     def put(self, variables: Mapping[str, Variable], framework: str = "") -> None:
-        """Set ``variables``, whatever was there."""
-        self.note(variables, framework)
+        """Set ``variables``, whatever was there; where ``--env`` had another value, this one is no secret."""
+        others = [name for name in self._hidden if name in variables and variables[name].value != os.environ.get(name)]
+        self._hidden = [name for name in self._hidden if name not in others]
+        told = {name: Variable(variables[name].value, f"{variables[name].why}; not as --env has it") for name in others}
+        self.note({**variables, **told}, framework)
         os.environ.update(values_of(variables))
 
     def offer(self, variables: Mapping[str, Variable], framework: str = "") -> None:

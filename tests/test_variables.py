@@ -65,6 +65,17 @@ def test_what_was_given_is_never_told(monkeypatch):
     assert "hunter" not in before + repr(given.seen())
 
 
+def test_what_was_given_and_is_not_taken_is_told(monkeypatch):
+    """As a rank's number: no secret is shown, for the value is another."""
+    monkeypatch.setenv("DTRAIN_A", "hunter2")
+    monkeypatch.setenv("DTRAIN_B", "2")
+    given = Given()
+    given.hide(WANTED)
+    given.put(WANTED)
+
+    assert seen(given) == {"DTRAIN_A": ("1", "first; not as --env has it"), "DTRAIN_B": (None, f"{HIDDEN}; second")}
+
+
 def test_what_is_left_unset_is_set():
     """By whoever starts the ranks, who has an environment that is not his own."""
     assert where_unset(WANTED, {"DTRAIN_B": "x"}) == {

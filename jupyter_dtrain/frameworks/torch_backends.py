@@ -3,7 +3,7 @@
 torch itself says of a backend that it lacks only that, after all ranks have come; of too few GPUs NCCL says so in the
 first collective. Here both are said before, with what works.
 
-GPUs are counted without making a CUDA context, so that what the user sets afterwards still counts.
+Whoever only looks counts GPUs without asking CUDA itself: once it is asked, ``CUDA_VISIBLE_DEVICES`` counts no more.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def built_in(dist: Any) -> list[str]:
     return [name for name in BACKENDS if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
-def count_gpus() -> int:
-    """The GPUs that torch, which is imported, would use in this process."""
+def count_gpus(*, at_set_up: bool = False) -> int:
+    """The GPUs that torch, which is imported, finds for this process; ``at_set_up`` only those that CUDA can use."""
     torch: Any = sys.modules["torch"]
-    return int(torch.cuda.device_count())
+    return 0 if at_set_up and not torch.cuda.is_available() else int(torch.cuda.device_count())
 
 
 class Backends:
@@ -48,11 +48,13 @@ class Backends:
         self._wanted = wanted
         self._visible = _visible()
 
-    def choose(self) -> tuple[str, str]:
+    def choose(self, *, at_set_up: bool = False) -> tuple[str, str]:
         """What ``init_process_group()`` takes, and why."""
         if self._wanted != "auto":
             return self._wanted, f"as --torch-backend {self._wanted} says"
-        gpus, ranks = count_gpus(), self._place.local_size
+        gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size
+        if gpus and "nccl" not in built_in(sys.modules["torch.distributed"]):
+            return "gloo", "this PyTorch is built without NCCL"
         has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {ranks} rank{'' if ranks == 1 else 's'} of this host"
         return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
 
@@ -75,7 +77,7 @@ class Backends:
             self._check_gpus(asked, here, alone=names == ["nccl"])
 
     def _check_gpus(self, asked: str, here: list[str], *, alone: bool) -> None:
-        gpus, ranks = count_gpus(), self._place.local_size
+        gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
         if not gpus:
             raise ValueError(
                 f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {_cure(here)}"
@@ -128,4 +130,5 @@ def _built_for(torch: Any) -> str:
 def _default_group(dist: Any) -> str:
     if not dist.is_initialized():
         return "none"
-    return f"{dist.get_backend_config()}, {dist.get_world_size()} ranks"
+    backend = dist.get_backend_config() if hasattr(dist, "get_backend_config") else dist.get_backend()
+    return f"{backend}, {dist.get_world_size()} ranks"

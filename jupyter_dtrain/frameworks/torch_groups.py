@@ -149,7 +149,7 @@ class TorchGroups:
             set_up = _SetUp(backend, init_method, args, kwargs)
             self._loops.clear()
             if backend is None and kwargs.get("device_id") is None:
-                backend, _ = self.backends.choose()
+                backend, _ = self.backends.choose(at_set_up=True)
                 self.backends.check(dist, backend, f"--torch-backend {backend}")
             elif backend is not None:
                 self.backends.check(dist, backend, f'init_process_group("{backend}")')

@@ -288,12 +288,13 @@ def test_a_backend_that_this_torch_lacks_is_refused_with_those_that_it_has(torch
 
 
 AS_WITH_GPUS = """
-had = dist.is_nccl_available, torch.cuda.device_count
-dist.is_nccl_available, torch.cuda.device_count = (lambda: True), (lambda: {gpus})
+had = dist.is_nccl_available, torch.cuda.is_available, torch.cuda.device_count
+dist.is_nccl_available = torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: {gpus}
 try:
     dist.init_process_group({backend!r})
 finally:
-    dist.is_nccl_available, torch.cuda.device_count = had
+    dist.is_nccl_available, torch.cuda.is_available, torch.cuda.device_count = had
 """
 
 
