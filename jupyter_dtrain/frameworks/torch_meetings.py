@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
-import psutil
+from .torch_sockets import listens_at
 
 POLL = 0.02
 OUTSIDE_PATIENCE = 30.0
@@ -87,19 +87,14 @@ def _serve(dist: Any, address: Address, timeout: timedelta) -> tuple[Any, str]:
         # By our own hand: told that somebody else keeps the store, torch takes a port that is taken for that.
         listener = socket.create_server(address[:2])
     except OSError as error:
-        if error.errno != errno.EADDRINUSE or not _is_own(address.port):
+        # It may be an earlier group's, of this process, whose store something still holds: torch finds that again.
+        if error.errno != errno.EADDRINUSE or not listens_at(address.port):
             raise
         prefix = f"again-{time.monotonic_ns()}"
     else:
         options["master_listen_fd"] = listener.detach()
         prefix = ""
     return dist.TCPStore(*address, True, **options), prefix
-
-
-def _is_own(port: int) -> bool:
-    """Whether this process listens there: an earlier group's store, which something still holds."""
-    own = psutil.Process().net_connections("tcp")
-    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in own)
 
 
 def _why_not(address: Address, error: OSError) -> str:
