@@ -58,37 +58,37 @@ class Backends:
         has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {ranks} rank{'' if ranks == 1 else 's'} of this host"
         return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
 
-    def check(self, dist: ModuleType, backend: Any, asked: str) -> None:
+    def check(self, dist: ModuleType, backend: Any, *, by_option: bool, whole: bool) -> None:
         """Raise what stands in the way of ``backend``, which is as torch takes it.
 
         :class:`RuntimeError` where this torch lacks it, :class:`ValueError` where there are too few GPUs for it, as
-        torch itself. ``asked``: where it was named.
+        torch itself. ``by_option``: it was not named in the cell; ``whole``: it is for all ranks of the world.
         """
         names = [part.rpartition(":")[2].strip() for part in str(backend).lower().split(",")]
         here = built_in(dist)
+        asked = f"--torch-backend {backend}" if by_option else f'init_process_group("{backend}")'
+        cure = _cure(here, by_option=by_option)
         for name in names:
             if name in _COMES_WITH and name not in here:
                 version = getattr(sys.modules["torch"], "__version__", "")
                 raise RuntimeError(
                     f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has {', '.join(here)}. "
-                    f"{_cure(here)} {_COMES_WITH[name]}."
+                    f"{cure} {_COMES_WITH[name]}."
                 )
         if "nccl" in names:
-            self._check_gpus(asked, here, alone=names == ["nccl"])
+            self._check_gpus(asked, cure, each=whole and names == ["nccl"])
 
-    def _check_gpus(self, asked: str, here: list[str], *, alone: bool) -> None:
+    def _check_gpus(self, asked: str, cure: str, *, each: bool) -> None:
+        """``each``: whether every rank of this host will use NCCL."""
         gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
         if not gpus:
-            raise ValueError(
-                f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {_cure(here)}"
-            )
-        # With other backends beside it, it may never be used; where a cell has chosen GPUs for each rank, all may have
-        # one of their own.
-        if alone and gpus < ranks and self._visible == _visible():
+            raise ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
+        # Where a cell has chosen GPUs for each rank, all may have one of their own.
+        if each and gpus < ranks and self._visible == _visible():
             has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
             raise ValueError(
                 f"{asked}: NCCL needs a GPU for each rank, and the {ranks} ranks of this host have {has}. "
-                f"{_cure(here)} %distributed start -n {gpus} starts as many ranks as there are GPUs."
+                f"{cure} %distributed start -n {gpus} starts as many ranks as there are GPUs."
             )
 
 
@@ -96,10 +96,11 @@ def _visible() -> list[str | None]:
     return [os.environ.get(name) for name in VISIBLE]
 
 
-def _cure(here: list[str]) -> str:
+def _cure(here: list[str], *, by_option: bool) -> str:
     if "gloo" not in here:
         return ""
-    return 'init_process_group("gloo") works here; without a backend, init_process_group() takes what fits.'
+    fits = "a world that is started without that" if by_option else "without a backend, init_process_group()"
+    return f'init_process_group("gloo") works here; {fits} takes what fits.'
 
 
 def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:

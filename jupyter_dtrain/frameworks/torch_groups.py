@@ -55,13 +55,15 @@ class _SetUp(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def is_whole(self, place: Placement) -> bool:
+        """Whether it is for all ranks of the world, in their order, as far as one can tell."""
+        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
+        return not self.args and all(self.kwargs.get(name, -1) in plain for name, plain in own.items())
+
     def again(self, place: Placement) -> str:
         """Equal on ranks that can make their group again together; empty where that is not known."""
-        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
         by_address = (self.init_method or "env://").startswith(("env://", "tcp://"))
-        if not by_address or self.args or set(self.kwargs) - {*PLAIN, *own}:
-            return ""
-        if any(self.kwargs.get(name, -1) not in plain for name, plain in own.items()):
+        if not by_address or not self.is_whole(place) or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
             return ""
         return f"{self.backend} {self.kwargs.get('timeout')}"
 
@@ -150,9 +152,9 @@ class TorchGroups:
             self._loops.clear()
             if backend is None and kwargs.get("device_id") is None:
                 backend, _ = self.backends.choose(at_set_up=True)
-                self.backends.check(dist, backend, f"--torch-backend {backend}")
+                self.backends.check(dist, backend, by_option=True, whole=set_up.is_whole(self._place))
             elif backend is not None:
-                self.backends.check(dist, backend, f'init_process_group("{backend}")')
+                self.backends.check(dist, backend, by_option=False, whole=set_up.is_whole(self._place))
             # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
             c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
             self._half_made = True
@@ -216,13 +218,9 @@ class TorchGroups:
         self._port, self._arriving = address.port, True
         try:
             world = dist.PrefixStore(prefix, self._store(dist, timeout))
-            return meet(dist, world, meeting, timeout, self._check_released)
+            return meet(dist, world, meeting, timeout, lambda: self._released)
         finally:
             self._arriving = False
-
-    def _check_released(self, missing: list[int]) -> None:
-        if self._released:
-            raise RuntimeError(f"init_process_group: {count_ranks(missing)} did not come.")
 
     def _arrive(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         """Wait, in Python, until all ranks are here: unlike a wait in native code it can be ended."""
@@ -230,7 +228,8 @@ class TorchGroups:
         deadline = time.monotonic() + timeout.total_seconds()
         missing = list(range(size))
         while missing := [other for other in missing if not store.check([f"here/{other}"])]:
-            self._check_released(missing)
+            if self._released:
+                raise RuntimeError(f"init_process_group: {count_ranks(missing)} did not come.")
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"init_process_group: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "

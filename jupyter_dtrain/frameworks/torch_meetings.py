@@ -59,11 +59,11 @@ def meeting_at(url: str) -> Meeting | None:
         return None
 
 
-def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, check: Callable[[list[int]], None]) -> Any:
+def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, is_released: Callable[[], bool]) -> Any:
     """The store of ``meeting``, which its rank 0 serves. ``world``: a store that the ranks of the world share.
 
-    ``check`` is called while rank 0 is waited for, with who is missing, and raises to end that. Raises
-    :class:`RuntimeError` when rank 0 cannot serve there, and :class:`TimeoutError`.
+    ``is_released`` tells whether to wait for rank 0 no longer. Raises :class:`RuntimeError` then, and when rank 0
+    cannot serve there; and :class:`TimeoutError`.
     """
     address = meeting.address
     if meeting.rank == 0:
@@ -75,7 +75,10 @@ def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, check: Cal
             raise RuntimeError(words) from None
         world.set(_SERVED, json.dumps({"prefix": prefix}))
     else:
-        prefix = _await_server(world, address, timeout, check)
+        told = _await_server(world, address, timeout, is_released)
+        if "error" in told:
+            raise RuntimeError(told["error"])
+        prefix = told["prefix"]
         store = dist.TCPStore(address.host, address.port, address.size, False, timeout, wait_for_workers=False)
     return dist.PrefixStore(prefix, store) if prefix else store
 
@@ -109,12 +112,13 @@ def _why_not(address: Address, error: OSError) -> str:
     )
 
 
-def _await_server(world: Any, address: Address, timeout: timedelta, check: Callable[[list[int]], None]) -> str:
-    """The prefix of what rank 0 serves."""
+def _await_server(world: Any, address: Address, timeout: timedelta, is_released: Callable[[], bool]) -> dict[str, str]:
+    """What rank 0 says of what it serves: the prefix of its keys, or why it does not."""
     begun = time.monotonic()
     deadline = begun + timeout.total_seconds()
     while not world.check([_SERVED]):
-        check([0])
+        if is_released():
+            raise RuntimeError("init_process_group: rank 0 of the group did not come.")
         now = time.monotonic()
         if now > deadline:
             raise TimeoutError(
@@ -122,12 +126,10 @@ def _await_server(world: Any, address: Address, timeout: timedelta, check: Calla
                 f"{timeout.total_seconds():g} s."
             )
         if now > begun + OUTSIDE_PATIENCE and _listens(address):
-            return ""
+            return {"prefix": ""}
         time.sleep(POLL)
     told: dict[str, str] = json.loads(world.get(_SERVED))
-    if "error" in told:
-        raise RuntimeError(told["error"])
-    return told["prefix"]
+    return told
 
 
 def _listens(address: Address) -> bool:

@@ -287,36 +287,6 @@ def test_a_backend_that_this_torch_lacks_is_refused_with_those_that_it_has(torch
     assert cell(torch_world, SUM)[0] == 6.0
 
 
-AS_WITH_GPUS = """
-had = dist.is_nccl_available, torch.cuda.is_available, torch.cuda.device_count
-dist.is_nccl_available = torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: {gpus}
-try:
-    dist.init_process_group({backend!r})
-finally:
-    dist.is_nccl_available, torch.cuda.is_available, torch.cuda.device_count = had
-"""
-
-
-@pytest.mark.parametrize(
-    ("gpus", "words"),
-    [
-        (0, "NCCL needs a GPU, and PyTorch finds none in rank 0."),
-        (1, "the 3 ranks of this host have 1 GPU."),
-        (2, "%distributed start -n 2 starts as many ranks"),
-    ],
-)
-def test_nccl_without_a_gpu_for_each_rank_is_refused_with_what_works(torch_world, gpus, words):
-    """As a torch with NCCL would tell of the GPUs."""
-    with pytest.raises(DistributedError) as failure:
-        cell(torch_world, AS_WITH_GPUS.format(gpus=gpus, backend="nccl"))
-    error = failure.value.run.errors[0]
-
-    assert error.ename == "ValueError"
-    assert words in error.evalue
-    assert 'init_process_group("gloo") works here' in error.evalue
-
-
 def test_an_address_of_the_cells_own_cannot_keep_a_world_from_meeting(torch_world):
     """As the examples of PyTorch have it, on a port that another program has, and again with a module that is alive."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -355,7 +325,7 @@ def test_ranks_that_meet_at_a_port_that_is_taken_say_so(torch_world):
 
 
 def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
-    """Where nobody serves."""
+    """By an interrupt, by its own timeout, and when its rank 0 has failed before."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"tcp://127.0.0.1:{port}"
@@ -368,6 +338,13 @@ def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
             f"dist.init_process_group('gloo', {url!r}, timedelta(seconds=1), rank=1, world_size=2)",
             2,
         )
+    fails = "if rank == 1: raise ValueError('a bug')\n"
+    with pytest.raises(DistributedError) as failure:
+        cell(torch_world, f"{fails}dist.init_process_group('gloo', {url!r}, rank=rank - 1, world_size=2)", [1, 2])
+    errors = failure.value.run.errors
+
+    assert errors[1].ename == "ValueError"
+    assert (errors[2].waited, errors[2].released) == ("init_process_group", True)
 
 
 def test_the_frames_of_a_failed_set_up_are_torchs_and_the_users(torch_world):
