@@ -14,7 +14,10 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from .engine.spool import read_file
+from .engine.surroundings import Surroundings
 from .errors import RanksBusy, RanksDead, TransferFailed, WorldLost
 from .events import Event, Finished, from_wire
 from .gathering import OUTSIDE_PATIENCE, Answers, Futures, ask_agents, ask_watches, silent, take_answers
@@ -56,6 +59,12 @@ class Exchange:
         looked = ranks if native else silent(answers)
         found = self._gather(looked, OUTSIDE_PATIENCE, lambda world, channel: ask_watches(world, channel, looked))
         return with_native(stacks_of(answers), stacks_of(found))
+
+    def surroundings(self, ranks: list[int], timeout: float) -> dict[int, Surroundings | None]:
+        """As :meth:`.Session.surroundings`."""
+        answers = self.ask_agents(ranks, timeout, op="surroundings")
+        found = {rank: (answer or {}).get("found") for rank, answer in answers.items()}
+        return {rank: None if one is None else msgspec.convert(one, Surroundings) for rank, one in found.items()}
 
     def may_go_on(self, run: Run) -> bool:
         """Whether a rank works on ``run``, as far as one can tell within a second."""

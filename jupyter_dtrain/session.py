@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .channels import StewardChannel
+    from .engine.surroundings import Surroundings
     from .stacks import Stacks
     from .view import CommRelay, RunView
 
@@ -391,6 +392,14 @@ class Session:
         """
         chosen = self._choose(ranks)
         return self._exchange.stacks(chosen, timeout, native=native)
+
+    def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
+        """What each of ``ranks`` (default: all) sees: its variables with why they are set, its frameworks.
+
+        Also while a cell runs. None for a rank that is dead, or has not answered within ``timeout`` seconds. Values
+        that were given as ``env`` are not in it.
+        """
+        return self._exchange.surroundings(self._choose(ranks), timeout)
 
     # Values.
 

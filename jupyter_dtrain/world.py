@@ -14,6 +14,7 @@ import msgspec
 
 from .errors import BadRequest
 from .events import RankState
+from .variables import Variable
 
 TorchBackend = Literal["auto", "nccl", "gloo"]
 Ranks = str | int | Iterable[int] | None
@@ -199,31 +200,32 @@ def placements(hosts: Sequence[str]) -> list[Placement]:
     return places
 
 
-def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, str]:
+def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, Variable]:
     """The variables that a rank gets before any user code: those that torchrun sets, with its meanings.
+
+    But for ``TORCH_NCCL_ASYNC_ERROR_HANDLING``, which has another value here and is set with what else torch gets.
 
     Source: ``torch/distributed/elastic/agent/server/local_elastic_agent.py`` (torch 2.13), ``_start_workers``.
     ``NODE_RANK`` is not torchrun's, but scripts read it; ``TORCHELASTIC_USE_AGENT_STORE`` is true because the store
     at ``MASTER_ADDR:MASTER_PORT`` is the steward's, as it is the agent's under torchrun.
     """
     return {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_size),
-        "GROUP_RANK": str(place.node),
-        "NODE_RANK": str(place.node),
-        "GROUP_WORLD_SIZE": str(place.nodes),
-        "ROLE_RANK": str(place.rank),
-        "ROLE_WORLD_SIZE": str(place.size),
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": master_addr,
-        "MASTER_PORT": str(master_port),
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "RANK": Variable(str(place.rank), "the rank's number in the world"),
+        "WORLD_SIZE": Variable(str(place.size), "ranks of the world"),
+        "LOCAL_RANK": Variable(str(place.local_rank), "the rank's number on its host: which GPU it takes"),
+        "LOCAL_WORLD_SIZE": Variable(str(place.local_size), "ranks of this host"),
+        "GROUP_RANK": Variable(str(place.node), "the host's number, in torchrun's words"),
+        "NODE_RANK": Variable(str(place.node), "the host's number, as scripts read it"),
+        "GROUP_WORLD_SIZE": Variable(str(place.nodes), "hosts of the world"),
+        "ROLE_RANK": Variable(str(place.rank), "as RANK: torchrun's roles, of which there is one"),
+        "ROLE_WORLD_SIZE": Variable(str(place.size), "as WORLD_SIZE: torchrun's roles, of which there is one"),
+        "ROLE_NAME": Variable("default", "torchrun's roles, of which there is one"),
+        "MASTER_ADDR": Variable(master_addr, "where ranks meet: the world's own store"),
+        "MASTER_PORT": Variable(str(master_port), "where ranks meet: the world's own store"),
+        "TORCHELASTIC_RUN_ID": Variable(run_id, "torchrun's name for a run: here the world's id"),
+        "TORCHELASTIC_RESTART_COUNT": Variable("0", "torchrun's restarts, of which there are none"),
+        "TORCHELASTIC_MAX_RESTARTS": Variable("0", "torchrun's restarts, of which there are none"),
+        "TORCHELASTIC_USE_AGENT_STORE": Variable("True", "no rank has to serve the store at MASTER_PORT"),
     }
 
 

@@ -32,6 +32,7 @@ from ..events import CommMessage, Outcome, to_wire
 from ..frameworks import Framework, Watch
 from ..rank_api import Bar
 from ..values import pack, unpack
+from .aside import Aside
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .inspection import Inspector
@@ -43,6 +44,7 @@ from .namespace import fetch_values, store_values
 from .recorder import Recorder
 from .reports import Ended, Report
 from .resources import Sampler
+from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 from .whereabouts import Whereabouts
 
@@ -96,6 +98,7 @@ class Agent:
         self._whereabouts = Whereabouts(frameworks, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
+        self._surroundings = Aside("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._cell = Cell()
@@ -320,16 +323,21 @@ class Agent:
         def say(answer: dict[str, Any]) -> None:
             self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
 
-        if content["op"] in {"complete", "describe"}:
+        if content["op"] in {"complete", "describe", "surroundings"}:
             # They may take long, and this thread has more to do; they are answered from it, once they are.
             loop = asyncio.get_running_loop()
-            if self._inspector.ask(content, lambda answer: loop.call_soon_threadsafe(say, answer)):
+            if self._ask_aside(content, lambda answer: loop.call_soon_threadsafe(say, answer)):
                 return
         try:
             answer = self._answer(content)
         except Exception as error:  # noqa: BLE001 — the asker gets it
             answer = {"status": "error", "words": f"{type(error).__name__}: {error}"}
         say(answer)
+
+    def _ask_aside(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
+        if content["op"] == "surroundings":
+            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._frameworks))}, answer)
+        return self._inspector.ask(content, answer)
 
     def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
         match content["op"]:
@@ -347,7 +355,7 @@ class Agent:
             case "read":
                 batch = self._recorder.read(int(content["run"]), int(content["from_seq"]))
                 return {"rank": self._rank, "batch": None if batch is None else to_wire(batch)}
-            case "complete" | "describe":
+            case "complete" | "describe" | "surroundings":
                 raise TimeoutError("an earlier question is still at work")
             case op:
                 raise ValueError(f"unknown request {op!r}")

@@ -25,6 +25,7 @@ from ..events import EVENTS_MESSAGE, Batch, to_wire
 from ..frameworks import Framework, load_frameworks
 from ..launch.request import RANK_SPEC_VARIABLE, RankSpec
 from ..rank_api import RankHome
+from ..variables import Variable, given
 from ..world import Placement, placements, rank_environment
 from .agent import Agent
 from .bars import install_bars
@@ -138,15 +139,16 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     comm = MPI.COMM_WORLD
     place = placements(comm.allgather(socket.gethostname()))[comm.rank]
     del os.environ[RANK_SPEC_VARIABLE]
-    os.environ.update(
-        rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id)
-    )
+    given.hide(spec.given)
+    given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
+    # mpiexec keeps some for itself.
+    given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
     frameworks = load_frameworks()
     for framework in frameworks:
-        for name, value in framework.environment(place, spec).items():
-            os.environ.setdefault(name, value)
-    # Figures are shown as in a notebook kernel, unless the user chose otherwise.
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        given.offer(framework.environment(place, spec), framework.name)
+    given.offer(
+        {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
+    )
     # The one application of this process: ``%matplotlib`` looks for its kernel.
     engine: RankEngine = RankEngine.instance(spec, place, frameworks, channel, report)
     folder = Path(spec.folder)

@@ -2,7 +2,7 @@
 
 Asked while a cell runs, too, so what is the user's own is hardly run: no property and no ``__repr__``, which might
 compute, talk to other ranks, or wait. What names attributes is asked: ``__dir__`` and ``__getattr__``, by which
-PyTorch's modules have their layers. Since these may wait all the same, a :class:`Inspector` has a thread of its own.
+PyTorch's modules have their layers. Since these may wait all the same, a :class:`Inspector` answers beside the cell.
 
 Under failure: a name that cannot be looked at is not there; while one question is at work, no other is taken.
 """
@@ -10,11 +10,12 @@ Under failure: a name that cannot be looked at is not there; while one question 
 from __future__ import annotations
 
 import inspect
-import threading
 import types
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from .aside import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -43,27 +44,14 @@ class Inspector:
         """``hidden``: names of the namespace that are not the user's."""
         self._namespace = namespace
         self._hidden = hidden
-        self._free = threading.Semaphore(1)
+        self._aside = Aside("dtrain-inspection")
 
     def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
         """``answer`` is called with what is found, on another thread; False while an earlier question is at work.
 
         ``content``: ``op`` ``complete`` with ``text``, or ``describe`` with ``name`` and ``source``.
         """
-        if not self._free.acquire(blocking=False):
-            return False
-
-        def work() -> None:
-            try:
-                found = self._find(content)
-            except BaseException as error:  # noqa: BLE001 — what is the user's may raise anything, SystemExit too
-                found = {"status": "error", "words": f"{type(error).__name__}: {error}"}
-            finally:
-                self._free.release()
-            answer(found)
-
-        threading.Thread(target=work, name="dtrain-inspection", daemon=True).start()
-        return True
+        return self._aside.ask(lambda: self._find(content), answer)
 
     def _find(self, content: Mapping[str, Any]) -> dict[str, Any]:
         if content["op"] == "complete":

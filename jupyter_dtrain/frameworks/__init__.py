@@ -20,7 +20,9 @@ import msgspec
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
+    from ..variables import Variable
     from ..world import Placement
+    from .facts import Facts
 
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
@@ -58,8 +60,11 @@ class Framework:
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002
-        """Variables to set before user code, where the user has not set them."""
+    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
+        """Variables to set before user code, where the user has not set them; each with its reason.
+
+        What is set later, such as at an import, is offered to :data:`jupyter_dtrain.variables.given`.
+        """
         return {}
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
@@ -70,6 +75,13 @@ class Framework:
 
     def after_cell(self) -> None:
         """The cell has ended: add what waits to be a point of its metrics."""
+
+    def describe(self) -> Facts | None:
+        """What it sees in this rank; None where it has nothing to tell. Any thread, at any time, also in mid-cell.
+
+        Imports nothing and waits for nobody. What it raises is told in its place.
+        """
+        return None
 
     def in_use(self) -> str:
         """What people call this framework, if user code has imported it; else empty. Any thread."""

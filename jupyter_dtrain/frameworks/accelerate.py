@@ -14,14 +14,15 @@ Under failure: another version, without the parts that are changed here, is left
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from ..variables import Variable, given
 from . import Framework
+from .facts import Facts, facts_of_package
 from .torch_metrics import hear_backward
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
 
+TESTED = "1.15"
+"""The version that the tests run with."""
 CPU = "ACCELERATE_USE_CPU"
 _ALREADY = "already been initialized"
 """In what Accelerate 1.x says of a state that is not the one asked for."""
@@ -44,6 +47,10 @@ class Accelerate(Framework):
         wrapt.register_post_import_hook(_hook_state, "accelerate.state")
         wrapt.register_post_import_hook(_hook_accelerator, "accelerate.accelerator")
 
+    def describe(self) -> Facts:
+        """What its state is, once an ``Accelerator`` was made."""
+        return facts_of_package("Accelerate", "accelerate", TESTED, lambda _: _details())
+
     def in_use(self) -> str:
         """Once it is imported."""
         return "Accelerate" if "accelerate" in sys.modules else ""
@@ -51,7 +58,7 @@ class Accelerate(Framework):
 
 def _hook_state(state: Any) -> None:
     if not has_accelerator():
-        os.environ.setdefault(CPU, "true")
+        given.offer({CPU: Variable("true", "no GPU here: only so does it see the other ranks")}, Accelerate.name)
     if all(hasattr(getattr(state, name, None), "_reset_state") for name in ("PartialState", "AcceleratorState")):
         state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
 
@@ -63,6 +70,17 @@ def _hook_accelerator(module: Any) -> None:
         return
     kind.__init__ = _in_a_living_group(state, kind.__init__)
     hear_backward(kind, lambda accelerator: getattr(accelerator, "gradient_accumulation_steps", 1) > 1)
+
+
+def _details() -> dict[str, str]:
+    module: Any = sys.modules.get("accelerate.state")
+    parts = [getattr(getattr(module, name, None), "_shared_state", {}) for name in ("PartialState", "AcceleratorState")]
+    state = {**parts[0], **parts[1]}
+    if "num_processes" not in state:
+        return {"state": "none yet: Accelerator() makes it"}
+    precision = state.get("_mixed_precision")
+    words = f", mixed precision {precision}" if precision not in (None, "no") else ""
+    return {"state": f"{state['num_processes']} processes, this one on {state.get('device', 'nothing')}{words}"}
 
 
 def has_accelerator() -> bool:

@@ -32,8 +32,10 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from ..rank_api import Bar
+from ..variables import Variable, given
 from . import Framework, user_names
 from .accelerate import has_accelerator
+from .facts import Facts, facts_of_package
 from .torch_metrics import hear_backward, one_step
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
 
+TESTED = "0.19"
+"""The version that the tests run with."""
 ACCELERATOR = "DS_ACCELERATOR"
 
 
@@ -58,6 +62,10 @@ class DeepSpeed(Framework):
         wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
         wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
         wrapt.register_post_import_hook(_hook_backward, "deepspeed.runtime.engine")
+
+    def describe(self) -> Facts:
+        """On what it computes, and whether it can compile."""
+        return facts_of_package("DeepSpeed", "deepspeed", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
         """Once it is imported."""
@@ -118,7 +126,7 @@ class DeepSpeed(Framework):
 
 def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
     if not has_accelerator():
-        os.environ.setdefault(ACCELERATOR, "cpu")
+        given.offer({ACCELERATOR: Variable("cpu", "no GPU here: so it need not search and warn")}, DeepSpeed.name)
 
 
 def _hook_shared_memory(module: Any) -> None:
@@ -158,6 +166,15 @@ def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
 
     return _take_model_step
+
+
+def _details() -> dict[str, str]:
+    chosen = getattr(sys.modules.get("deepspeed.accelerator.real_accelerator"), "ds_accelerator", None)
+    without = "none: without its shared memory for inference, and without optimizers of its own"
+    return {
+        "accelerator": str(getattr(chosen, "_name", "") or "not chosen yet"),
+        "C++ compiler": "found" if has_compiler() else without,
+    }
 
 
 def has_compiler() -> bool:

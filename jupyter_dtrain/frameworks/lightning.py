@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework, Watch
+from .facts import Facts, facts_of_package
 from .torch_values import read, take
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
 
+TESTED = "2.6"
+"""The version that the tests run with."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """The same code comes under each of these names."""
 _TOLD = ("update_train_step_metrics", "update_train_epoch_metrics", "log_eval_end_metrics")
@@ -60,6 +63,12 @@ class Lightning(Framework):
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
 
+    def describe(self) -> Facts:
+        """Under the name of its package that is imported, if any is."""
+        packages = ("lightning", "pytorch_lightning", "lightning_fabric")
+        package = next((name for name in packages if name in sys.modules), packages[0])
+        return facts_of_package("Lightning", package, TESTED, lambda _: _details())
+
     def in_use(self) -> str:
         """Once it is imported."""
         return "Lightning" if any(package in sys.modules for package in PACKAGES) else ""
@@ -69,6 +78,10 @@ def _hook_devices(module: ModuleType) -> None:
     kind = getattr(module, "CPUAccelerator", None)
     if kind is not None and hasattr(kind, "auto_device_count"):
         kind.auto_device_count = staticmethod(_local_size)
+
+
+def _details() -> dict[str, str]:
+    return {'devices="auto"': f"{_local_size()} where there is no GPU: the ranks of this host"}
 
 
 def _local_size() -> int:

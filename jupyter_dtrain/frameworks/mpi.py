@@ -17,6 +17,10 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from . import Framework, user_names, value_of
+from .facts import Facts, facts_of_package
+
+TESTED = "4.1"
+"""The version of mpi4py that the tests run with."""
 
 T = TypeVar("T")
 
@@ -33,6 +37,10 @@ class Mpi(Framework):
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
+
+    def describe(self) -> Facts:
+        """The library beneath mpi4py; whether ranks that wait in it can be freed. Every rank has imported it."""
+        return facts_of_package("MPI", "mpi4py", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
         """Every rank has imported MPI: what counts is that the user's names hold it, or a communicator."""
@@ -146,9 +154,26 @@ def _module() -> ModuleType | None:
     return sys.modules.get("mpi4py.MPI")
 
 
+def _details() -> dict[str, str]:
+    mpi = _module()
+    if mpi is None:
+        return {}
+    levels = {getattr(mpi, name): name[7:].lower() for name in dir(mpi) if name.startswith("THREAD_")}
+    without = "off: ranks that wait in MPI for one that has failed stay there until %distributed restart"
+    library = mpi.Get_library_version().strip("\0 \n").splitlines()[0]
+    return {
+        "library": library.split(", package:")[0],
+        "standard": ".".join(map(str, mpi.Get_version())),
+        "ULFM": "on: ranks that wait for one that has failed are released" if _can_revoke(mpi) else without,
+        "threads": str(levels.get(mpi.Query_thread(), "unknown")),
+    }
+
+
 def _can_revoke(mpi: ModuleType) -> bool:
+    if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
+        return False
     try:
         mpi.COMM_SELF.Is_revoked()
     except Exception:  # noqa: BLE001 — NotImplementedError, or an error of MPI's own: no ULFM
         return False
-    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
+    return True

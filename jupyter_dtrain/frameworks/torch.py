@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from ..variables import Variable, values_of
 from ..world import rank_environment
 from . import Collective, Framework, Watch
+from .facts import Facts, facts_of_package
+from .torch_backends import torch_details
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
@@ -29,20 +32,27 @@ if TYPE_CHECKING:
     from ..world import Placement
 
 
+TESTED = "2.13"
+"""The version that the tests run with."""
+
+
 class Torch(Framework):
     """PyTorch in one rank."""
 
     name = "torch"
     rendezvous = "jupyter_dtrain.frameworks.torch_store"
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, str]:  # noqa: ARG002 — the protocol's shape
+    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Beyond what torchrun sets, which every rank has: NCCL's watchdog must not kill a rank that can be released.
 
-        By default it ends the process when a collective times out (``TORCH_NCCL_ASYNC_ERROR_HANDLING`` 3, by PyTorch's
-        documentation); its own abort asks for 0. The flight recorder, which tells what each rank has begun, is off
-        unless it has a size.
+        It ends the process when a collective times out, by default (``TORCH_NCCL_ASYNC_ERROR_HANDLING`` 3, by PyTorch's
+        documentation) and as torchrun has it (1); its own abort asks for 0. The flight recorder, which tells what each
+        rank has begun, is off unless it has a size.
         """
-        return {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_FR_BUFFER_SIZE": RECORDED}
+        return {
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": Variable("0", "NCCL must not end a rank that can be released"),
+            "TORCH_FR_BUFFER_SIZE": Variable(RECORDED, "the flight recorder tells which collective a rank is in"),
+        }
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Wait for ``torch`` and ``torch.distributed`` to be imported."""
@@ -50,10 +60,11 @@ class Torch(Framework):
         self._metrics.install()
         self._pipelines = TorchPipelines(self._metrics, metrics)
         self._pipelines.install()
-        self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"))
+        self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"), spec.address)
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
-        wrapt.register_post_import_hook(partial(hook_spawn, variables), "torch.multiprocessing.spawn")
+        variables |= self.environment(place, spec)
+        wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
 
     def before_cell(self, generation: int, watch: Watch) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
@@ -65,6 +76,10 @@ class Torch(Framework):
         """Losses that wait for their optimizer step are points now; the last steps of pipelines are told."""
         self._pipelines.end()
         self._metrics.end()
+
+    def describe(self) -> Facts:
+        """What is compiled in and found; the default group, once it is set up."""
+        return facts_of_package("PyTorch", "torch", TESTED, partial(torch_details, self._groups))
 
     def in_use(self) -> str:
         """Once it is imported."""

@@ -9,7 +9,9 @@ behind ``env://``, and the one that makes each group is listened to:
   one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
 * a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
 * without a backend the one that fits is taken: nccl (and gloo for CPU tensors) where every local rank has a GPU, else
-  gloo.
+  gloo; one that cannot work here is refused at once, see :mod:`.torch_backends`;
+* ranks that a cell sends to an address of its own (``MASTER_PORT``, ``tcp://``) meet without it, or in reach of an
+  interrupt, see :mod:`.torch_meetings`.
 
 Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise; with the next generation
 :meth:`TorchGroups.recover` makes the default group again, as it was made, and gives it to the DDP modules that used it.
@@ -21,7 +23,6 @@ import contextlib
 import functools
 import gc
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..world import count_ranks
 from . import user_names
+from .torch_backends import Backends
+from .torch_meetings import Address, Meeting, meet, meeting_at
 from .torch_sockets import connected_to, end_connections, epolls, registered
 
 if TYPE_CHECKING:
@@ -52,12 +55,15 @@ class _SetUp(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def is_whole(self, place: Placement) -> bool:
+        """Whether it is for all ranks of the world, in their order, as far as one can tell."""
+        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
+        return not self.args and all(self.kwargs.get(name, -1) in plain for name, plain in own.items())
+
     def again(self, place: Placement) -> str:
         """Equal on ranks that can make their group again together; empty where that is not known."""
-        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
-        if self.init_method not in (None, "env://") or self.args or set(self.kwargs) - {*PLAIN, *own}:
-            return ""
-        if any(self.kwargs.get(name, -1) not in plain for name, plain in own.items()):
+        by_address = (self.init_method or "env://").startswith(("env://", "tcp://"))
+        if not by_address or not self.is_whole(place) or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
             return ""
         return f"{self.backend} {self.kwargs.get('timeout')}"
 
@@ -65,12 +71,17 @@ class _SetUp(NamedTuple):
 class TorchGroups:
     """The process groups of this rank. Methods are for the main thread, but for :meth:`release`."""
 
-    def __init__(self, place: Placement, generation: int, backend: str) -> None:
-        """``backend``: what is taken when the cell names none; ``auto`` is what fits."""
+    def __init__(self, place: Placement, generation: int, backend: str, address: tuple[str, int]) -> None:
+        """``backend``: what is taken when the cell names none; ``auto`` is what fits. ``address``: the store's."""
         self._place = place
         self._generation = generation
-        self._backend = backend
+        self._address = address
+        self.backends = Backends(place, backend)
         self._attempts = 0
+        self._meetings: dict[Address, int] = {}
+        """How often this rank has gone to an address of the cell's own in this generation."""
+        self._port = address[1]
+        """Where the set-up that is at work meets."""
         self._group_generation: int | None = None
         self._set_up: _SetUp | None = None
         self.made_at = 0
@@ -100,7 +111,9 @@ class TorchGroups:
             # A torch without distributed support: its own error says so when it is used.
             return
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
-        handlers["env"] = self._rendezvous(module, handlers["env"])
+        for scheme in ("env", "tcp"):
+            if scheme in handlers:
+                handlers[scheme] = self._rendezvous(module, handlers[scheme])
         original = c10d.init_process_group
         init = self._init(module, c10d, original)
         # Parts of torch have it by name already: a DeviceMesh sets up the default group where there is none.
@@ -116,6 +129,7 @@ class TorchGroups:
         if generation != self._generation:
             self._generation = generation
             self._attempts = 0
+            self._meetings = {}
         self._half_made = self._released = False
 
     # Setting up.
@@ -137,7 +151,10 @@ class TorchGroups:
             set_up = _SetUp(backend, init_method, args, kwargs)
             self._loops.clear()
             if backend is None and kwargs.get("device_id") is None:
-                backend = self._choose_backend()
+                backend, _ = self.backends.choose(at_set_up=True)
+                self.backends.check(dist, backend, by_option=True, whole=set_up.is_whole(self._place))
+            elif backend is not None:
+                self.backends.check(dist, backend, by_option=False, whole=set_up.is_whole(self._place))
             # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
             c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
             self._half_made = True
@@ -149,15 +166,6 @@ class TorchGroups:
             return result
 
         return init_process_group
-
-    def _choose_backend(self) -> str | None:
-        if self._backend != "auto":
-            return self._backend
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.device_count() >= self._place.local_size:
-            return "cpu:gloo,cuda:nccl"
-        return "gloo"
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Learn which epoll instances a new group brings."""
@@ -175,8 +183,18 @@ class TorchGroups:
 
     def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(original)
-        def env(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:
-            for store, rank, size in original(url, timeout=timeout, **kwargs):
+        def handler(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:
+            meeting = meeting_at(url)
+            self._port = self._address[1]
+            if meeting is None or meeting.address.port == self._port:
+                source = original(url, timeout=timeout, **kwargs)
+            elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
+                # All ranks of the world: they have a place to meet, which nobody else takes, set-up after set-up.
+                source = iter([(self._store(dist, timeout), self._place.rank, self._place.size)])
+            else:
+                yield self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size
+                return
+            for store, rank, size in source:
                 prefix = f"generation-{self._generation}/setup-{self._attempts}"
                 prefixed = dist.PrefixStore(prefix, store)
                 self._arriving = True
@@ -186,7 +204,23 @@ class TorchGroups:
                     self._arriving = False
                 yield prefixed, rank, size
 
-        return env
+        return handler
+
+    def _store(self, dist: Any, timeout: timedelta) -> Any:
+        """A connection to the world's own store."""
+        return dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
+
+    def _meet_elsewhere(self, dist: Any, meeting: Meeting, timeout: timedelta) -> Any:
+        """The store at an address of the cell's own, for some ranks of the world, or for others as well."""
+        address = meeting.address
+        self._meetings[address] = count = self._meetings.get(address, 0) + 1
+        prefix = f"generation-{self._generation}/{address}/{count}"
+        self._port, self._arriving = address.port, True
+        try:
+            world = dist.PrefixStore(prefix, self._store(dist, timeout))
+            return meet(dist, world, meeting, timeout, lambda: self._released)
+        finally:
+            self._arriving = False
 
     def _arrive(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         """Wait, in Python, until all ranks are here: unlike a wait in native code it can be ended."""
@@ -212,8 +246,7 @@ class TorchGroups:
         end_connections(registered(self._loops & epolls()))
         if self._half_made and not self._arriving:
             # It may wait for the store, in native code.
-            with contextlib.suppress(ValueError):
-                end_connections(connected_to(int(os.environ.get("MASTER_PORT", ""))))
+            end_connections(connected_to(self._port))
 
     def _abort_devices(self) -> None:
         """NCCL's own way. One group of aborts: one after the other they may wait for each other (pytorch#119797)."""
@@ -262,9 +295,7 @@ class TorchGroups:
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
         """What each rank had."""
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        timeout = timedelta(seconds=RECOVER_PATIENCE)
-        client = dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
+        client = self._store(dist, timedelta(seconds=RECOVER_PATIENCE))
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
         store.set(f"{self._place.rank}", json.dumps(mine))
         found = {self._place.rank: mine}

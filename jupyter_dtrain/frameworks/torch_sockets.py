@@ -1,4 +1,4 @@
-"""The connections of gloo in this process, found from outside it.
+"""The connections of gloo, and other sockets, in this process, found from outside what made them.
 
 gloo has no way to abort a collective: ``abort()`` and ``shutdown()`` of its process group do nothing, and a rank that
 waits for a peer does so until the group's timeout, 30 minutes (torch 2.13). What does free it is the end of its
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
+_LISTENS = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 _TARGET = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 
 
@@ -51,6 +52,18 @@ def connected_to(port: int) -> set[int]:
                 if isinstance(peer, tuple) and peer[1] == port:
                     found.add(int(entry.name))
     return found
+
+
+def listens_at(port: int) -> bool:
+    """Whether a socket of this process listens at ``port``."""
+    for entry in _DESCRIPTORS.iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                with _opened(int(entry.name)) as one:
+                    name = one.getsockname()
+                    if isinstance(name, tuple) and name[1] == port and one.getsockopt(*_LISTENS):
+                        return True
+    return False
 
 
 def end_connections(fds: Iterable[int]) -> int:

@@ -20,6 +20,7 @@ _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
 """The parts of torch whose functions wait for other ranks."""
+_ARRIVING = {"_arrive", "_await_server"}
 _HERE = f"{Path(__file__).parent}{os.sep}"
 _BETWEEN = f"{_HERE}torch_pipelines.py"
 """Whose frames stand between torch's own."""
@@ -27,7 +28,7 @@ _BETWEEN = f"{_HERE}torch_pipelines.py"
 
 def is_arriving(frame: FrameType) -> bool:
     """Whether it is our own wait for all ranks to come: one that looks again and again, and so takes some processor."""
-    return frame.f_code.co_name == "_arrive" and frame.f_code.co_filename.startswith(_HERE)
+    return frame.f_code.co_name in _ARRIVING and frame.f_code.co_filename.startswith(_HERE)
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework, Watch
+from .facts import Facts, facts_of_package, imported
 from .torch_metrics import adding
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ..launch.request import RankSpec
     from ..world import Placement
 
+TESTED = "5.23"
+"""The version that the tests run with."""
 NO_CURVES = ("epoch", "total_flos", "num_input_tokens_seen")
 NO_CURVES_END = ("_runtime", "_per_second", "_time")
 
@@ -47,6 +50,10 @@ class Transformers(Framework):
     def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
+
+    def describe(self) -> Facts:
+        """Whether its ``Trainer`` is in use: most of it is imported part by part."""
+        return facts_of_package("Transformers", "transformers", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
         """Once it is imported."""
@@ -88,6 +95,11 @@ class Transformers(Framework):
                 self._metrics.add(shown, float(value), step, logged=True)
             except (TypeError, ValueError) as error:
                 self._metrics.complain(f"{name!r} is left out: {error}")
+
+
+def _details() -> dict[str, str]:
+    trainer = "imported" if imported("transformers.trainer") else "not imported"
+    return {"Trainer": f"{trainer}: it finds the world through Accelerate"}
 
 
 def _adding(original: Callable[..., Any]) -> Callable[..., Any]:

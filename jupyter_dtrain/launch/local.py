@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from ..errors import StartFailed
+from ..variables import Variable, values_of, where_unset
 from ..world import TorchBackend
 from .options import Option, schema
 from .request import RankSpec, WorldRequest
@@ -99,7 +100,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     try:
         answer = subprocess.run(
             [path, "--version"],
-            env=os.environ | _ROOT_VARIABLES,
+            env=os.environ | values_of(_ROOT_VARIABLES),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -124,9 +125,8 @@ _ROOT_VARIABLES = dict.fromkeys(
         "PRTE_ALLOW_RUN_AS_ROOT",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
     ),
-    "1",
+    Variable("1", "Open MPI refuses root without it, who is an ordinary user of a container"),
 )
-"""Open MPI refuses root without these; a container's root is an ordinary user to us."""
 
 _BACKED_BY_FILES = ("btl_sm", "osc_sm", "osc_rdma", "osc_ucx")
 """The components of Open MPI 5 that make files in ``/dev/shm`` by default."""
@@ -188,14 +188,20 @@ def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
         env.pop(name, None)
     for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
         del env[name]
-    env |= _ROOT_VARIABLES
+    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.env)
+    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.env))
+    return env | values_of(launched) | request.env | spec.to_environment()
+
+
+def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
+    """What the ranks are to have where the user has not set it."""
+    wanted = {"PYTHONUNBUFFERED": Variable("1", "what is printed is seen at once")}
     if request.size > 1:
-        env.setdefault("OMP_NUM_THREADS", "1")
-    env.setdefault("PYTHONUNBUFFERED", "1")
+        wanted["OMP_NUM_THREADS"] = Variable("1", "ranks share the processors, as torchrun has it")
     for component in _BACKED_BY_FILES:
-        # Segments that killed ranks cannot remove go with the world.
-        env.setdefault(f"OMPI_MCA_{component}_backing_directory", request.scratch)
-    return env | request.env | spec.to_environment()
+        why = "what MPI shares among ranks goes with the world, also where they are killed"
+        wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)
+    return wanted
 
 
 def explain_mpiexec(log: str) -> str | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from ..settings import Settings
+from ..variables import HIDDEN, Variable
 from ..world import TorchBackend
 
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
@@ -44,6 +45,14 @@ class WorldRequest(msgspec.Struct, frozen=True):
     tensorboard: str | None = None
     """Folder that gets TensorBoard's event files as well."""
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """All fields, without the values of ``env``: they may be secrets."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((fields | {"env": dict.fromkeys(self.env, HIDDEN)}).items())
+
+    def __repr__(self) -> str:
+        return f"WorldRequest({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
     @property
     def passing_folders(self) -> list[str]:
         """The folders that end with the world; the run-time folder, by which others find it, last."""
@@ -66,6 +75,15 @@ class RankSpec(msgspec.Struct, frozen=True):
     """Settings of the frameworks, such as ``torch_backend``."""
     settings: Settings
     generation: int = 0
+    launched: dict[str, Variable] = {}
+    """Variables that were set for all ranks, which have them already."""
+    given: list[str] = []
+    """Names of the variables that the user gave; their values may be secrets."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the world's ranks meet: host and port."""
+        return self.master_addr, self.master_port
 
     def to_environment(self) -> dict[str, str]:
         """The variable that hands this over."""

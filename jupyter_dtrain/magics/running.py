@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
 from ..lifecycle import current, open_sessions
 from ..stacks import describe_stacks
+from ..view.surroundings import surroundings_tables
 from ..world import count_ranks
 from .offers import rank_names, some_ranks
 from .parsing import MagicParser, Parsed
@@ -62,6 +66,19 @@ def stacks_arguments(parser: MagicParser) -> None:
 def stacks(args: Parsed) -> None:
     """``%distributed stacks``: ranks that are at the same place are told once."""
     print(describe_stacks(current().stacks(args.ranks, native=args.native)))
+
+
+def env_arguments(parser: MagicParser) -> None:
+    """Arguments of ``env``."""
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
+
+
+def env(args: Parsed) -> None:
+    """``%distributed env``: what is alike on all ranks is told once."""
+    session = current()
+    found = session.surroundings(args.ranks)
+    publish: Any = display_functions.publish_display_data
+    publish(surroundings_tables(session.world, found))
 
 
 def auto_arguments(parser: MagicParser) -> None:

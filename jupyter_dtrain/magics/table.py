@@ -44,6 +44,12 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb("resync", "give all ranks what one has of some variables", running.resync_arguments, running.resync),
     Verb("stacks", "where every rank is now", running.stacks_arguments, running.stacks),
+    Verb(
+        "env",
+        "what each framework sees in the ranks, and the variables that were set, with why",
+        running.env_arguments,
+        running.env,
+    ),
     Verb("list", "all worlds of this user on this machine, and who drives them", _none, joining.listing),
     Verb("attach", "join a world that another kernel left behind, or drives", joining.attach_arguments, joining.attach),
     Verb("runs", "the runs that are stored, newest first", stored.runs_arguments, stored.runs),

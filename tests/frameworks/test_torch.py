@@ -271,6 +271,82 @@ def test_a_cell_with_a_timeout_ends_in_a_set_up_that_cannot_succeed(torch_world)
     assert cell(torch_world, SUM) == dict.fromkeys(range(3), 6.0)
 
 
+@pytest.mark.parametrize("backend", ["nccl", "mpi", "ucc", "xccl", "cpu:gloo,cuda:nccl"])
+def test_a_backend_that_this_torch_lacks_is_refused_with_those_that_it_has(torch_world, backend):
+    """At once, before anybody waits for anybody; and the next set-up works."""
+    name = backend.rpartition(":")[2]
+    if cell(torch_world, f"dist.is_{name}_available()")[0]:
+        pytest.skip(f"this torch has {name}")
+    with pytest.raises(DistributedError) as failure:
+        cell(torch_world, f"dist.init_process_group({backend!r})")
+    words = {error.evalue for error in failure.value.run.errors.values()}
+    cell(torch_world, "dist.init_process_group('gloo')")
+
+    assert len(words) == 1
+    assert f"is built without {name.upper()}; it has gloo" in words.pop()
+    assert cell(torch_world, SUM)[0] == 6.0
+
+
+def test_an_address_of_the_cells_own_cannot_keep_a_world_from_meeting(torch_world):
+    """As the examples of PyTorch have it, on a port that another program has, and again with a module that is alive."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        by_hand = f"os.environ['MASTER_PORT'] = '{port}'\ndist.init_process_group('gloo', rank=rank, world_size=3)\n"
+        by_url = f"dist.init_process_group('gloo', init_method='tcp://localhost:{port}', rank=rank, world_size=3)\n"
+        kept = cell(torch_world, "os.environ['MASTER_PORT']")[0]
+        model = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))\n"
+        sums = [cell(torch_world, DESTROY + way + model + SUM) for way in (by_hand, by_hand, by_url)]
+        cell(torch_world, DESTROY + f"del model\nos.environ['MASTER_PORT'] = '{kept}'")
+
+    assert sums == [dict.fromkeys(range(3), 6.0)] * 3
+
+
+def test_ranks_that_meet_at_a_port_that_is_taken_say_so(torch_world):
+    """Some ranks of a world: nobody waits, and the same port does once it is free, again and again."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        where = f"init_method='tcp://127.0.0.1:{port}', rank=rank - 1, world_size=2"
+        with pytest.raises(DistributedError) as failure:
+            cell(torch_world, f"dist.init_process_group('gloo', {where})", [1, 2])
+    run = failure.value.run
+    # Something may hold the store of before, which then goes on to serve at that port.
+    held = "held = dist.distributed_c10d._get_default_store()\n"
+    model = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))\n"
+    meet = f"{DESTROY}dist.init_process_group('gloo', {where})\n{held}{model}{SUM}"
+    sums = [cell(torch_world, meet, [1, 2]) for _ in range(3)]
+    cell(torch_world, DESTROY + "del held, model", [1, 2])
+
+    assert {error.evalue.partition(". ")[0] for error in run.errors.values()} == {
+        f"init_process_group: 127.0.0.1:{port}, where the cell wants its ranks to meet, is taken by another program"
+    }
+    assert sorted(run.errors) == [1, 2]
+    assert run.elapsed < PATIENCE / 2
+    assert sums == [{1: 5.0, 2: 5.0}] * 3
+
+
+def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
+    """By an interrupt, by its own timeout, and when its rank 0 has failed before."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"tcp://127.0.0.1:{port}"
+    with pytest.raises(DistributedInterrupt):
+        torch_world.run(f"dist.init_process_group('gloo', {url!r}, rank=1, world_size=2)", 2, view=None, timeout=1)
+    with pytest.raises(DistributedError, match="rank 0 of the group did not come"):
+        cell(
+            torch_world,
+            "from datetime import timedelta\n"
+            f"dist.init_process_group('gloo', {url!r}, timedelta(seconds=1), rank=1, world_size=2)",
+            2,
+        )
+    fails = "if rank == 1: raise ValueError('a bug')\n"
+    with pytest.raises(DistributedError) as failure:
+        cell(torch_world, f"{fails}dist.init_process_group('gloo', {url!r}, rank=rank - 1, world_size=2)", [1, 2])
+    errors = failure.value.run.errors
+
+    assert errors[1].ename == "ValueError"
+    assert (errors[2].waited, errors[2].released) == ("init_process_group", True)
+
+
 def test_the_frames_of_a_failed_set_up_are_torchs_and_the_users(torch_world):
     """None of ours stands in the traceback."""
     with pytest.raises(DistributedError) as failure:

@@ -1,0 +1,36 @@
+"""What a rank tells of its surroundings: the variables that it was given, and what each framework sees.
+
+Told while a cell runs, too; nothing is imported for it. Under failure: a framework that cannot say is named with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ..frameworks import Framework
+from ..frameworks.facts import Facts
+from ..variables import SeenVariable, given
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """Those of one rank."""
+
+    variables: list[SeenVariable]
+    frameworks: dict[str, Facts]
+    """By name; without those that have nothing to tell."""
+
+
+def look_around(frameworks: Iterable[Framework]) -> Surroundings:
+    """The surroundings of this rank. Any thread."""
+    found = {framework.name: facts for framework in frameworks if (facts := _facts(framework)) is not None}
+    return Surroundings(given.seen(), found)
+
+
+def _facts(framework: Framework) -> Facts | None:
+    try:
+        return framework.describe()
+    except Exception as error:  # noqa: BLE001 — a library of another version; the others have something to tell
+        words = f"{type(error).__name__}: {error}"
+        return Facts(framework.name, "", "", imported=True, details={"cannot be told": words})

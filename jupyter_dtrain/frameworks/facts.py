@@ -1,0 +1,71 @@
+"""What a framework sees in one rank, as data: its version, what is compiled in, what it found.
+
+Asked while a cell runs, and in ranks that do not use it: nothing is imported for it, and nobody is waited for. Of a
+package that user code has not imported, its version is told and that it is not imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a framework sees in one rank."""
+
+    title: str
+    """What people call it."""
+    version: str
+    """Such as ``2.13.0+cpu``; empty where it is not installed."""
+    tested: str
+    """The version that this project is tested with, such as ``2.13``."""
+    imported: bool
+    details: dict[str, str]
+    """Such as ``backends`` → ``gloo, nccl``, in words; what stands behind a first colon and space explains the rest."""
+
+
+def facts_of_package(
+    title: str, package: str, tested: str, details: Callable[[Any], Mapping[str, str]] | None = None
+) -> Facts:
+    """What there is to tell of an installed ``package``, whose module has its name.
+
+    ``details`` is called with the module, once user code has imported it.
+    """
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        installed = ""
+    module = imported(package)
+    if module is None:
+        return Facts(title, installed, tested, imported=False, details={})
+    used = str(getattr(module, "__version__", installed))
+    found = {} if details is None else dict(details(module))
+    if installed and _numbers(used) != _numbers(installed):
+        found = {"installed meanwhile": f"{installed}; %distributed restart takes it"} | found
+    return Facts(title, used, tested, imported=True, details=found)
+
+
+def imported(name: str) -> ModuleType | None:
+    """The module, if it was imported wholly."""
+    module = sys.modules.get(name)
+    being_made = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return None if being_made else module
+
+
+def compare_tested(version: str, tested: str) -> str:
+    """In words, how ``version`` stands to the one that is ``tested``, as far as that one goes."""
+    own, known = _numbers(version), _numbers(tested)
+    if not own or not known or own[: len(known)] == known:
+        return f"tested with {tested}"
+    return f"{'newer' if own > known else 'older'} than {tested}, which is tested; parts that it lacks are left alone"
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(part) for part in found[0].split(".")] if found else []

@@ -1,0 +1,135 @@
+"""The backends of torch's process groups: which this build has, which of them can work here, and in words why not.
+
+torch itself says of a backend that it lacks only that, after all ranks have come; of too few GPUs NCCL says so in the
+first collective. Here both are said before, with what works.
+
+Whoever only looks counts GPUs without asking CUDA itself: once it is asked, ``CUDA_VISIBLE_DEVICES`` counts no more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..world import Placement
+    from .torch_groups import TorchGroups
+
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+"""Those of torch, by the names that ``torch.distributed.is_NAME_available`` has."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_COMES_WITH = {
+    "nccl": "NCCL comes with PyTorch's builds for CUDA and ROCm",
+    "mpi": "MPI comes only with a PyTorch that was built from source where an MPI is",
+    "ucc": "UCC comes only with a PyTorch that was built from source with it",
+    "xccl": "XCCL comes with PyTorch's builds for Intel's GPUs",
+}
+
+
+def built_in(dist: Any) -> list[str]:
+    """The backends that this torch has."""
+    return [name for name in BACKENDS if getattr(dist, f"is_{name}_available", lambda: False)()]
+
+
+def count_gpus(*, at_set_up: bool = False) -> int:
+    """The GPUs that torch, which is imported, finds for this process; ``at_set_up`` only those that CUDA can use."""
+    torch: Any = sys.modules["torch"]
+    return 0 if at_set_up and not torch.cuda.is_available() else int(torch.cuda.device_count())
+
+
+class Backends:
+    """What one rank can set up."""
+
+    def __init__(self, place: Placement, wanted: str) -> None:
+        """``wanted``: what is taken when the cell names none; ``auto`` is what fits."""
+        self._place = place
+        self._wanted = wanted
+        self._visible = _visible()
+
+    def choose(self, *, at_set_up: bool = False) -> tuple[str, str]:
+        """What ``init_process_group()`` takes, and why."""
+        if self._wanted != "auto":
+            return self._wanted, f"as --torch-backend {self._wanted} says"
+        gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size
+        if gpus and "nccl" not in built_in(sys.modules["torch.distributed"]):
+            return "gloo", "this PyTorch is built without NCCL"
+        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {ranks} rank{'' if ranks == 1 else 's'} of this host"
+        return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
+
+    def check(self, dist: ModuleType, backend: Any, *, by_option: bool, whole: bool) -> None:
+        """Raise what stands in the way of ``backend``, which is as torch takes it.
+
+        :class:`RuntimeError` where this torch lacks it, :class:`ValueError` where there are too few GPUs for it, as
+        torch itself. ``by_option``: it was not named in the cell; ``whole``: it is for all ranks of the world.
+        """
+        names = [part.rpartition(":")[2].strip() for part in str(backend).lower().split(",")]
+        here = built_in(dist)
+        asked = f"--torch-backend {backend}" if by_option else f'init_process_group("{backend}")'
+        cure = _cure(here, by_option=by_option)
+        for name in names:
+            if name in _COMES_WITH and name not in here:
+                version = getattr(sys.modules["torch"], "__version__", "")
+                raise RuntimeError(
+                    f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has {', '.join(here)}. "
+                    f"{cure} {_COMES_WITH[name]}."
+                )
+        if "nccl" in names:
+            self._check_gpus(asked, cure, each=whole and names == ["nccl"])
+
+    def _check_gpus(self, asked: str, cure: str, *, each: bool) -> None:
+        """``each``: whether every rank of this host will use NCCL."""
+        gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
+        if not gpus:
+            raise ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
+        # Where a cell has chosen GPUs for each rank, all may have one of their own.
+        if each and gpus < ranks and self._visible == _visible():
+            has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+            raise ValueError(
+                f"{asked}: NCCL needs a GPU for each rank, and the {ranks} ranks of this host have {has}. "
+                f"{cure} %distributed start -n {gpus} starts as many ranks as there are GPUs."
+            )
+
+
+def _visible() -> list[str | None]:
+    return [os.environ.get(name) for name in VISIBLE]
+
+
+def _cure(here: list[str], *, by_option: bool) -> str:
+    if "gloo" not in here:
+        return ""
+    fits = "a world that is started without that" if by_option else "without a backend, init_process_group()"
+    return f'init_process_group("gloo") works here; {fits} takes what fits.'
+
+
+def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
+    """What torch, which is imported, sees in this rank."""
+    found = {"built for": _built_for(torch)}
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        found["backends"] = "none: built without torch.distributed"
+    else:
+        has = built_in(dist)
+        lacks = [name for name in BACKENDS if name not in has]
+        found["backends"] = f"{', '.join(has)}: not built in: {', '.join(lacks)}" if lacks else ", ".join(has)
+        if "nccl" in has:
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["init_process_group()"] = "{}: {}".format(*groups.backends.choose())
+        found["process group"] = _default_group(dist)
+    found["GPUs"] = str(count_gpus())
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def _built_for(torch: Any) -> str:
+    names = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
+    built = [f"{name} {version}" for key, name in names.items() if (version := getattr(torch.version, key, None))]
+    return ", ".join(built) or "processors only"
+
+
+def _default_group(dist: Any) -> str:
+    if not dist.is_initialized():
+        return "none"
+    backend = dist.get_backend_config() if hasattr(dist, "get_backend_config") else dist.get_backend()
+    return f"{backend}, {dist.get_world_size()} ranks"

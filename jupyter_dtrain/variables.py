@@ -1,0 +1,100 @@
+"""Environment variables that this project sets: each with its reason, which stands where it is set.
+
+A rank keeps a book of its own, :data:`given`: what was set and why, what the user had set before and keeps, and what
+was given by ``--env``. :meth:`Given.seen` tells it, with the values as they are then.
+
+The value of a variable that was given by ``--env`` may be a secret: it is in no answer, whoever sets it later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+HIDDEN = "given by --env, hidden"
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """What one is set to."""
+
+    value: str
+    why: str
+    """In a few words."""
+    by_user: bool = False
+    """Whether the user had set it, so that it was left as it was."""
+
+
+class SeenVariable(msgspec.Struct, frozen=True):
+    """One, as a rank has it."""
+
+    name: str
+    value: str | None
+    """None where it is not set any more, or is not shown."""
+    why: str
+    framework: str = ""
+    """Name of the framework that set it; empty for what every rank is given."""
+    hidden: bool = False
+    """Whether it was given by ``--env``."""
+
+
+def values_of(variables: Mapping[str, Variable]) -> dict[str, str]:
+    """As an environment."""
+    return {name: variable.value for name, variable in variables.items()}
+
+
+def where_unset(variables: Mapping[str, Variable], environ: Mapping[str, str]) -> dict[str, Variable]:
+    """``variables`` as they are to be where ``environ`` has its own values, which stay."""
+    return {
+        name: Variable(environ[name], variable.why, by_user=True) if name in environ else variable
+        for name, variable in variables.items()
+    }
+
+
+class Given:
+    """The variables of this process that were set by this project. Writing is for one thread, reading for any."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, tuple[str, Variable]] = {}
+        """By name: for which framework, and what."""
+        self._hidden: list[str] = []
+
+    def hide(self, names: Iterable[str]) -> None:
+        """These were given by ``--env``."""
+        self._hidden = [*self._hidden, *names]
+
+    def note(self, variables: Mapping[str, Variable], framework: str = "") -> None:
+        """These are set already, as they are here."""
+        self._set = self._set | {name: (framework, variable) for name, variable in variables.items()}
+
+    def put(self, variables: Mapping[str, Variable], framework: str = "") -> None:
+        """Set ``variables``, whatever was there; where ``--env`` had another value, this one is no secret."""
+        others = [name for name in self._hidden if name in variables and variables[name].value != os.environ.get(name)]
+        self._hidden = [name for name in self._hidden if name not in others]
+        told = {name: Variable(variables[name].value, f"{variables[name].why}; not as --env has it") for name in others}
+        self.note({**variables, **told}, framework)
+        os.environ.update(values_of(variables))
+
+    def offer(self, variables: Mapping[str, Variable], framework: str = "") -> None:
+        """Set those of ``variables`` that are not set."""
+        self.put(where_unset(variables, os.environ), framework)
+
+    def seen(self) -> list[SeenVariable]:
+        """All of them, in the order in which they were set."""
+        found = [self._seen(name, framework, variable) for name, (framework, variable) in self._set.items()]
+        return found + [SeenVariable(name, None, HIDDEN, hidden=True) for name in self._hidden if name not in self._set]
+
+    def _seen(self, name: str, framework: str, variable: Variable) -> SeenVariable:
+        value, why = os.environ.get(name), variable.why
+        if name in self._hidden:
+            return SeenVariable(name, None, f"{HIDDEN}; {why}", framework, hidden=True)
+        if value is None:
+            return SeenVariable(name, None, f"taken away since by your code; {why}", framework)
+        if value != variable.value:
+            return SeenVariable(name, value, f"set since by your code, was {variable.value}; {why}", framework)
+        return SeenVariable(name, value, f"yours, left as it was; {why}" if variable.by_user else why, framework)
+
+
+given = Given()
+"""Those of this rank; empty outside of one."""

@@ -1,0 +1,109 @@
+"""What ranks tell of their surroundings, as tables: one for the world, one for each framework.
+
+What is alike on all ranks is said once, what differs by rank. A rank that has told nothing is named with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from ..engine.surroundings import Surroundings
+from ..frameworks.facts import compare_tested
+from ..stacks import SILENT, STOPPED
+from ..world import World, count_ranks
+from .tables import table
+
+MOST_GROUPS = 6
+"""Values of one thing that are told apart; of more only the first and the last."""
+NOT_SET = "(not set)"
+HIDDEN = "•••"
+
+Row = tuple[str, str]
+"""A value, and what is to be said of it."""
+Rows = dict[str, dict[int, Row]]
+"""What it is → rank → row."""
+
+
+def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) -> dict[str, str]:
+    """A MIME bundle. ``found``: by rank; None for one that has told nothing."""
+    told = {rank: one for rank, one in found.items() if one is not None}
+    who = "" if len(told) == world.size else f", {count_ranks(list(told))}" if told else ""
+    bundles = (
+        [table(f"World {world.name!r}{who}: variables", *_table(_variables(told, ""), list(told)))] if told else []
+    )
+    absent = []
+    for name, title in _titles(told).items():
+        if any(one.frameworks[name].version for one in told.values() if name in one.frameworks):
+            rows = {**_facts(told, name), **_variables(told, name)}
+            bundles.append(table(title, *_table(rows, list(told))))
+        else:
+            absent.append(title)
+    notes = [f"Not installed: {', '.join(absent)}."] if absent else []
+    notes += [f"{count_ranks(ranks).capitalize()}: {words}." for words, ranks in _silent(world, found).items()]
+    text = "\n".join(notes)
+    plain = [bundle["text/plain"] for bundle in bundles]
+    html = [bundle["text/html"] for bundle in bundles] + [f"<div>{note}</div>" for note in map(escape, notes)]
+    return {"text/plain": "\n\n".join([*plain, *([text] if text else [])]), "text/html": "".join(html)}
+
+
+def _titles(told: Mapping[int, Surroundings]) -> dict[str, str]:
+    """Of all frameworks, by name; those that a rank has imported first."""
+    found: dict[str, tuple[bool, str]] = {}
+    for one in told.values():
+        for name, facts in one.frameworks.items():
+            found[name] = (facts.imported or found.get(name, (False, ""))[0], facts.title)
+    return {name: title for name, (_, title) in sorted(found.items(), key=lambda item: (not item[1][0], item[1][1]))}
+
+
+def _facts(told: Mapping[int, Surroundings], name: str) -> Rows:
+    rows: Rows = {"version": {}, "imported": {}}
+    for rank, one in told.items():
+        facts = one.frameworks.get(name)
+        if facts is None:
+            continue
+        rows["version"][rank] = (facts.version, compare_tested(facts.version, facts.tested))
+        rows["imported"][rank] = ("yes", "") if facts.imported else ("no", "a rank loads only what its cells import")
+        for what, words in facts.details.items():
+            value, _, why = words.partition(": ")
+            rows.setdefault(what, {})[rank] = (value, why)
+    return rows
+
+
+def _variables(told: Mapping[int, Surroundings], framework: str) -> Rows:
+    rows: Rows = {}
+    for rank, one in told.items():
+        for variable in one.variables:
+            if variable.framework == framework:
+                value = variable.value if variable.value is not None else HIDDEN if variable.hidden else NOT_SET
+                rows.setdefault(variable.name, {})[rank] = (value, variable.why)
+    return rows
+
+
+def _table(rows: Rows, ranks: list[int]) -> tuple[list[str], list[list[str]]]:
+    return ["", "value", ""], [
+        [what, _by_rank(by_rank, ranks, 0), _by_rank(by_rank, ranks, 1)] for what, by_rank in rows.items()
+    ]
+
+
+def _silent(world: World, found: Mapping[int, Surroundings | None]) -> dict[str, list[int]]:
+    """Why ranks have told nothing, and which."""
+    groups: dict[str, list[int]] = {}
+    for rank in [world.ranks[number] for number, one in found.items() if one is None]:
+        words = {"dead": f"dead ({rank.words})" if rank.words else "dead", "stopped": STOPPED}.get(rank.state, SILENT)
+        groups.setdefault(words, []).append(rank.rank)
+    return groups
+
+
+def _by_rank(rows: Mapping[int, Row], ranks: list[int], at: int) -> str:
+    """What all say, once; else each with who says it. ``at``: 0 for values, 1 for what is to be said of them."""
+    groups: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank in rows and rows[rank][at]:
+            groups.setdefault(rows[rank][at], []).append(rank)
+    if len(groups) == 1 and (at == 1 or list(groups.values()) == [ranks]):
+        return next(iter(groups))
+    said = [f"{count_ranks(who)}: {words}" for words, who in groups.items()]
+    if len(said) > MOST_GROUPS:
+        said = [*said[: MOST_GROUPS - 2], "…", said[-1]]
+    return " / ".join(said)

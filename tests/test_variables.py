@@ -1,0 +1,84 @@
+"""The book of the variables that a rank was given."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from jupyter_dtrain.variables import HIDDEN, Given, Variable, where_unset
+
+WANTED = {"DTRAIN_A": Variable("1", "first"), "DTRAIN_B": Variable("2", "second")}
+
+
+@pytest.fixture(autouse=True)
+def _unset(monkeypatch):
+    for name in WANTED:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def seen(given):
+    """What is told, by name."""
+    return {one.name: (one.value, one.why) for one in given.seen()}
+
+
+def test_what_the_user_has_set_stays_and_is_said_to_be_the_users(monkeypatch):
+    """What is put is set whatever was there."""
+    monkeypatch.setenv("DTRAIN_A", "mine")
+    given = Given()
+    given.offer(WANTED, "some")
+
+    assert (os.environ["DTRAIN_A"], os.environ["DTRAIN_B"]) == ("mine", "2")
+    assert seen(given) == {"DTRAIN_A": ("mine", "yours, left as it was; first"), "DTRAIN_B": ("2", "second")}
+    assert {one.framework for one in given.seen()} == {"some"}
+
+    given.put(WANTED)
+    assert os.environ["DTRAIN_A"] == "1"
+    assert seen(given)["DTRAIN_A"] == ("1", "first")
+
+
+def test_what_was_changed_since_is_told(monkeypatch):
+    """By a cell, for example; also what was taken away."""
+    given = Given()
+    given.put(WANTED)
+    monkeypatch.setenv("DTRAIN_A", "9")
+    monkeypatch.delenv("DTRAIN_B")
+
+    assert seen(given) == {
+        "DTRAIN_A": ("9", "set since by your code, was 1; first"),
+        "DTRAIN_B": (None, "taken away since by your code; second"),
+    }
+
+
+def test_what_was_given_is_never_told(monkeypatch):
+    """Whether somebody else would have set it or not, and also when a cell sets it anew."""
+    monkeypatch.setenv("DTRAIN_A", "hunter2")
+    given = Given()
+    given.hide(["DTRAIN_A", "DTRAIN_C"])
+    given.offer(WANTED)
+    before = repr(given.seen())
+    monkeypatch.setenv("DTRAIN_A", "hunter3")
+
+    assert seen(given)["DTRAIN_A"] == (None, f"{HIDDEN}; first")
+    assert seen(given)["DTRAIN_C"] == (None, HIDDEN)
+    assert "hunter" not in before + repr(given.seen())
+
+
+def test_what_was_given_and_is_not_taken_is_told(monkeypatch):
+    """As a rank's number: no secret is shown, for the value is another."""
+    monkeypatch.setenv("DTRAIN_A", "hunter2")
+    monkeypatch.setenv("DTRAIN_B", "2")
+    given = Given()
+    given.hide(WANTED)
+    given.put(WANTED)
+
+    assert seen(given) == {"DTRAIN_A": ("1", "first; not as --env has it"), "DTRAIN_B": (None, f"{HIDDEN}; second")}
+
+
+def test_what_is_left_unset_is_set():
+    """By whoever starts the ranks, who has an environment that is not his own."""
+    assert where_unset(WANTED, {"DTRAIN_B": "x"}) == {
+        "DTRAIN_A": Variable("1", "first"),
+        "DTRAIN_B": Variable("x", "second", by_user=True),
+    }

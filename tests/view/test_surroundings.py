@@ -1,0 +1,101 @@
+"""What ranks see, as tables: once where it is alike, by rank where it is not."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from jupyter_dtrain.engine.surroundings import Surroundings
+from jupyter_dtrain.frameworks.facts import Facts, compare_tested
+from jupyter_dtrain.variables import SeenVariable
+from jupyter_dtrain.view.surroundings import surroundings_tables
+from jupyter_dtrain.world import Rank, World
+
+
+def world_of(size: int) -> World:
+    return World("w", "w-1", [Rank(rank, 0, "host", rank, "cpu", 100 + rank, f"e{rank}") for rank in range(size)])
+
+
+def seen_by(rank: int, **details: str) -> Surroundings:
+    """A rank's own number, and a framework that is not there."""
+    variables = [SeenVariable("RANK", str(rank), "its number"), SeenVariable("SIZE", "3", "all"), SECRET]
+    some = Facts("Some", "1.2.3", "1.2", imported=bool(details), details=details)
+    return Surroundings(variables, {"some": some, "none": Facts("None", "", "1.0", imported=False, details={})})
+
+
+SECRET = SeenVariable("TOKEN", None, "given by --env, hidden", hidden=True)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The rows of all tables, by their first column."""
+    found = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    return {row[0]: row[1:] for row in found}
+
+
+def test_what_is_alike_is_said_once_and_what_differs_by_rank():
+    """Values and what is to be said of them."""
+    found = {0: seen_by(0, on="cpu: no GPU"), 1: seen_by(1, on="cpu: no GPU"), 2: seen_by(2, on="gpu")}
+    text = surroundings_tables(world_of(3), found)["text/plain"]
+
+    assert text.startswith("World 'w': variables\n")
+    assert rows(text)["RANK"] == ["rank 0: 0 / rank 1: 1 / rank 2: 2", "its number"]
+    assert rows(text)["SIZE"] == ["3", "all"]
+    assert rows(text)["TOKEN"] == ["•••", "given by --env, hidden"]
+    assert rows(text)["version"] == ["1.2.3", "tested with 1.2"]
+    assert rows(text)["on"] == ["ranks 0-1: cpu / rank 2: gpu", "no GPU"]
+    assert text.endswith("\nNot installed: None.")
+
+
+def test_a_rank_that_has_nothing_to_tell_of_a_thing_is_left_out():
+    """As one that has not imported what others have."""
+    text = surroundings_tables(world_of(2), {0: seen_by(0), 1: seen_by(1, on="cpu")})["text/plain"]
+
+    assert rows(text)["imported"] == ["rank 0: no / rank 1: yes", "a rank loads only what its cells import"]
+    assert rows(text)["on"] == ["rank 1: cpu"]
+
+
+def test_of_many_values_the_first_and_the_last_are_shown():
+    """In a world of many ranks."""
+    text = surroundings_tables(world_of(64), {rank: seen_by(rank) for rank in range(64)})["text/plain"]
+
+    assert rows(text)["RANK"][0] == "rank 0: 0 / rank 1: 1 / rank 2: 2 / rank 3: 3 / … / rank 63: 63"
+
+
+def test_ranks_that_say_nothing_are_named_with_why():
+    """Dead, stopped, silent; and where nobody says anything there is no table."""
+    ranks = world_of(4).ranks
+    dead = msgspec.structs.replace(ranks[1], state="dead", words="rank 1 was killed")
+    world = World("w", "w-1", [ranks[0], dead, msgspec.structs.replace(ranks[2], state="stopped"), ranks[3]])
+    text = surroundings_tables(world, {0: seen_by(0), 1: None, 2: None, 3: None})["text/plain"]
+
+    assert text.startswith("World 'w', rank 0: variables\n")
+    assert "Rank 1: dead (rank 1 was killed).\nRank 2: stopped (SIGSTOP)" in text
+    assert "Rank 3: no answer" in text
+    assert surroundings_tables(world, {1: None})["text/plain"] == "Rank 1: dead (rank 1 was killed)."
+
+
+def test_html_has_the_same_and_is_escaped():
+    """A table for the variables, one for the framework."""
+    found = surroundings_tables(world_of(1), {0: seen_by(0, on="<b>")})["text/html"]
+
+    assert found.count("<table>") == 2
+    assert "&lt;b&gt;" in found
+    assert "Not installed: None." in found
+
+
+@pytest.mark.parametrize(
+    ("version", "tested", "words"),
+    [
+        ("2.13.0+cpu", "2.13", "tested with 2.13"),
+        ("2.13.7", "2.13", "tested with 2.13"),
+        ("2.14.0a0+git", "2.13", "newer than 2.13"),
+        ("3.0", "2.13", "newer than 2.13"),
+        ("2.9.1", "2.13", "older than 2.13"),
+        ("unknown", "2.13", "tested with 2.13"),
+    ],
+)
+def test_another_version_than_the_tested_one_is_told(version, tested, words):
+    """Numbers are compared, not texts."""
+    assert compare_tested(version, tested).startswith(words)
