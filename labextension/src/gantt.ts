@@ -86,6 +86,9 @@ class Gantt {
         .filter((kind) => kinds.has(kind))
         .map((kind) => h("span", {}, swatch(kind, this.id), NAMES[kind]!)),
       h("span", {}, swatch("", this.id), "bubble"),
+      ...(pipeline.lanes.some((lane) => lane.stages.length > 1)
+        ? [h("span", {}, swatch("second", this.id), "second stage of a rank")]
+        : []),
       ...(pipeline.transfers === false ? [h("span", {}, "sends and waits are too many to be drawn")] : []),
     );
   }
@@ -163,7 +166,8 @@ function drawn(action: Action, pipeline: Pipeline, place: Place): Element[] {
 
 function label(lane: Pipeline["lanes"][number], pipeline: Pipeline): string {
   const own = lane.stages.length === 1 && lane.stages[0] === lane.rank && pipeline.stages === pipeline.ranks;
-  return own ? `rank ${lane.rank}` : `rank ${lane.rank}: ${lane.stages.join(", ")}`;
+  const word = lane.stages.length === 1 ? "stage" : "stages";
+  return own ? `rank ${lane.rank}` : `rank ${lane.rank}, ${word} ${lane.stages.join(" ")}`;
 }
 
 /** Where a step begins, is halfway, and ends. */
@@ -182,7 +186,8 @@ function axis(seconds: number, left: number, inner: number, height: number): Ele
 
 function swatch(kind: string, id: string): SVGElement {
   const svg = element("svg", { width: "16", height: "10", "aria-hidden": "true" });
-  if (kind === "S" || kind === "R") svg.append(box(kind, 0, kind === "S" ? 1 : 6, 16, THIN, id));
+  if (kind === "second") svg.append(box(kind, 0, 8, 16, 2, id));
+  else if (kind === "S" || kind === "R") svg.append(box(kind, 0, kind === "S" ? 1 : 6, 16, THIN, id));
   else svg.append(box(kind, 0, 0, 16, 10, id));
   return svg;
 }

@@ -92,10 +92,12 @@ describe("a step of a pipeline", () => {
   it("names the stages of ranks that have several, and marks the second", () => {
     const lanes = [lane(0, [0, 3], ["F", 0, 0, 0, 0.5], ["I", 3, 0, 0.5, 0.5])];
     const charts = drawn(pipeline({ stages: 4, lanes, transfers: false }));
-    expect(charts.node.querySelector(".dtrain-gantt-label")!.textContent).toBe("rank 0: 0, 3");
+    expect(charts.node.querySelector(".dtrain-gantt-label")!.textContent).toBe("rank 0, stages 0 3");
     expect(boxes(charts, "second")).toHaveLength(1);
     expect(charts.node.querySelector("figcaption")!.textContent).toContain("; 1 more rank is not drawn");
-    expect(charts.node.querySelector(".dtrain-gantt-legend")!.textContent).toContain("too many to be drawn");
+    expect(charts.node.querySelector(".dtrain-gantt-legend")!.textContent).toContain(
+      "second stage of a ranksends and waits are too many to be drawn",
+    );
     // Its stripes are those of this chart.
     const fill = charts.node.querySelector("rect.dtrain-gantt-I")!.getAttribute("fill")!;
     expect(charts.node.querySelector(`pattern[id="${fill.slice(5, -1)}"]`)).not.toBeNull();
