@@ -289,6 +289,7 @@ class TorchGroups:
         gc.collect()  # modules that nobody has any more
         modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
+        sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, kwargs = self._set_up
         dist.init_process_group(backend, init_method, *args, **kwargs)  # leaves the old group first
         notes = []
@@ -303,6 +304,13 @@ class TorchGroups:
             notes.append(
                 f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
                 f"with new_group() again, then `{names[0] if names else 'module'}._update_process_group(group)`."
+            )
+        if sharded:
+            # One that was in its forward or backward has parts of its parameters in the wrong place: no group helps.
+            names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
+            notes.append(
+                f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the process group of "
+                f"before and cannot go on: make the model and FullyShardedDataParallel around it again."
             )
         if meshes:
             notes.append(

@@ -16,6 +16,7 @@ from . import value_of
 from .torch_arrival import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
+_WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
 """Functions that say nothing of what was called."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
