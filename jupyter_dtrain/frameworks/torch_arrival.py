@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
 from typing import Any
+from urllib.parse import urlparse
 
 from ..world import count_ranks
 
@@ -34,6 +36,15 @@ def arrive(
                 f"Every rank of the world must call it."
             )
         time.sleep(ARRIVAL_POLL)
+
+
+def is_here(url: str | None) -> bool:
+    """Whether ``url`` is a ``tcp://`` address of this host, at which a rank would have to keep the store.
+
+    No rank does, since each has torchrun's ``TORCHELASTIC_USE_AGENT_STORE``: all of them would wait for somebody else.
+    """
+    parts = urlparse(url or "")
+    return parts.scheme == "tcp" and parts.hostname in {"localhost", "127.0.0.1", "::1", os.environ.get("MASTER_ADDR")}
 
 
 def arriving_in(frame: FrameType) -> str:

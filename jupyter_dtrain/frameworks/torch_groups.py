@@ -4,7 +4,8 @@ Two functions of ``torch.distributed`` are changed when user code imports it, ``
 behind ``env://``, and the one that makes each group is listened to:
 
 * the store is the steward's, with a prefix per generation and set-up: a second set-up on the same port never meets
-  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed);
+  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed); so it is for a
+  ``tcp://`` address of this host;
 * ranks wait for each other in Python, so that an interrupt or a release ends a set-up to which some rank never comes;
   one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
 * a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..world import count_ranks
 from . import user_names
-from .torch_arrival import ARRIVAL_POLL, arrive
+from .torch_arrival import ARRIVAL_POLL, arrive, is_here
 from .torch_sockets import connected_to, end_connections, epolls, registered
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class TorchGroups:
         self._generation = generation
         self._backend = backend
         self._attempts = 0
+        self._meetings: dict[str, int] = {}
+        """How often this rank has met others at an address of this host."""
         self._group_generation: int | None = None
         self._set_up: _SetUp | None = None
         self.made_at = 0
@@ -102,6 +105,7 @@ class TorchGroups:
             # A torch without distributed support: its own error says so when it is used.
             return
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
+        handlers["tcp"] = self._rendezvous_here(module, handlers["env"], handlers["tcp"])
         handlers["env"] = self._rendezvous(module, handlers["env"])
         original = c10d.init_process_group
         init = self._init(module, c10d, original)
@@ -118,6 +122,7 @@ class TorchGroups:
         if generation != self._generation:
             self._generation = generation
             self._attempts = 0
+            self._meetings.clear()
         self._half_made = self._released = False
 
     # Setting up.
@@ -200,6 +205,25 @@ class TorchGroups:
                 yield prefixed, rank, size
 
         return env
+
+    def _rendezvous_here(
+        self, dist: ModuleType, env: Callable[..., Iterator[Any]], tcp: Callable[..., Iterator[Any]]
+    ) -> Callable[..., Iterator[Any]]:
+        """``tcp://`` on this host is a name for a place in the world's store, where only some ranks may meet."""
+
+        @functools.wraps(tcp)
+        def meet(url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any) -> Iterator[Any]:
+            if not is_here(url):
+                yield from tcp(url, timeout=timeout, **kwargs)
+                return
+            address, _, query = url.partition("?")
+            self._meetings[address] = number = self._meetings.get(address, 0) + 1
+            for store, rank, size in env(f"env://?{query}", timeout=timeout, **kwargs):
+                prefixed = dist.PrefixStore(f"generation-{self._generation}/{address}-{number}", store)
+                self._arrive("init_process_group", prefixed, rank, range(size), timeout)
+                yield prefixed, rank, size
+
+        return meet
 
     def _arrive(self, call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta) -> None:
         self._arriving = True

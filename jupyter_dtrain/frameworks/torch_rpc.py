@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework, Watch, value_of
-from .torch_arrival import ARRIVAL_POLL, arrive, arriving_in
+from .torch_arrival import ARRIVAL_POLL, arrive, arriving_in, is_here
 from .torch_references import References
 from .torch_sockets import connected_to, end_connections, epolls, registered
 from .torch_waits import outermost_of
@@ -347,14 +347,15 @@ def _options(module: Any, given: dict[str, Any]) -> Any:
 @contextlib.contextmanager
 def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
     """Torch meets by ``env://`` in our way; a group without a size, which ranks may join later, in torch's own."""
-    if not static or getattr(options, "init_method", "") != "env://":
+    given = getattr(options, "init_method", "")
+    if not static or not (given == "env://" or is_here(given)):
         yield
         return
     options.init_method = f"{SCHEME}://"
     try:
         yield
     finally:
-        options.init_method = "env://"
+        options.init_method = given
 
 
 def _called_without_torch(frame: FrameType, call: ast.Call | None) -> str:

@@ -79,6 +79,26 @@ found
     assert values(run(pair, code)) == same([4.0] * 3, 2)
 
 
+def test_an_address_of_this_host(pair):
+    """``tcp://``, where a rank keeps the store in a script without torchrun: again and again at one port."""
+    code = """
+found = []
+for _ in range(2):
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method="tcp://localhost:29500", rank=rank, world_size=2)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    found.append(total.item())
+found
+"""
+    assert values(run(pair, code)) == same([2.0, 2.0], 2)
+    failed = fail(
+        pair, "dist.destroy_process_group()\n" + FAIL + code.replace("    dist.destroy_process_group()\n", "")
+    )
+    assert failed.errors[0].evalue == "init_process_group: rank 1 did not come."
+    run(pair, "dist.init_process_group()")
+
+
 def test_a_failure_within_tensor_parallel_layers(pair):
     """Their collectives are operators, in which ranks are seen to wait, too; what must be made again is said."""
     run(pair, TENSORS + "model = in_parts(init_device_mesh('cpu', (2,)))")
