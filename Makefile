@@ -22,11 +22,11 @@ FRONT_END := $(shell find labextension/src labextension/style labextension/schem
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab test test-all faults soak lint typescript bench clean
+.PHONY: help venv front-end demo lab test test-all faults soak mpi4py lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r target words; do \
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r target words; do \
 	  printf '  make %-10s %s\n' "$$target" "$$words"; done
 
 venv: $(VENV)/installed ## make .venv with the package, PyTorch and all tools
@@ -56,6 +56,9 @@ faults: $(VENV)/installed ## play the failure table over and over (SHARD=1/4 REP
 
 soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
 	@$(PY) -m tests.faults.soak
+
+mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in the ranks of a world
+	@$(PY) -m tests.mpi4py_suite
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench

@@ -17,6 +17,7 @@ from ..variables import Variable, values_of
 from ..world import rank_environment
 from . import Collective, Framework, Watch
 from .facts import Facts, facts_of_package
+from .torch_arrival import arriving_in
 from .torch_backends import torch_details
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
@@ -24,7 +25,7 @@ from .torch_metrics import TorchMetrics, number
 from .torch_pipelines import TorchPipelines
 from .torch_processes import hook_spawn
 from .torch_values import on_host
-from .torch_waits import call_that_waits, is_arriving
+from .torch_waits import call_that_waits
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
@@ -123,7 +124,7 @@ class Torch(Framework):
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
         """A collective, the end of DDP's backward, a set-up to which somebody has not come."""
-        if not idle and not is_arriving(frame):
+        if not idle and not arriving_in(frame):
             return ""
         return call_that_waits(frame, call, on_device=self._groups.on_device)
 

@@ -4,7 +4,8 @@ Two functions of ``torch.distributed`` are changed when user code imports it, ``
 behind ``env://``, and the one that makes each group is listened to:
 
 * the store is the steward's, with a prefix per generation and set-up: a second set-up on the same port never meets
-  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed);
+  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed); so it is for a
+  ``tcp://`` address of this host;
 * ranks wait for each other in Python, so that an interrupt or a release ends a set-up to which some rank never comes;
   one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
 * a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
@@ -22,16 +23,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..world import count_ranks
 from . import user_names
+from .torch_arrival import ARRIVAL_POLL, arrive
 from .torch_backends import Backends
 from .torch_meetings import Address, Meeting, meet, meeting_at
 from .torch_sockets import connected_to, end_connections, epolls, registered
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
 
 PLAIN = ("timeout", "pg_options", "device_id")
 """Arguments of a set-up that can be given a second time."""
-ARRIVAL_POLL = 0.02
-"""Seconds between two looks at who has arrived at a set-up."""
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""torch's own, for groups on the processors."""
 RECOVER_PATIENCE = 10.0
 """Seconds that ranks wait for each other before they make their group again."""
 
@@ -122,7 +125,7 @@ class TorchGroups:
                 vars(part)["init_process_group"] = init
         make = "_new_process_group_helper"
         if hasattr(c10d, make):
-            setattr(c10d, make, self._listening(getattr(c10d, make)))
+            setattr(c10d, make, self._listening(module, getattr(c10d, make)))
 
     def begin_cell(self, generation: int) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
@@ -167,23 +170,38 @@ class TorchGroups:
 
         return init_process_group
 
-    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Learn which epoll instances a new group brings."""
+    def _listening(self, dist: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Learn which epoll instances a new group brings; and wait for its ranks, where gloo would.
+
+        gloo waits in native code that keeps the interpreter lock, so that nothing could end it.
+        """
+        signature = inspect.signature(original)
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
             before = epolls()
             self._loops &= before
+            given = signature.bind(*args, **kwargs).arguments
+            ranks = given.get("global_ranks_in_group") or []
+            meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(given.get("backend")).lower()
+            unfinished = self._half_made
             try:
-                return original(*args, **kwargs)
+                if meets:
+                    self._half_made = True
+                    store = dist.PrefixStore(f"arrival-{given['group_name']}", given["store"])
+                    timeout = given.get("timeout") or DEFAULT_TIMEOUT
+                    self._arrive("new_group", store, dist.get_rank(), ranks, timeout)
+                result = original(*args, **kwargs)
             finally:
                 self._loops |= epolls() - before
+            self._half_made = unfinished
+            return result
 
         return make
 
     def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(original)
-        def handler(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:
+        def handler(url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any) -> Iterator[Any]:
             meeting = meeting_at(url)
             self._port = self._address[1]
             if meeting is None or meeting.address.port == self._port:
@@ -197,11 +215,7 @@ class TorchGroups:
             for store, rank, size in source:
                 prefix = f"generation-{self._generation}/setup-{self._attempts}"
                 prefixed = dist.PrefixStore(prefix, store)
-                self._arriving = True
-                try:
-                    self._arrive(prefixed, rank, size, timeout)
-                finally:
-                    self._arriving = False
+                self._arrive("init_process_group", prefixed, rank, range(size), timeout)
                 yield prefixed, rank, size
 
         return handler
@@ -222,20 +236,12 @@ class TorchGroups:
         finally:
             self._arriving = False
 
-    def _arrive(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        """Wait, in Python, until all ranks are here: unlike a wait in native code it can be ended."""
-        store.set(f"here/{rank}", "1")
-        deadline = time.monotonic() + timeout.total_seconds()
-        missing = list(range(size))
-        while missing := [other for other in missing if not store.check([f"here/{other}"])]:
-            if self._released:
-                raise RuntimeError(f"init_process_group: {count_ranks(missing)} did not come.")
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"init_process_group: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "
-                    f"Every rank of the world must call it."
-                )
-            time.sleep(ARRIVAL_POLL)
+    def _arrive(self, call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta) -> None:
+        self._arriving = True
+        try:
+            arrive(call, store, rank, ranks, timeout, lambda: self._released)
+        finally:
+            self._arriving = False
 
     # Releasing.
 
@@ -315,6 +321,7 @@ class TorchGroups:
         gc.collect()  # modules that nobody has any more
         modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
+        sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, kwargs = self._set_up
         dist.init_process_group(backend, init_method, *args, **kwargs)  # leaves the old group first
         notes = []
@@ -329,6 +336,13 @@ class TorchGroups:
             notes.append(
                 f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
                 f"with new_group() again, then `{names[0] if names else 'module'}._update_process_group(group)`."
+            )
+        if sharded:
+            # One that was in its forward or backward has parts of its parameters in the wrong place: no group helps.
+            names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
+            notes.append(
+                f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the process group of "
+                f"before and cannot go on: make the model and FullyShardedDataParallel around it again."
             )
         if meshes:
             notes.append(

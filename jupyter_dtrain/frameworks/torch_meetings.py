@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
+from .torch_arrival import awaits_ranks
 from .torch_sockets import listens_at
 
 POLL = 0.02
@@ -75,7 +76,7 @@ def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, is_release
             raise RuntimeError(words) from None
         world.set(_SERVED, json.dumps({"prefix": prefix}))
     else:
-        told = _await_server(world, address, timeout, is_released)
+        told = _await_server("init_process_group", world, address, timeout, is_released)
         if "error" in told:
             raise RuntimeError(told["error"])
         prefix = told["prefix"]
@@ -112,17 +113,20 @@ def _why_not(address: Address, error: OSError) -> str:
     )
 
 
-def _await_server(world: Any, address: Address, timeout: timedelta, is_released: Callable[[], bool]) -> dict[str, str]:
+@awaits_ranks
+def _await_server(
+    call: str, world: Any, address: Address, timeout: timedelta, is_released: Callable[[], bool]
+) -> dict[str, str]:
     """What rank 0 says of what it serves: the prefix of its keys, or why it does not."""
     begun = time.monotonic()
     deadline = begun + timeout.total_seconds()
     while not world.check([_SERVED]):
         if is_released():
-            raise RuntimeError("init_process_group: rank 0 of the group did not come.")
+            raise RuntimeError(f"{call}: rank 0 of the group did not come.")
         now = time.monotonic()
         if now > deadline:
             raise TimeoutError(
-                f"init_process_group: rank 0 of the group did not come to {address.host}:{address.port} within "
+                f"{call}: rank 0 of the group did not come to {address.host}:{address.port} within "
                 f"{timeout.total_seconds():g} s."
             )
         if now > begun + OUTSIDE_PATIENCE and _listens(address):

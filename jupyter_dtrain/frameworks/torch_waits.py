@@ -13,22 +13,16 @@ from pathlib import Path
 from types import FrameType
 
 from . import value_of
+from .torch_arrival import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
+_WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
 """Functions that say nothing of what was called."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
 """The parts of torch whose functions wait for other ranks."""
-_ARRIVING = {"_arrive", "_await_server"}
 _HERE = f"{Path(__file__).parent}{os.sep}"
-_BETWEEN = f"{_HERE}torch_pipelines.py"
-"""Whose frames stand between torch's own."""
-
-
-def is_arriving(frame: FrameType) -> bool:
-    """Whether it is our own wait for all ranks to come: one that looks again and again, and so takes some processor."""
-    return frame.f_code.co_name in _ARRIVING and frame.f_code.co_filename.startswith(_HERE)
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
@@ -40,20 +34,26 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
     torch = sys.modules.get("torch")
     if torch is None or torch.__file__ is None:
         return ""
-    if is_arriving(frame):
-        return "init_process_group"
-    file = frame.f_code.co_filename
+    if arriving := arriving_in(frame):
+        return arriving
     root = f"{Path(torch.__file__).parent}{os.sep}"
-    if not file.startswith(root) or not file[len(root) :].startswith(_COMMUNICATING):
+    inner: FrameType | None = frame
+    # The collectives of DTensor and FSDP2 are operators, which Python calls through a class of their own.
+    while inner is not None and inner.f_code.co_filename == f"{root}_ops.py":
+        inner = inner.f_back
+    communicating = tuple(root + part for part in _COMMUNICATING)
+    if inner is None or not inner.f_code.co_filename.startswith(communicating):
         return _called(frame, call, on_device=on_device)
-    name = frame.f_code.co_name
-    outer = frame.f_back
-    while outer is not None and outer.f_code.co_filename.startswith((root, _BETWEEN)):
-        if outer.f_code.co_name not in _WRAPPERS and outer.f_code.co_filename != _BETWEEN:
-            name = outer.f_code.co_name
-        outer = outer.f_back
-    if name.startswith("_") and outer is not None and outer.f_code.co_filename.startswith(_HERE):
-        return "init_process_group"  # torch's own set-up, in which it waits for the world's store
+    return outermost_of(frame, root) or frame.f_code.co_name
+
+
+def outermost_of(frame: FrameType | None, root: str) -> str:
+    """The function that the user's code has called: of torch, at ``root``, whose frames and ours reach to ``frame``."""
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith((root, _HERE)):
+        if frame.f_code.co_filename.startswith(root) and frame.f_code.co_name not in _WRAPPERS:
+            name = frame.f_code.co_name
+        frame = frame.f_back
     return name
 
 

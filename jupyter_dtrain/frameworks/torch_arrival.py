@@ -1,0 +1,67 @@
+"""Waiting for the ranks of a set-up in Python: torch would do so in native code, which nothing could end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+from urllib.parse import urlparse
+
+from ..world import count_ranks
+
+ARRIVAL_POLL = 0.02
+"""Seconds between two looks at who has arrived."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_WAITS: set[CodeType] = set()
+
+
+def awaits_ranks(function: _Function) -> _Function:
+    """Mark a function that waits for other ranks in Python: what its argument ``call`` says is what the user called."""
+    _WAITS.add(function.__code__)
+    return function
+
+
+@awaits_ranks
+def arrive(
+    call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta, released: Callable[[], bool]
+) -> None:
+    """Say in ``store`` that ``rank`` is here, and wait until all ``ranks`` are.
+
+    ``call``: what the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
+    :class:`TimeoutError` after ``timeout``; both name who did not come.
+    """
+    store.set(f"here/{rank}", "1")
+    deadline = time.monotonic() + timeout.total_seconds()
+    missing = list(ranks)
+    while missing := [other for other in missing if not store.check([f"here/{other}"])]:
+        if released():
+            raise RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{call}: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "
+                f"Every rank of the world must call it."
+            )
+        time.sleep(ARRIVAL_POLL)
+
+
+def is_here(url: str | None) -> bool:
+    """Whether ``url`` is a ``tcp://`` address of this host, at which a rank would have to keep the store.
+
+    No rank does, since each has torchrun's ``TORCHELASTIC_USE_AGENT_STORE``: all of them would wait for somebody else.
+    """
+    parts = urlparse(url or "")
+    return parts.scheme == "tcp" and parts.hostname in {"localhost", "127.0.0.1", "::1", os.environ.get("MASTER_ADDR")}
+
+
+def arriving_in(frame: FrameType) -> str:
+    """What the user called that waits for ranks to come, if ``frame`` does; else empty.
+
+    It looks again and again, and so takes some processor.
+    """
+    return str(frame.f_locals["call"]) if frame.f_code in _WAITS else ""

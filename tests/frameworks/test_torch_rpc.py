@@ -1,0 +1,172 @@
+"""torch's rpc in cells: again and again, with what cells define; and when a rank does not come or does not answer."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.session.cells import begin, fail, run, same, texts, values
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+DEFINE = """
+import os, threading, torch
+import torch.distributed as dist
+import torch.distributed.rpc as rpc
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+other = (rank + 1) % size
+answers = threading.Event()
+
+class Server:
+    def __init__(self):
+        self.weights = torch.zeros(2)
+    def push(self, gradient):
+        self.weights -= gradient
+        return self.weights
+
+def add(a, b):
+    return a + b + rank
+
+def wait_here():
+    answers.wait(60)
+
+def train(name):
+    server = rpc.remote(f"{name}{other}", Server)
+    for _ in range(3):
+        server.rpc_sync().push(torch.ones(2))
+    return server.rpc_sync().push(torch.zeros(2)).tolist()
+"""
+INIT = "rpc.init_rpc(f'worker{rank}', rank=rank, world_size=size)\n"
+TRAIN = "train('worker')"
+TRAINED = [-3.0, -3.0]
+GONE = (
+    "torch's rpc was ended to free the ranks that waited in it; what RRefs held is gone: call init_rpc() on all ranks"
+)
+
+
+@pytest.fixture(scope="module")
+def workers(launch):
+    """Two ranks that know some functions."""
+    session = launch(n=2)
+    run(session, DEFINE)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def pair(workers):
+    """The same, with rpc up before and down afterwards."""
+    run(workers, INIT)
+    yield workers
+    run(workers, "answers.set()\n" + INIT + "rpc.shutdown()\nanswers = threading.Event()")
+
+
+def test_what_cells_define_works_on_another_rank(pair):
+    """A function, an object that lives there, and a gradient that comes back from it."""
+    assert values(run(pair, "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))")) == {0: 4, 1: 3}
+    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+    run(
+        pair,
+        """
+import torch.distributed.autograd as dist_autograd
+from torch.distributed.optim import DistributedOptimizer
+def forward(layer, x):
+    return layer.local_value()(x)
+def parameters(layer):
+    return [rpc.RRef(one) for one in layer.local_value().parameters()]
+""",
+    )
+    trained = run(
+        pair,
+        """
+torch.manual_seed(0)
+losses = []
+if rank == 0:
+    layer = rpc.remote("worker1", torch.nn.Linear, args=(2, 1))
+    optimizer = DistributedOptimizer(torch.optim.SGD, rpc.rpc_sync("worker1", parameters, args=(layer,)), lr=0.1)
+    for _ in range(3):
+        with dist_autograd.context() as context:
+            loss = (rpc.rpc_sync("worker1", forward, args=(layer, torch.ones(4, 2))) - 3).square().mean()
+            dist_autograd.backward(context, [loss])
+            optimizer.step(context)
+            losses.append(loss.item())
+    del layer, optimizer
+losses == sorted(losses, reverse=True), len(losses)
+""",
+    )
+    assert values(trained) == {0: (True, 3), 1: (True, 0)}
+
+
+def test_a_set_up_follows_each_end(pair):
+    """Under other names, in one cell and in several; objects on other ranks work each time, also where one is kept."""
+    assert values(run(pair, f"rpc.shutdown()\n{INIT}{TRAIN}")) == same(TRAINED, 2)
+    several = """
+found = []
+for name in "abc":
+    rpc.shutdown()
+    rpc.init_rpc(f"{name}{rank}", rank=rank, world_size=size)
+    kept = rpc.remote(f"{name}{other}", Server)
+    found.append(train(name))
+rpc.shutdown()
+found
+"""
+    assert values(run(pair, several)) == same([TRAINED] * 3, 2)
+
+
+def test_a_second_set_up_while_it_is_up(pair):
+    """A cell that is run again goes on; other names are told what to do first."""
+    run(pair, INIT)
+    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+    failed = fail(pair, "rpc.init_rpc(f'other{rank}', rank=rank, world_size=size)")
+    assert "this rank as 'worker1'; call torch.distributed.rpc.shutdown() on all ranks" in failed.errors[1].evalue
+    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+
+
+def test_an_end_to_which_a_rank_does_not_come(pair):
+    """Who waits there is released; what is to be done is said, and works."""
+    failed = fail(
+        pair, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
+    )
+    assert (failed.errors[0].waited, failed.errors[1].ename) == ("shutdown", "ValueError")
+    assert GONE in texts(run(pair, "rank"))[1]
+    assert values(run(pair, INIT + TRAIN)) == same(TRAINED, 2)
+    run(pair, "rpc.shutdown()")
+
+
+def test_an_answer_that_does_not_come(pair):
+    """The rank that should give it has failed, but for a thread; who waits is released."""
+    failed = fail(pair, "if rank: raise ValueError('a bug')\nrpc.rpc_sync('worker1', wait_here, timeout=0)")
+    assert (failed.errors[0].waited, failed.errors[1].ename) == ("rpc_sync", "ValueError")
+    run(pair, "answers.set()")
+    assert values(run(pair, INIT + TRAIN)) == same(TRAINED, 2)
+
+
+def test_an_interrupt_ends_a_wait_for_an_answer(pair):
+    """And the end of rpc does not wait for it later."""
+    waiting = begin(pair, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
+    pair.interrupt()
+    assert waiting.wait(20)
+    assert waiting.outcome == "interrupted"
+    run(pair, "answers.set()")
+    assert values(run(pair, INIT + TRAIN + "\nrpc.shutdown()\n" + INIT + TRAIN)) == same(TRAINED, 2)
+
+
+def test_a_set_up_to_which_a_rank_does_not_come(workers):
+    """It is named, and the next set-up works."""
+    failed = fail(workers, f"if rank: raise ValueError('a bug')\n{INIT}")
+    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not come.")
+    assert values(run(workers, INIT + TRAIN)) == same(TRAINED, 2)
+    run(workers, "rpc.shutdown()")
+
+
+@pytest.mark.slow
+def test_a_failure_elsewhere_leaves_rpc_alone(pair):
+    """What RRefs hold lives on when ranks are released from a collective."""
+    run(
+        pair,
+        "dist.init_process_group()\nkept = rpc.remote(f'worker{other}', Server)\nkept.rpc_sync().push(torch.ones(2))",
+    )
+    fail(pair, "if rank: raise ValueError('a bug')\ndist.barrier()")
+    assert values(run(pair, "kept.rpc_sync().push(torch.ones(2)).tolist()")) == same([-2.0, -2.0], 2)
+    run(pair, "rpc.shutdown()\ndist.destroy_process_group()\ndel kept")
