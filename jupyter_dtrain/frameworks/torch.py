@@ -15,6 +15,7 @@ import wrapt
 
 from ..world import rank_environment
 from . import Collective, Framework, Watch
+from .torch_builds import hook_builds
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
@@ -51,6 +52,7 @@ class Torch(Framework):
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         wrapt.register_post_import_hook(partial(hook_spawn, variables), "torch.multiprocessing.spawn")
+        wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
     def before_cell(self, generation: int, watch: Watch) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
