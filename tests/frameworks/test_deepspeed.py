@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import threading
 import time
 
 import pytest
 
-from jupyter_dtrain import DistributedError, Settings
+from jupyter_dtrain import BadRequest, DistributedError, Settings
 from jupyter_dtrain.frameworks.deepspeed import has_compiler
 from jupyter_dtrain.frameworks.torch_builds import building
-from tests.session.cells import Notes
+from tests.session.cells import Notes, until
 
 PATIENCE = 240
 DEEPSPEED = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="no deepspeed")
@@ -62,12 +63,41 @@ def pipe(fails=None):
         pairs = [(torch.randn(4, 4, generator=batches), torch.ones(4, 1)) for _ in range(2)]
         losses.append(round(float(piped.train_batch(iter(pairs))), 5))
     return losses
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = fresh()
+
+    def forward(self, x, y):
+        return {"loss": (self.layers(x) - y).square().mean()}
+
+def batch(n):
+    return torch.randn(n, 4), torch.randn(n, 1)
+
+def large(n):
+    if n > 1 and rank == 1:
+        raise MemoryError
+    return dict(zip("xy", batch(n)))
+
+def odd(n):
+    if n == 2:
+        raise ValueError("two")
+    return batch(n)
+
+def endless(n):
+    import time
+    if n > 1:
+        print("it waits", flush=True)
+        time.sleep(100)
+    return batch(n)
 """
+NAMES = "sorted(name for name in globals() if name[0] != '_'), torch.rand(1).item()"
 
 
 @pytest.fixture(scope="module")
 def pair(launch):
-    session = launch(n=2)
+    session = launch(n=2, settings=Settings(release_grace=0.5))
     session.run(PREPARE, view=None, timeout=PATIENCE)
     yield session
     session.stop()
@@ -138,6 +168,88 @@ def test_a_pipeline_trains_again_after_a_failure_and_the_engine_after_it_has_non
     assert after == alone
     assert cell(pair, "pipe()") == piped
     assert piped[0] == piped[1]
+
+
+@DEEPSPEED
+def test_a_sweep_survives_what_does_not_fit_and_leaves_the_ranks_as_they_were(pair):
+    """Out of memory on one rank, while the other waits for it."""
+    told = []
+    before = cell(pair, f"torch.manual_seed(3)\n{NAMES}")
+    pair.run("torch.manual_seed(3)", view=None)
+    config = {"gradient_accumulation_steps": 2, "train_batch_size": 64}
+    options = {"stages": [2, 1], "micro_batches": [4, 1, 2], "config": config, "steps": 2, "warmup": 1}
+    tuning = pair.tune("Model", "large", progress=lambda so_far: told.append(len(so_far.trials)), **options)
+
+    assert {(trial.stage, trial.micro_batch): trial.outcome for trial in tuning.trials} == {
+        (stage, size): outcome
+        for stage in (1, 2)
+        for size, outcome in ((1, "ok"), (2, "out of memory"), (4, "skipped"))
+    }
+    assert {trial.words for trial in tuning.trials} == {
+        "",
+        "out of memory on rank 1",
+        "skipped: micro-batch 2 is out of memory",
+    }
+    best, second = tuning.trials[:2]
+    assert tuning.best is best
+    assert best.samples_per_second >= second.samples_per_second
+    # Of two ranks, two batches of one sample each.
+    assert best.samples_per_second * best.seconds == pytest.approx(4)
+    assert best.memory is not None
+    assert best.config == {
+        "gradient_accumulation_steps": 2,
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": best.stage},
+    }
+    assert told == sorted(told)
+    assert told[-1] == 6
+    assert "6 of 6 combinations" in repr(tuning)
+    assert cell(pair, NAMES) == before
+
+
+@DEEPSPEED
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (("Nothing", "batch"), {}, "Nothing is not defined on the ranks"),
+        (("Model", "rank"), {}, "rank is no function on the ranks"),
+        (("Model", "batch"), {"config": "rank"}, "rank is no dictionary"),
+        (("Model", "batch"), {"config": {"a": object()}}, "JSON"),
+        (("Model", "batch"), {"stages": [4]}, "ZeRO has the stages 0, 1, 2 and 3"),
+        (("Model", "batch"), {"micro_batches": [0]}, "1 sample or more"),
+    ],
+)
+def test_a_sweep_that_cannot_be_says_why(pair, arguments, options, words):
+    with pytest.raises(BadRequest, match=words):
+        pair.tune(*arguments, **options)
+
+
+@DEEPSPEED
+def test_a_sweep_without_deepspeed_says_what_to_install(pair):
+    pair.run("import sys\nheld = sys.modules.get('deepspeed')\nsys.modules['deepspeed'] = None", view=None)
+    with pytest.raises(BadRequest, match="pip install deepspeed"):
+        pair.tune("fresh", "print")
+    pair.run("sys.modules['deepspeed'] = held", view=None)
+
+
+@DEEPSPEED
+@pytest.mark.slow
+def test_a_sweep_goes_on_after_an_error_and_keeps_what_it_has_when_it_is_interrupted(pair):
+    odd = pair.tune("Model", "odd", stages=[3], micro_batches=[1, 2, 4], steps=1, warmup=0)
+
+    thread = threading.Thread(
+        target=lambda: (until(lambda: "it waits" in pair.last_run.text(0), PATIENCE), pair.interrupt())
+    )
+    thread.start()
+    stopped = pair.tune("Model", "endless", stages=[0], micro_batches=[1, 2, 4], steps=1, warmup=0)
+    thread.join()
+
+    assert {trial.micro_batch: trial.outcome for trial in odd.trials} == {1: "ok", 2: "error", 4: "ok"}
+    assert odd.trials[-1].words == "ValueError: two (ranks 0-1)"
+    assert [(trial.micro_batch, trial.outcome) for trial in stopped.trials] == [(1, "ok")]
+    assert stopped.interrupted
+    assert "1 of 3 combinations; interrupted" in repr(stopped)
+    assert cell(pair, "make(fresh(), 1); len(train())") == {0: 3, 1: 3}
 
 
 def test_a_build_counts_its_seconds_and_one_within_it_says_nothing(capsys):
