@@ -15,6 +15,7 @@ import gc
 import importlib.util
 import json
 import os
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def measure(
     names = _names()
     settings = combined(_settings(config, names), stage, micro_batch)
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    full = ""
+    full, before = "", _alive()
     try:
         with torch.random.fork_rng(devices=devices):
             found = _train(names[model], names[batch], settings, micro_batch, steps, warmup)
@@ -74,7 +75,7 @@ def measure(
             raise
         full = str(error) or type(error).__name__
     finally:
-        _let_go()
+        _let_go(before)
     if full:
         raise OutOfMemory(full)
     from IPython.core import display_functions
@@ -123,23 +124,20 @@ def _train(
     engine, *_ = deepspeed.initialize(
         model=module, config=copy.deepcopy(settings) | {"steps_per_print": _QUIET}, **options
     )
-    try:
-        batch = _to_device(make_batch(micro_batch), engine.device)
-        parts = engine.gradient_accumulation_steps()
-        seconds = []
-        for step in range(warmup + steps):
-            began = time.perf_counter()
-            for _ in range(parts):
-                engine.backward(_loss(_forward(engine, batch)))
-                engine.step()
-            if engine.device.type == "cuda":
-                torch.cuda.synchronize(engine.device)
-            if step >= warmup:
-                seconds.append(time.perf_counter() - began)
-        samples = micro_batch * parts * int(engine.dp_world_size)
-        return {"seconds": seconds, "samples": samples, "memory": peak.bytes(engine.device)}
-    finally:
-        engine.destroy()
+    batch = _to_device(make_batch(micro_batch), engine.device)
+    parts = engine.gradient_accumulation_steps()
+    seconds = []
+    for step in range(warmup + steps):
+        began = time.perf_counter()
+        for _ in range(parts):
+            engine.backward(_loss(_forward(engine, batch)))
+            engine.step()
+        if engine.device.type == "cuda":
+            torch.cuda.synchronize(engine.device)
+        if step >= warmup:
+            seconds.append(time.perf_counter() - began)
+    samples = micro_batch * parts * int(engine.dp_world_size)
+    return {"seconds": seconds, "samples": samples, "memory": peak.bytes(engine.device)}
 
 
 def _forward(engine: Any, batch: Any) -> Any:
@@ -189,7 +187,32 @@ def _resident(kind: str) -> int:
     return 0
 
 
-def _let_go() -> None:
+def _alive() -> list[Any]:
+    """The engines of DeepSpeed in this process, whole or half made, and what steps for them. Looks at every object."""
+    places = {"deepspeed.runtime.engine": "DeepSpeedEngine", "deepspeed.runtime.base_optimizer": "DeepSpeedOptimizer"}
+    kinds = tuple(getattr(sys.modules[module], kind) for module, kind in places.items() if module in sys.modules)
+    return [one for one in gc.get_objects() if kinds and issubclass(type(one), kinds)]
+
+
+def _let_go(before: list[Any]) -> None:
+    """Let go of all engines but those of ``before``.
+
+    They are in circles through hooks of autograd, which Python cannot see: one that is only forgotten is never freed,
+    nor is one of ZeRO 3 that was destroyed. So what they hold is taken from them.
+    """
+    kept = {id(one) for one in before}
+    new = [one for one in _alive() if id(one) not in kept]
+    parts = [
+        param for one in new if hasattr(one, "parameters") for param in one.parameters() if hasattr(param, "ds_id")
+    ]
+    for one in new:
+        with suppress(Exception):
+            one.destroy()
+    for one in (*new, *parts):
+        vars(one).clear()
+    debug: Any = sys.modules.get("deepspeed.utils.debug")
+    if hasattr(debug, "debug_clear_module_and_param_names"):
+        debug.debug_clear_module_and_param_names()
     gc.collect()
     for framework in rank_frameworks():
         with suppress(Exception):

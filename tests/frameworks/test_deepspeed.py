@@ -93,6 +93,12 @@ def endless(n):
     return batch(n)
 """
 NAMES = "sorted(name for name in globals() if name[0] != '_'), torch.rand(1).item()"
+ENGINES = """
+import gc
+gc.collect()
+sum(type(one).__name__.startswith(("DeepSpeedEngine", "DeepSpeedZeroOptimizer")) and len(vars(one)) > 0
+    for one in gc.get_objects() if hasattr(type(one), "__dict__"))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +241,7 @@ def test_a_sweep_without_deepspeed_says_what_to_install(pair):
 @DEEPSPEED
 @pytest.mark.slow
 def test_a_sweep_goes_on_after_an_error_and_keeps_what_it_has_when_it_is_interrupted(pair):
+    before = cell(pair, ENGINES)
     odd = pair.tune("Model", "odd", stages=[3], micro_batches=[1, 2, 4], steps=1, warmup=0)
 
     thread = threading.Thread(
@@ -245,6 +252,7 @@ def test_a_sweep_goes_on_after_an_error_and_keeps_what_it_has_when_it_is_interru
     thread.join()
 
     assert {trial.micro_batch: trial.outcome for trial in odd.trials} == {1: "ok", 2: "error", 4: "ok"}
+    assert cell(pair, ENGINES) == before
     assert odd.trials[-1].words == "ValueError: two (ranks 0-1)"
     assert [(trial.micro_batch, trial.outcome) for trial in stopped.trials] == [(1, "ok")]
     assert stopped.interrupted
