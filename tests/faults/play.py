@@ -17,7 +17,17 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import psutil
 
-from jupyter_dtrain import NoWorld, RanksBusy, RanksDead, Run, Session, Settings, WorldLost, worlds
+from jupyter_dtrain import (
+    DistributedInterrupt,
+    NoWorld,
+    RanksBusy,
+    RanksDead,
+    Run,
+    Session,
+    Settings,
+    WorldLost,
+    worlds,
+)
 from jupyter_dtrain.engine.spool import read_file, spool_path
 from jupyter_dtrain.events import Finished
 from jupyter_dtrain.failures import SITUATIONS, After, Situation
@@ -146,7 +156,7 @@ class Stage:
         play = _Play(self, plan)
         try:
             seconds, outcome = play.run()
-        except Exception as error:  # noqa: BLE001 — what a play of a broken world meets, too
+        except (Exception, DistributedInterrupt) as error:  # noqa: BLE001 — what a play of a broken world meets, too
             play.problems.append(f"{type(error).__name__}: {error}")
             seconds, outcome, play.broken = 0.0, "", True
         if play.broken or play.problems:
