@@ -52,6 +52,11 @@ def connect(home: RankHome) -> None:
     _home = home
 
 
+def rank_frameworks() -> list[Framework]:
+    """The frameworks of this rank; none outside a world."""
+    return [] if _home is None else _home.frameworks
+
+
 def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
     """Log numbers: ``log(loss=loss, acc=0.9)``, or ``log({"loss/train": loss})`` for names that are no identifiers.
 

@@ -47,6 +47,7 @@ from .scripts import script_cell
 from .settings import Settings
 from .startup import Startup
 from .syntax import check_syntax
+from .tuning import sweep
 from .values import check_variable, pickle_values
 from .world import Ranks, TorchBackend, World, count_ranks, parse_ranks
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .channels import StewardChannel
     from .engine.surroundings import Surroundings
     from .stacks import Stacks
+    from .tuning import Tuning
     from .view import CommRelay, RunView
 
 DEATH_POLL = 0.01
@@ -349,6 +351,22 @@ class Session:
         :meth:`run`; :class:`BadRequest` also for a script that is not there.
         """
         return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
+
+    def tune(self, model: str, batch: str, **options: Any) -> Tuning:
+        """Measure how fast DeepSpeed trains with each ZeRO stage and micro-batch, in this world; the fastest first.
+
+        ``model``, ``batch``: names of functions on the ranks. ``model()`` gives a fresh module whose forward gives the
+        loss (or a tuple, dictionary or object that has it); ``batch(n)`` gives n samples, as the arguments of one
+        forward. ``stages``: default 0, 1, 2, 3; ``micro_batches``: default 1, 2, 4, 8, 16 samples of a rank.
+        ``config``: DeepSpeed's configuration but for these two, or the name of one on the ranks; without an optimizer
+        it is AdamW. ``steps``: how many are measured, default 5; ``warmup``: how many come before, default 2.
+        ``progress`` is called with the table so far whenever there is news, on any thread.
+
+        A combination that is out of memory, or fails otherwise, is in the table with what went wrong. An interrupt ends
+        the sweep and is in :attr:`.Tuning.interrupted`. Raises :class:`BadRequest` for what cannot be, also where the
+        ranks have no DeepSpeed; else, before the first combination, as :meth:`run`.
+        """
+        return sweep(self, model, batch, **options)
 
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: as nobody waits for the run."""

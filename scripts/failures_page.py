@@ -35,6 +35,8 @@ BESIDE = """
 * **The store or TensorBoard's files cannot be written**: said once in a cell, tried again every 2 s; what the ranks'
   logs hold is stored then. A store that is damaged, or of a newer version, is left as it is; cells go on.
 * **Jupyter's data folder is read-only**: the ranks' logs end with the world, and nothing is stored; both are said.
+* **Libraries on PyTorch** wait in its groups, and are released with them: that a rank raises in the midst of a training
+  is played in Lightning, Accelerate, Transformers, DeepSpeed (ZeRO 2 and 3) and FSDP2, too; the next cell trains.
 * **What the framework cannot make again** after a release is named in the next cell, with the line that does it.
 """
 

@@ -3,39 +3,38 @@
 ``deepspeed.initialize`` finds the rank by its environment. Beyond that:
 
 * On hosts without a GPU it is told so (``DS_ACCELERATOR=cpu``), instead of searching and warning.
-* While it compiles what it needs, once on each host and for half a minute and more, a bar counts the seconds. Where
-  there is no compiler it goes without its shared-memory communication, which only speeds up inference, and what cannot
-  do without says what to install or to set.
+* While it compiles what it needs, once on each host and for half a minute and more, a bar counts the seconds (see
+  :mod:`.torch_builds`). Where there is no compiler it goes without its shared-memory communication, which only speeds
+  up inference, and what cannot do without says what to install or to set.
 * It keeps groups of its own for as long as the process lives. When ``initialize`` finds another default group of torch
   than the last time, they are forgotten, and made again.
 
 The loss is what ``engine.backward`` is given, before it is divided by the steps of an accumulation or scaled.
 
 Under failure: an engine is bound to the groups that it was made with. When those were released it cannot go on, which
-is said, with its name; its module's parameters are there.
+is said, with its name; its module's parameters are there, for another (see :mod:`.deepspeed_engines`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shlex
 import shutil
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..rank_api import Bar
 from ..variables import Variable, given
 from . import Framework, user_names
 from .accelerate import has_accelerator
+from .deepspeed_engines import making
 from .facts import Facts, facts_of_package
+from .torch_builds import building
 from .torch_metrics import hear_backward, one_step
 
 if TYPE_CHECKING:
@@ -55,13 +54,12 @@ class DeepSpeed(Framework):
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
         """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
-        self._speaks = place.local_rank == 0
         self._group: Any = None
         wrapt.register_post_import_hook(_choose_device, "deepspeed.accelerator.real_accelerator")
-        wrapt.register_post_import_hook(self._hook_builder, "deepspeed.ops.op_builder.builder")
+        wrapt.register_post_import_hook(_hook_builder, "deepspeed.ops.op_builder.builder")
         wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
         wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
-        wrapt.register_post_import_hook(_hook_backward, "deepspeed.runtime.engine")
+        wrapt.register_post_import_hook(_hook_engine, "deepspeed.runtime.engine")
 
     def describe(self) -> Facts:
         """On what it computes, and whether it can compile."""
@@ -81,8 +79,8 @@ class DeepSpeed(Framework):
             return []
         lost = (
             f"{', '.join(names)}: this DeepSpeed engine belongs to the process groups of before. Make it again with "
-            f"deepspeed.initialize(model={names[0]}.module, ...); the parameters are as they were, unless ZeRO 3 had "
-            f"them in parts."
+            f"deepspeed.initialize(model={names[0]}.module, ...), with an optimizer of its own: the parameters are as "
+            f"they were."
         )
         return [lost]
 
@@ -101,32 +99,33 @@ class DeepSpeed(Framework):
 
         module.init_distributed = init_distributed
 
-    def _hook_builder(self, module: Any) -> None:
-        kind = getattr(module, "OpBuilder", None)
-        if kind is not None and hasattr(kind, "jit_load"):
-            kind.jit_load = self._jit_load(kind.jit_load)
-
-    def _jit_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            words = f"DeepSpeed loads {builder.name}, which a host compiles once"
-            try:
-                with _progress(words) if self._speaks else contextlib.nullcontext():
-                    return original(builder, *args, **kwargs)
-            except Exception as error:
-                if has_compiler():
-                    raise
-                raise RuntimeError(
-                    f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
-                    f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
-                ) from error
-
-        return jit_load
-
 
 def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
     if not has_accelerator():
         given.offer({ACCELERATOR: Variable("cpu", "no GPU here: so it need not search and warn")}, DeepSpeed.name)
+
+
+def _hook_builder(module: Any) -> None:
+    kind = getattr(module, "OpBuilder", None)
+    if kind is not None and hasattr(kind, "jit_load"):
+        kind.jit_load = _jit_load(kind.jit_load)
+
+
+def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with building(f"DeepSpeed's {builder.name}"):
+                return original(builder, *args, **kwargs)
+        except Exception as error:
+            if has_compiler():
+                raise
+            raise RuntimeError(
+                f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
+                f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
+            ) from error
+
+    return jit_load
 
 
 def _hook_shared_memory(module: Any) -> None:
@@ -148,10 +147,11 @@ def _hook_shared_memory(module: Any) -> None:
     module.build_shm_op = build_shm_op
 
 
-def _hook_backward(module: Any) -> None:
+def _hook_engine(module: Any) -> None:
     kind = getattr(module, "DeepSpeedEngine", None)
     if kind is None or not hasattr(kind, "backward"):
         return
+    kind.__init__ = making(kind.__init__)
     hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
     if hasattr(kind, "_take_model_step"):
         kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
@@ -193,24 +193,3 @@ def _forget_groups(comm: Any) -> None:
     groups: Any = sys.modules.get("deepspeed.utils.groups")
     if hasattr(groups, "_release_process_group_references"):
         groups._release_process_group_references()  # noqa: SLF001 — what its own destroy_process_group calls
-
-
-@contextlib.contextmanager
-def _progress(words: str) -> Iterator[None]:
-    """A bar that counts seconds."""
-    bar, done = Bar(words, None), threading.Event()
-
-    def count() -> None:
-        seconds = 0
-        while not done.wait(1.0):
-            seconds += 1
-            bar.show(seconds)
-        bar.close()
-
-    thread = threading.Thread(target=count, name="dtrain-compile", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

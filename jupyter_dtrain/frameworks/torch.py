@@ -19,6 +19,7 @@ from . import Collective, Framework, Watch
 from .facts import Facts, facts_of_package
 from .torch_arrival import arriving_in
 from .torch_backends import torch_details
+from .torch_builds import hook_builds
 from .torch_flights import RECORDED, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
@@ -66,6 +67,7 @@ class Torch(Framework):
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment(place, spec)
         wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
+        wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
     def before_cell(self, generation: int, watch: Watch) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""

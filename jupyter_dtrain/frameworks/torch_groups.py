@@ -320,6 +320,8 @@ class TorchGroups:
         old = dist.group.WORLD
         gc.collect()  # modules that nobody has any more
         modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
+        # One whose making was ended is nobody's, and has nothing to be given a group.
+        modules = [module for module in modules if "reducer" in vars(module)]
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, kwargs = self._set_up

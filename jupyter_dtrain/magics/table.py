@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from . import joining, running, scripts, stored, worlds
+from . import joining, running, scripts, stored, tuning, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -30,6 +30,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
     Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
     Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
+    Verb("tune", "measure DeepSpeed's ZeRO stages and micro-batches", tuning.tune_arguments, tuning.tune),
     Verb(
         "interrupt",
         "interrupt the running cells on every rank; variables stay",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -102,15 +103,20 @@ class ProgressLine:
         self._painter = painter_for_cell()
         self._id = f"dtrain-progress-{time.monotonic_ns()}"
         self._said = False
+        self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
         """Show ``text`` in place of what was said before."""
-        data = {"text/plain": text}
-        if self._said:
-            self._painter.update(data, {}, self._id)
-        else:
-            self._painter.display(data, {}, self._id, moving=True)
-        self._said = True
+        self.show({"text/plain": text})
+
+    def show(self, data: dict[str, str]) -> None:
+        """The same of anything. Any thread."""
+        with self._lock:
+            if self._said:
+                self._painter.update(data, {}, self._id)
+            else:
+                self._painter.display(data, {}, self._id, moving=True)
+            self._said = True
 
     def end(self) -> None:
         """The line stays as it is."""

@@ -2,7 +2,8 @@
 
     python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4]
 
-Every situation, in torch and in MPI, on each number of ranks; from one repeat to the next another rank is the victim,
+Every situation, in torch and in MPI, and a rank that raises in each library on PyTorch that is installed, on each
+number of ranks; from one repeat to the next another rank is the victim,
 and a client looks on, is gone, or interrupts. Each play is a line of ``build/faults.jsonl`` once it is over; a run that
 is begun again goes on with what is missing there. ``build/faults.md`` sums all lines up. The exit status is 0 only if
 no play of this code had a problem.
@@ -64,13 +65,13 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
     for line in played:
         rows.setdefault(line["situation"], []).append(line)
     text = [
-        "| situation | plays | good | torch | MPI | seconds to the end: median, most | the table |",
-        "|" + " --- |" * 7,
+        "| situation | plays | good | torch | MPI | libraries | seconds to the end: median, most | the table |",
+        "|" + " --- |" * 8,
     ]
     for name, row in ROWS.items():
         own = rows.get(name, [])
         if not own:
-            text.append(f"| {name} | 0 | | | | | |")
+            text.append(f"| {name} | 0 | | | | | | |")
             continue
         good = [line for line in own if not line["problems"]]
         ended = [line["seconds"] for line in good if line["mode"] != "interrupted" and row.ends is not None]
@@ -80,11 +81,10 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
             for part, words in ((ended, ""), (stopped, " after Stop"))
             if part
         ]
-        of = {name: sum(line["framework"] == name for line in own) for name in ("torch", "mpi")}
+        of = [sum(line["framework"] == name for line in own) for name in ("torch", "mpi")]
+        counts = " | ".join(map(str, [len(own), len(good), *of, len(own) - sum(of)]))
         limit = "Stop: 10 s" if row.ends is None else f"{row.ends}; Stop: 10 s"
-        text.append(
-            f"| {name} | {len(own)} | {len(good)} | {of['torch']} | {of['mpi']} | {'; '.join(each)} | {limit} |"
-        )
+        text.append(f"| {name} | {counts} | {'; '.join(each)} | {limit} |")
     bad = [line for own in rows.values() for line in own if line["problems"]]
     everything = sum(map(len, rows.values()))
     text.append(f"\n{everything} plays, {everything - len(bad)} good, {len(bad)} bad.")

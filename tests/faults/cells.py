@@ -1,10 +1,12 @@
-"""What each situation of the failure table looks like in a cell, in torch and in MPI.
+"""What each situation of the failure table looks like in a cell, in torch and in MPI; one in libraries, too.
 
 In every cell there are ``rank``, ``last`` (the highest rank) and ``victim``; ``meet()`` is a collective of all ranks.
 A cell of which it is asked comes to ``go()`` before it comes about, so that the driver can be gone by then.
 """
 
 from __future__ import annotations
+
+from tests.faults import libraries
 
 PREPARE = """
 import ctypes, os, resource, signal, sys, time
@@ -37,10 +39,11 @@ def meet():
 def meet():
     return float(MPI.COMM_WORLD.allreduce(1))
 """,
+    **libraries.MEET,
 }
-"""A real all-reduce; its value is the number of ranks."""
+"""A real all-reduce, or a training; its value is the number of ranks."""
 
-CALL = {"torch": "all_reduce", "mpi": "allreduce"}
+CALL = {"torch": "all_reduce", "mpi": "allreduce", **libraries.CALL}
 """What ranks wait in there."""
 
 BEGIN = """{meet}
@@ -95,6 +98,7 @@ CELLS_OF = {
     ("never-arrives", "mpi"): _ALONE.format("time.sleep(600)"),
 }
 """Where it is another cell in each framework."""
+CELLS_OF |= {("raises", library): "meet(fails=rank == victim)\n" for library in libraries.MEET}
 
 LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
 """What is found on a rank: its process, whether its objects are there, and what an all-reduce gives."""

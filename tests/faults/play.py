@@ -6,30 +6,41 @@ A play never raises for what the world does wrong: it is in :attr:`Played.proble
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import psutil
 
-from jupyter_dtrain import NoWorld, RanksBusy, RanksDead, Run, Session, Settings, WorldLost, worlds
+from jupyter_dtrain import (
+    DistributedInterrupt,
+    NoWorld,
+    RanksBusy,
+    RanksDead,
+    Run,
+    Session,
+    Settings,
+    WorldLost,
+    worlds,
+)
 from jupyter_dtrain.engine.spool import read_file, spool_path
 from jupyter_dtrain.events import Finished
 from jupyter_dtrain.failures import SITUATIONS, After, Situation
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.view.errors import blocks
 from jupyter_dtrain.world import count_ranks
-from tests.faults import cells
+from tests.faults import cells, libraries
 from tests.kernels import Notebook
 from tests.processes import wait_until_gone
 from tests.session.cells import Notes
 from tests.steward.until import child_named, runs, steward_of, until
 
-Framework = Literal["torch", "mpi"]
+Framework = Literal["torch", "mpi", "lightning", "accelerate", "transformers", "deepspeed", "deepspeed-zero3", "fsdp2"]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
 
@@ -44,10 +55,19 @@ SLACK = 6.0
 """Seconds that a busy machine may add to what the table says."""
 PATIENCE = 30.0
 
+IMPORTS = 300.0
+"""Seconds that ranks may take to import a library."""
+
 SEGMENTS = ("sm_segment", "vader", "osc", "psm_", "torch_")
 """How shared memory is called that no world should make outside its folder."""
 
 ROWS = {row.name: row for row in SITUATIONS}
+LIBRARIES: tuple[Framework, ...] = tuple(
+    name
+    for name in get_args(Framework)
+    if name in libraries.MEET and (name == "fsdp2" or importlib.util.find_spec(name.partition("-")[0]))
+)
+"""Those on top of PyTorch that are installed."""
 DEATHS = ("killed", "segfault", "exit-0", "exit-3", "watch-killed", "types-torch")
 """Situations in which a rank dies: an interrupt comes as it does."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
@@ -85,7 +105,8 @@ class Played(NamedTuple):
 def frameworks_of(situation: str) -> list[Framework]:
     """Those in which it can come about."""
     only = ROWS[situation].framework
-    return [name for name in ("torch", "mpi") if only in ("", name)]
+    found: list[Framework] = [name for name in get_args(Framework)[:2] if only in ("", name)]
+    return [*found, *LIBRARIES] if situation == "raises" else found
 
 
 def modes_of(situation: str) -> list[Mode]:
@@ -106,7 +127,7 @@ def all_plans(size: int, turn: int = 0) -> list[Plan]:
             modes = modes_of(situation)
             # Six turns take each mode with the first and with the last rank as the victim.
             mode = modes[(turn + index) % len(modes)]
-            victim = 0 if ((turn + index) // len(modes) + (framework == "mpi")) % 2 else size - 1
+            victim = 0 if ((turn + index) // len(modes) + (framework != "torch")) % 2 else size - 1
             plans.append(Plan(situation, framework, size, victim, mode))
     return plans
 
@@ -135,7 +156,7 @@ class Stage:
         play = _Play(self, plan)
         try:
             seconds, outcome = play.run()
-        except Exception as error:  # noqa: BLE001 — what a play of a broken world meets, too
+        except (Exception, DistributedInterrupt) as error:  # noqa: BLE001 — what a play of a broken world meets, too
             play.problems.append(f"{type(error).__name__}: {error}")
             seconds, outcome, play.broken = 0.0, "", True
         if play.broken or play.problems:
@@ -221,6 +242,10 @@ class _Play:
             return _KernelPlay(self).run()
         world = self._stage.world(self.plan.size, old_mpi=self.old_mpi)
         before = self._processes(world.session)
+        if self.plan.framework in LIBRARIES:
+            # Imported and warm: what is timed below is the failure.
+            warm = f"{cells.MEET[self.plan.framework]}\nmeet()"
+            world.session.run(warm, view=None, timeout=IMPORTS)
         run = world.session.run(self.code, wait=False, view=self._notes)
         self._until(lambda: self._said(run, 1), "all ranks have begun")
         if self.plan.mode == "alone":

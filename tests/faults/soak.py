@@ -27,7 +27,7 @@ import psutil
 
 from jupyter_dtrain import Session
 from tests.faults.__main__ import ROOT, digest
-from tests.faults.play import ROWS, Plan, Stage, frameworks_of, modes_of
+from tests.faults.play import LIBRARIES, ROWS, Plan, Stage, frameworks_of, modes_of
 from tests.steward.until import child_named, steward_of
 
 LINES = ROOT / "build" / "soak.jsonl"
@@ -55,6 +55,7 @@ def faults(ranks: int) -> list[Plan]:
         for name, row in ROWS.items()
         if row.after in KEEPS and row.interrupted in KEEPS and name != "no-ulfm" and not name.startswith("kernel")
         for framework in frameworks_of(name)
+        if framework not in LIBRARIES  # the first import of one is growth
         for mode in modes_of(name)
         if mode != "alone"  # the client is to be the same, too
         for victim in (0, ranks - 1)

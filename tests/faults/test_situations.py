@@ -1,6 +1,6 @@
 """Every row of the failure table, once, on three ranks; frameworks, victims and modes in turns.
 
-``make faults`` plays all combinations, on two and on four ranks.
+``make faults`` plays all combinations, on two and on four ranks. Libraries on top of PyTorch are slow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_dtrain.failures import SITUATIONS
-from tests.faults.play import QUICK, Plan, Stage, in_turns
+from tests.faults.play import LIBRARIES, QUICK, Framework, Plan, Stage, in_turns
 
 SIZE = 3
 
@@ -27,5 +27,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """Outcome, time, words, what is kept, the next cell; nothing is left behind."""
     played = stage.play(plan)
+
+    assert played.problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_trains_again_after_one_rank_has_raised(stage: Stage, library: Framework) -> None:
+    """The others were in its collective."""
+    played = stage.play(Plan("raises", library, SIZE, SIZE - 1, "attended"))
 
     assert played.problems == []

@@ -162,3 +162,25 @@ def test_what_cannot_be_made_whole_is_named(training):
     assert "own: this DDP has a process group of its own" in note
     assert "`own._update_process_group(group)`" in note
     run(training, "del mesh, own")
+
+
+@pytest.mark.slow
+def test_a_model_whose_making_was_ended_stands_in_no_ones_way(training):
+    """One rank raises while the others are in the constructor of DDP; what is there of it is kept by somebody."""
+    half = """
+halves = []
+
+class Half(DistributedDataParallel):
+    def __init__(self, module):
+        halves.append(self)
+        super().__init__(module)
+
+if rank == 1:
+    raise ValueError("a bug")
+Half(torch.nn.Linear(8, 1))
+"""
+    cell = fail(training, half)
+    found = values(run(training, "losses = train(model, 3)\n['reducer' in vars(one) for one in halves]"))
+
+    assert cell.errors[1].ename == "ValueError"
+    assert found == {0: [False], 1: [], 2: [False]}

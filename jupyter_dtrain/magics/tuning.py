@@ -1,0 +1,92 @@
+"""The verb that looks for the fastest way to train with DeepSpeed: ``%distributed tune``."""
+
+from __future__ import annotations
+
+import argparse
+import pprint
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from ..errors import DistributedInterrupt
+from ..lifecycle import current
+from ..tuning import MICRO_BATCHES, STAGES, Tuning
+from .offers import rank_names
+from .parsing import MagicParser, Parsed, count, variable
+from .worlds import ProgressLine
+
+
+def tune_arguments(parser: MagicParser) -> None:
+    """Arguments of ``tune``."""
+    named: dict[str, Any] = {"type": variable, "metavar": "NAME", "completer": rank_names}
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="a function on the ranks that gives a fresh module, whose forward gives the loss",
+        **named,
+    )
+    parser.add_argument(
+        "--batch",
+        required=True,
+        help="a function on the ranks: of a number of samples the arguments of one forward",
+        **named,
+    )
+    parser.add_argument(
+        "--config", help="a dictionary on the ranks: DeepSpeed's configuration but for these two", **named
+    )
+    parser.add_argument("--stages", type=numbers, default=STAGES, metavar="N,N", help="of ZeRO (default: 0,1,2,3)")
+    parser.add_argument(
+        "--micro-batches",
+        type=numbers,
+        default=MICRO_BATCHES,
+        metavar="N,N",
+        help="samples of a rank (default: 1,2,4,8,16)",
+    )
+    parser.add_argument("--steps", type=count, default=5, metavar="N", help="steps that are measured (default: 5)")
+    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before those (default: 2)")
+    parser.add_argument(
+        "-o", "--output", type=variable, metavar="NAME", help="bind the table to this notebook variable"
+    )
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """``1,2,4`` as numbers from 0 on."""
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} are no whole numbers, such as 1,2,4")
+    return tuple(map(int, words))
+
+
+def tune(args: Parsed) -> None:
+    """``%distributed tune``: a table that grows, and in the end the best configuration."""
+    session, line, shell = current(), ProgressLine(), get_ipython()
+    try:
+        tuning = session.tune(
+            args.model,
+            args.batch,
+            stages=args.stages,
+            micro_batches=args.micro_batches,
+            config=args.config,
+            steps=args.steps,
+            warmup=args.warmup,
+            progress=lambda so_far: line.show(so_far._repr_mimebundle_()),
+        )
+    finally:
+        line.end()
+    if args.output and shell is not None:
+        shell.user_ns[args.output] = tuning
+    print("\n".join(_conclusion(tuning)))
+    if tuning.interrupted:
+        run = session.last_run
+        if run is None or run.outcome != "interrupted":
+            raise KeyboardInterrupt  # it fell between two of them
+        raise DistributedInterrupt(run)
+
+
+def _conclusion(tuning: Tuning) -> list[str]:
+    lines = [*tuning.notes, *([f"It could not go on: {tuning.lost}"] if tuning.lost else [])]
+    best = tuning.best
+    if best is None:
+        return [*lines, "No combination could be measured."]
+    lines.append(f"The fastest is ZeRO {best.stage} with micro-batches of {best.micro_batch}:")
+    return [*lines, f"config = {pprint.pformat(best.config, sort_dicts=False)}"]

@@ -1,0 +1,315 @@
+"""A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world: ``%distributed tune``, ``Session.tune``.
+
+DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
+one run on all ranks of the world that is there, with the user's own functions; what a rank does in it stands in
+:mod:`.frameworks.deepspeed_tuning`.
+
+Under failure: a combination that runs out of memory on any rank has failed on all; larger micro-batches of that stage
+are skipped. Any other error is that combination's, too. Ranks that waited for one that failed are released, and made
+whole by the run that comes next. An interrupt, or the loss of a rank, ends the sweep and keeps what was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from .errors import BadRequest, DistributedError, DtrainError
+from .events import Output, Progress
+from .presses import Presses
+from .values import check_variable
+from .world import count_ranks
+
+if TYPE_CHECKING:
+    from .events import Batch
+    from .run import Run
+    from .session import Session
+
+STAGES = (0, 1, 2, 3)
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+_CALL = "__import__('importlib').import_module('jupyter_dtrain.frameworks.deepspeed_tuning').{}(**{!r})"
+"""The cell of a combination: it leaves no name behind, nor a value."""
+_OURS = "[jupyter-dtrain] "
+
+Outcome = Literal["ok", "out of memory", "error", "skipped"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination."""
+
+    stage: int
+    """ZeRO's."""
+    micro_batch: int
+    """Samples in one forward of one rank."""
+    outcome: Outcome
+    words: str = ""
+    """What went wrong, if something did."""
+    seconds: float | None = None
+    """Of a step of the optimizer: the median over steps of what the slowest rank took."""
+    samples_per_second: float | None = None
+    """Of all ranks together."""
+    memory: int | None = None
+    """Bytes at the most, of the rank that took most: on a GPU what was allocated, else what the process grew by."""
+    config: dict[str, Any] | None = None
+    """DeepSpeed's configuration, as it was measured."""
+
+
+@dataclass
+class Tuning:
+    """What a sweep has measured, so far or in all."""
+
+    combinations: int
+    """How many there are to be."""
+    trials: list[Trial] = field(default_factory=list)
+    """The fastest first, then those that failed, in their order."""
+    interrupted: bool = False
+    """Whether it was stopped before its end."""
+    lost: str = ""
+    """Why the world could not go on, in words; empty if it could."""
+    notes: list[str] = field(default_factory=list)
+    """What the ranks had to say beside that: objects that a release could not make whole, hangs."""
+    now: str = ""
+    """What is measured now, in words."""
+
+    @property
+    def best(self) -> Trial | None:
+        """The combination with the most samples per second; None where none was measured."""
+        return self.trials[0] if self.trials and self.trials[0].samples_per_second is not None else None
+
+    def add(self, trial: Trial) -> None:
+        """One more."""
+        self.trials.append(trial)
+        self.trials.sort(key=lambda one: -(one.samples_per_second or 0.0))
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each combination. Raises :class:`ImportError` where pandas is missing."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(trial) for trial in self.trials])
+
+    def __repr__(self) -> str:
+        return self._repr_mimebundle_()["text/plain"]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """As a table, for text and HTML."""
+        from .view.tables import table
+
+        headers = ["ZeRO", "micro-batch", "samples/s", "s/step", "memory", ""]
+        rows = [
+            [
+                str(trial.stage),
+                str(trial.micro_batch),
+                _number(trial.samples_per_second),
+                _number(trial.seconds),
+                "" if trial.memory is None else f"{trial.memory / 1e9:.3f} GB",
+                "best" if trial is self.best else trial.words or ("" if trial.outcome == "ok" else trial.outcome),
+            ]
+            for trial in self.trials
+        ]
+        return table(f"{len(self.trials)} of {self.combinations} combinations{self._state()}", headers, rows)
+
+    def _state(self) -> str:
+        if self.now:
+            return f"; now {self.now}"
+        if self.interrupted:
+            return "; interrupted"
+        return f"; ended: {self.lost}" if self.lost else ""
+
+
+def sweep(
+    session: Session,
+    model: str,
+    batch: str,
+    *,
+    stages: Iterable[int] = STAGES,
+    micro_batches: Iterable[int] = MICRO_BATCHES,
+    config: str | Mapping[str, Any] | None = None,
+    steps: int = 5,
+    warmup: int = 2,
+    progress: Callable[[Tuning], None] | None = None,
+) -> Tuning:
+    """What :meth:`.Session.tune` says; raises as it says."""
+    stages, sizes = sorted(set(stages)), sorted(set(micro_batches))
+    options = _options(model, batch, stages, sizes, config, steps, warmup)
+    _check(session, {name: options[name] for name in ("model", "batch", "config")})
+    going = _Sweep(session, options, Tuning(len(stages) * len(sizes)), progress or (lambda _: None))
+    return going.through(stages, sizes)
+
+
+def _options(
+    model: str,
+    batch: str,
+    stages: list[int],
+    sizes: list[int],
+    config: str | Mapping[str, Any] | None,
+    steps: int,
+    warmup: int,
+) -> dict[str, Any]:
+    """Of a call in the ranks. Raises :class:`BadRequest`."""
+    for name in (model, batch, *([config] if isinstance(config, str) else [])):
+        check_variable(name)
+    if not stages or set(stages) - set(STAGES):
+        raise BadRequest(f"ZeRO has the stages 0, 1, 2 and 3, not {stages}.")
+    if not sizes or min(sizes) < 1:
+        raise BadRequest(f"A micro-batch has 1 sample or more, not {sizes}.")
+    if steps < 1 or warmup < 0:
+        raise BadRequest("At least one step is measured, after none or some to warm up.")
+    if isinstance(config, Mapping):
+        try:
+            config = json.loads(json.dumps(dict(config)))
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"The configuration is not one that JSON can hold: {error}.") from None
+    return {"model": model, "batch": batch, "config": config, "steps": steps, "warmup": warmup}
+
+
+def _check(session: Session, options: dict[str, Any]) -> None:
+    try:
+        session.run(_CALL.format("check", options), view=None, metrics=False)
+    except DistributedError as failed:
+        for error in failed.run.errors.values():
+            if error.ename == BadRequest.__name__:
+                raise BadRequest(error.evalue) from None
+        raise
+
+
+class _Sweep:
+    """Goes through the combinations."""
+
+    def __init__(
+        self, session: Session, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._tuning = tuning
+        self._tell = tell
+
+    def through(self, stages: list[int], sizes: list[int]) -> Tuning:
+        """All of them, or until it cannot or shall not go on."""
+        tuning = self._tuning
+        # A press is held back where it would tear something apart, between two runs as well.
+        with Presses() as presses:
+            presses.pass_to(self._interrupt)
+            try:
+                for stage in stages:
+                    self._stage(stage, sizes, presses)
+            except KeyboardInterrupt:
+                tuning.interrupted = True
+            except DtrainError as error:
+                # A rank died, or is left behind: what was measured is not lost with it.
+                tuning.lost = str(error)
+        tuning.now = ""
+        self._tell(tuning)
+        return tuning
+
+    def _stage(self, stage: int, sizes: list[int], presses: Presses) -> None:
+        full = ""
+        for size in sizes:
+            if full:
+                self._tuning.add(Trial(stage, size, "skipped", f"skipped: {full}"))
+                continue
+            trial = self._try(stage, size, presses)
+            self._tuning.add(trial)
+            if trial.outcome == "out of memory":
+                full = f"micro-batch {size} is out of memory"
+
+    def _try(self, stage: int, size: int, presses: Presses) -> Trial:
+        from .frameworks.deepspeed_tuning import OutOfMemory
+        from .view.errors import summary
+
+        what = f"ZeRO {stage}, micro-batch {size}"
+        self._say(what)
+        presses.check()
+        listener = _Listener(lambda words: self._say(f"{what}: {words}"), self._tuning.notes)
+        code = _CALL.format("measure", {**self._options, "stage": stage, "micro_batch": size})
+        run = self._session.run(code, wait=False, view=listener, metrics=False)
+        try:
+            if presses.fell:
+                self._interrupt()
+            while not run.wait(1.0):
+                pass
+        except KeyboardInterrupt:
+            # Somebody else handles SIGINT. The ranks must not be left at work.
+            self._interrupt()
+            raise
+        if run.outcome == "interrupted":
+            raise KeyboardInterrupt
+        if run.outcome == "ok":
+            return _measured(run, stage, size)
+        if full := [rank for rank, error in run.errors.items() if error.ename == OutOfMemory.__name__]:
+            return Trial(stage, size, "out of memory", f"out of memory on {count_ranks(full)}")
+        return Trial(stage, size, "error", summary(run))
+
+    def _say(self, words: str) -> None:
+        self._tuning.now = words
+        self._tell(self._tuning)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(DtrainError):
+            self._session.interrupt()
+
+
+def _measured(run: Run, stage: int, size: int) -> Trial:
+    from .frameworks.deepspeed_tuning import MEASURED
+
+    found = [
+        json.loads(str(display.data[MEASURED]))
+        for displays in run.outputs.values()
+        for display in displays
+        if MEASURED in display.data
+    ]
+    seconds = statistics.median(max(step) for step in zip(*(one["seconds"] for one in found), strict=True))
+    return Trial(
+        stage,
+        size,
+        "ok",
+        seconds=seconds,
+        samples_per_second=found[0]["samples"] / seconds,
+        memory=max(one["memory"] for one in found),
+        config=found[0]["config"],
+    )
+
+
+class _Listener:
+    """A view of a combination's run: what takes long is told, such as a build; what was noted is kept."""
+
+    def __init__(self, say: Callable[[str], None], notes: list[str]) -> None:
+        self._say = say
+        self._notes = notes
+
+    def feed(self, batch: Batch, now: float) -> None:  # noqa: ARG002 — the protocol's shape
+        """Bars, and lines of ours."""
+        for event in batch.events:
+            match event.body:
+                case Progress(ended=False, text=text):
+                    with contextlib.suppress(Exception):  # a view does not raise
+                        self._say(text)
+                case Output(stream="stderr", text=text):
+                    for line in text.splitlines():
+                        if line.startswith(_OURS):
+                            self._keep(line.removeprefix(_OURS))
+
+    def idle(self, rank: int, now: float) -> None:
+        """Not looked at."""
+
+    def note(self, words: str, now: float) -> None:  # noqa: ARG002 — the protocol's shape
+        """Such as where ranks are that do not move."""
+        self._keep(words)
+
+    def tick(self, now: float) -> None:
+        """Nothing is due."""
+
+    def close(self, run: Run, now: float) -> None:
+        """Nothing is held."""
+
+    def _keep(self, words: str) -> None:
+        if words not in self._notes:
+            self._notes.append(words)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
