@@ -217,6 +217,8 @@ class Agent:
             if self._interrupts.ending:
                 outcome, words = "lost", f"rank {self._rank} was told to end (SIGTERM)"
             regroup = any(framework.needs_regroup() for framework in self._frameworks)
+            if outcome != "ok" and not regroup:
+                regroup = any(framework.is_apart() for framework in self._frameworks)
             steps = {name: count for framework in self._frameworks for name, count in framework.steps().items()}
             self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
             self._running, self._released = None, False

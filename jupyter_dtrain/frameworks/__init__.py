@@ -120,6 +120,13 @@ class Framework:
         """Whether a set-up failed or groups were released, so that the next set-up must be in a new generation."""
         return False
 
+    def is_apart(self) -> bool:
+        """Whether this rank has begun something with others that does not come about: asked after a cell that failed.
+
+        If so, the groups must be made anew: what ranks do next would meet what others had begun.
+        """
+        return False
+
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002
         """What the main thread waits in for other ranks, such as ``all_reduce``; empty when it does not.
 

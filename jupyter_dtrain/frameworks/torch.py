@@ -20,7 +20,7 @@ from .facts import Facts, facts_of_package
 from .torch_arrival import arriving_in
 from .torch_backends import torch_details
 from .torch_builds import hook_builds
-from .torch_flights import RECORDED, recorded_collectives
+from .torch_flights import RECORDED, is_unfinished, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
 from .torch_pipelines import TorchPipelines
@@ -123,6 +123,10 @@ class Torch(Framework):
     def needs_regroup(self) -> bool:
         """Whether, in the last cell, a set-up failed on this rank or its groups were released."""
         return self._groups.unusable
+
+    def is_apart(self) -> bool:
+        """A collective that was begun (``async_op=True``, FSDP's and DeepSpeed's own) and not waited for."""
+        return is_unfinished(self._groups.made_at)
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
         """A collective, the end of DDP's backward, a set-up to which somebody has not come."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from typing import Any
 
 from . import Collective
@@ -18,6 +19,8 @@ RECORDED = "256"
 """Collectives that are kept, over all groups."""
 LAST = 8
 """Of each group, as many are told."""
+MOMENT = 0.3
+"""Seconds in which what all ranks have begun comes about."""
 
 
 def recorded_collectives(since: int) -> list[Collective]:
@@ -25,14 +28,8 @@ def recorded_collectives(since: int) -> list[Collective]:
 
     ``since``: those that were begun later than this, in ``time.time_ns()``.
     """
-    c10d: Any = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None)
     members = _members()
-    entries: list[dict[str, Any]] = []
-    if dump is not None:
-        # The format is torch's own, and no promise.
-        with contextlib.suppress(Exception):
-            entries = json.loads(dump(includeCollectives=True))["entries"]
+    entries = _entries()
     groups: dict[str, list[Collective]] = {}
     for entry in entries:
         with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -41,6 +38,37 @@ def recorded_collectives(since: int) -> list[Collective]:
                 begun = Collective(group, members[group], int(entry["collective_seq_id"]), _call(entry))
                 groups.setdefault(group, []).append(begun)
     return [collective for found in groups.values() for collective in found[-LAST:]]
+
+
+def is_unfinished(since: int) -> bool:
+    """Whether a collective of gloo's that this rank has begun later than ``since`` does not come about.
+
+    One that all ranks have begun is given a moment. Of a GPU's none is known: those that are queued there are many.
+    """
+    deadline = time.monotonic() + MOMENT
+    while any(_is_pending(entry, since) for entry in _entries()):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(MOMENT / 10)
+    return False
+
+
+def _is_pending(entry: dict[str, Any], since: int) -> bool:
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        of_gloo = str(entry["profiling_name"]).startswith("gloo:")
+        return of_gloo and not entry["retired"] and entry["time_created_ns"] > since
+    return False
+
+
+def _entries() -> list[dict[str, Any]]:
+    c10d: Any = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace_json", None)
+    if dump is not None:
+        # The format is torch's own, and no promise.
+        with contextlib.suppress(Exception):
+            found: list[dict[str, Any]] = json.loads(dump(includeCollectives=True))["entries"]
+            return found
+    return []
 
 
 def _members() -> dict[str, list[int]]:

@@ -134,9 +134,8 @@ def own_launcher(command, environ):
     return [port if word == "0" and command[0] == "deepspeed" else word for word in command]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
     """The notebook's cells, run by the framework's own launcher as one script, come to the same numbers."""
     package, launcher = LAUNCHERS[name]

@@ -128,6 +128,7 @@ def stages(*slow):
 
 @DEEPSPEED
 @stages(0, 1, 2)
+@pytest.mark.slow
 def test_a_model_goes_on_after_a_failure_in_another_engine(pair, stage):
     """With the parameters of before, and without what the failed step left behind, also where they are in parts."""
     makes = f"make(engine.module, {stage})"
@@ -177,6 +178,7 @@ def test_a_pipeline_trains_again_after_a_failure_and_the_engine_after_it_has_non
 
 
 @DEEPSPEED
+@pytest.mark.slow
 def test_a_sweep_survives_what_does_not_fit_and_leaves_the_ranks_as_they_were(pair):
     """Out of memory on one rank, while the other waits for it."""
     told = []
@@ -214,6 +216,7 @@ def test_a_sweep_survives_what_does_not_fit_and_leaves_the_ranks_as_they_were(pa
 
 
 @DEEPSPEED
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
@@ -231,6 +234,7 @@ def test_a_sweep_that_cannot_be_says_why(pair, arguments, options, words):
 
 
 @DEEPSPEED
+@pytest.mark.slow
 def test_a_sweep_without_deepspeed_says_what_to_install(pair):
     pair.run("import sys\nheld = sys.modules.get('deepspeed')\nsys.modules['deepspeed'] = None", view=None)
     with pytest.raises(BadRequest, match="pip install deepspeed"):

@@ -51,6 +51,7 @@ def pair(launch):
     session.stop()
 
 
+@pytest.mark.slow
 def test_a_group_to_which_a_rank_does_not_come(pair):
     """gloo would wait for it where nothing ends it; the rank is named, and the next group works."""
     failed = fail(pair, FAIL + "dist.new_group([0, 1])")
@@ -59,6 +60,7 @@ def test_a_group_to_which_a_rank_does_not_come(pair):
     assert values(run(pair, again)) == same(2.0, 2)
 
 
+@pytest.mark.slow
 def test_groups_are_made_and_left_again_and_again(pair):
     """Of all ranks and of some, in the same order everywhere, also while the default group is made anew."""
     code = """
@@ -79,6 +81,7 @@ found
     assert values(run(pair, code)) == same([4.0] * 3, 2)
 
 
+@pytest.mark.slow
 def test_an_address_of_this_host(pair):
     """``tcp://``, where a rank keeps the store in a script without torchrun: again and again at one port."""
     code = """
@@ -99,6 +102,7 @@ found
     run(pair, "dist.init_process_group()")
 
 
+@pytest.mark.slow
 def test_a_failure_within_tensor_parallel_layers(pair):
     """Their collectives are operators, in which ranks are seen to wait, too; what must be made again is said."""
     run(pair, TENSORS + "model = in_parts(init_device_mesh('cpu', (2,)))")
@@ -111,6 +115,7 @@ def test_a_failure_within_tensor_parallel_layers(pair):
     run(pair, "del model")
 
 
+@pytest.mark.slow
 def test_a_failure_within_fsdp(pair):
     """The first kind of it. It cannot go on, which is said with its name; a new one can."""
     run(pair, f"from torch.distributed.fsdp import FullyShardedDataParallel\n{FSDP}")
@@ -142,6 +147,7 @@ def total(data):
 """
 
 
+@pytest.mark.slow
 def test_workers_of_a_data_loader(pair):
     """Of a class that a cell defines: what they print is the rank's, an error in one is the cell's."""
     summed = run(pair, LOADER + "total(Numbers())")

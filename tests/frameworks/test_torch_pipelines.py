@@ -151,6 +151,7 @@ def test_schedules_of_one_cell_are_drawn_beside_each_other(pair):
     assert quiet.pipelines == []
 
 
+@pytest.mark.slow
 def test_a_long_run_tells_about_one_step_a_second(pair):
     """All ranks the same ones, among them the last."""
     run = pair.run("train('1F1B', 300)", view=None, timeout=PATIENCE)

@@ -98,6 +98,7 @@ losses == sorted(losses, reverse=True), len(losses)
     assert values(trained) == {0: (True, 3), 1: (True, 0)}
 
 
+@pytest.mark.slow
 def test_a_set_up_follows_each_end(pair):
     """Under other names, in one cell and in several; objects on other ranks work each time, also where one is kept."""
     assert values(run(pair, f"rpc.shutdown()\n{INIT}{TRAIN}")) == same(TRAINED, 2)
@@ -123,6 +124,7 @@ def test_a_second_set_up_while_it_is_up(pair):
     assert values(run(pair, TRAIN)) == same(TRAINED, 2)
 
 
+@pytest.mark.slow
 def test_an_end_to_which_a_rank_does_not_come(pair):
     """Who waits there is released; what is to be done is said, and works."""
     failed = fail(
@@ -142,6 +144,7 @@ def test_an_answer_that_does_not_come(pair):
     assert values(run(pair, INIT + TRAIN)) == same(TRAINED, 2)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_wait_for_an_answer(pair):
     """And the end of rpc does not wait for it later."""
     waiting = begin(pair, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
@@ -152,6 +155,7 @@ def test_an_interrupt_ends_a_wait_for_an_answer(pair):
     assert values(run(pair, INIT + TRAIN + "\nrpc.shutdown()\n" + INIT + TRAIN)) == same(TRAINED, 2)
 
 
+@pytest.mark.slow
 def test_a_set_up_to_which_a_rank_does_not_come(workers):
     """It is named, and the next set-up works."""
     failed = fail(workers, f"if rank: raise ValueError('a bug')\n{INIT}")

@@ -184,3 +184,12 @@ Half(torch.nn.Linear(8, 1))
 
     assert cell.errors[1].ename == "ValueError"
     assert found == {0: [False], 1: [], 2: [False]}
+
+
+def test_a_collective_that_only_one_rank_has_begun_does_not_meet_the_next_cells(training):
+    """Nobody waits for it, so nobody is released; but it is there."""
+    fail(training, "if rank == 0:\n    work = dist.all_reduce(torch.ones(3), async_op=True)\n1 / 0")
+
+    assert same([6.0] * 4) == values(
+        run(training, "t = torch.ones(4) * (rank + 1)\ndist.all_reduce(t)\nt.tolist()", timeout=20)
+    )
