@@ -38,10 +38,10 @@ BUDGETS = {
     "session": 380,
     "magics": 230,
     "store": 110,
-    "frameworks": 150,
+    "frameworks": 170,
     "server": 120,
     "browser": 260,
-    "examples": 85,
+    "examples": 120,
 }
 """Seconds that each part may take on a machine with 2 cores, in the order in which they run."""
 TOTAL = 25 * 60

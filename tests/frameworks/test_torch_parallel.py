@@ -51,7 +51,6 @@ def pair(launch):
     session.stop()
 
 
-@pytest.mark.slow
 def test_a_group_to_which_a_rank_does_not_come(pair):
     """gloo would wait for it where nothing ends it; the rank is named, and the next group works."""
     failed = fail(pair, FAIL + "dist.new_group([0, 1])")
@@ -60,7 +59,6 @@ def test_a_group_to_which_a_rank_does_not_come(pair):
     assert values(run(pair, again)) == same(2.0, 2)
 
 
-@pytest.mark.slow
 def test_groups_are_made_and_left_again_and_again(pair):
     """Of all ranks and of some, in the same order everywhere, also while the default group is made anew."""
     code = """
@@ -102,7 +100,6 @@ found
     run(pair, "dist.init_process_group()")
 
 
-@pytest.mark.slow
 def test_a_failure_within_tensor_parallel_layers(pair):
     """Their collectives are operators, in which ranks are seen to wait, too; what must be made again is said."""
     run(pair, TENSORS + "model = in_parts(init_device_mesh('cpu', (2,)))")
@@ -115,7 +112,6 @@ def test_a_failure_within_tensor_parallel_layers(pair):
     run(pair, "del model")
 
 
-@pytest.mark.slow
 def test_a_failure_within_fsdp(pair):
     """The first kind of it. It cannot go on, which is said with its name; a new one can."""
     run(pair, f"from torch.distributed.fsdp import FullyShardedDataParallel\n{FSDP}")
