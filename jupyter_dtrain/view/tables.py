@@ -20,7 +20,13 @@ def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]
         return "  ".join(texts).rstrip()
 
     plain = "\n".join([caption, line(list(headers)), *(line(row) for row in cells)])
-    head = "".join(f"<th scope='col'>{escape(header)}</th>" for header in headers)
-    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
+    # JupyterLab aligns all to the right, also what people read.
+    sides = [f"style='text-align:{'right' if right else 'left'}'" for right in numeric]
+    heads = zip(headers, sides, strict=True)
+    head = "".join(f"<th scope='col' {side}>{escape(header)}</th>" for header, side in heads)
+    marked = (
+        "".join(f"<td {side}>{escape(text)}</td>" for text, side in zip(row, sides, strict=True)) for row in cells
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in marked)
     html = f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return {"text/plain": plain, "text/html": html}
