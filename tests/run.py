@@ -38,7 +38,7 @@ BUDGETS = {
     "session": 380,
     "magics": 230,
     "store": 110,
-    "frameworks": 170,
+    "frameworks": 190,
     "server": 120,
     "browser": 260,
     "examples": 120,

@@ -136,7 +136,7 @@ def own_launcher(command, environ):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("03_pytorch", "04_mpi") else [pytest.mark.slow]) for name in LAUNCHERS],
+    [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
 )
 def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
     """The notebook's cells, run by the framework's own launcher as one script, come to the same numbers."""
