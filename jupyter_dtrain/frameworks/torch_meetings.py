@@ -21,10 +21,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
-from .torch_arrival import awaits_ranks
+from .torch_arrival import ARRIVAL_POLL, awaits_ranks
 from .torch_sockets import listens_at
 
-POLL = 0.02
 OUTSIDE_PATIENCE = 30.0
 """Seconds after which whoever listens there, and is no rank of the world, is taken for the group's rank 0."""
 _SERVED = "served"
@@ -131,7 +130,7 @@ def _await_server(
             )
         if now > begun + OUTSIDE_PATIENCE and _listens(address):
             return {"prefix": ""}
-        time.sleep(POLL)
+        time.sleep(ARRIVAL_POLL)
     told: dict[str, str] = json.loads(world.get(_SERVED))
     return told
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
+from typing import Final
+
+_NUMBER: Final = re.compile(r"[\d.,]*(?: GB)?")
+"""Or nothing, where there is none."""
 
 
 def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, str]:
     """A MIME bundle with the table as text and as HTML. Colours are the front end's own."""
     cells = [[str(value) for value in row] for row in rows]
     widths = [max(len(row[index]) for row in [list(headers), *cells]) for index in range(len(headers))]
-    numeric = [all(row[index].isdigit() for row in cells) for index in range(len(headers))]
+    numeric = [all(_NUMBER.fullmatch(row[index]) for row in cells) for index in range(len(headers))]
 
     def line(row: Sequence[str]) -> str:
         texts = [
