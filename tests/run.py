@@ -47,6 +47,9 @@ BUDGETS = {
 TOTAL = 25 * 60
 """Seconds that all parts together may take: less than the sum of what each may, since no run is slow in all of them."""
 
+WORDS = 200
+"""Characters of a failure's message that the summary repeats."""
+
 NO_TESTS = 5
 """Exit status of pytest when it had nothing to run."""
 
@@ -172,8 +175,10 @@ def read(report: Path, part: Part) -> None:
         name = f"{case.get('classname')}::{case.get('name')}"
         skipped = case.find("skipped")
         interrupted = case.get("name") is None
-        if interrupted or case.find("failure") is not None or case.find("error") is not None:
-            part.failed.append(name)
+        failure = next((found for tag in ("failure", "error") if (found := case.find(tag)) is not None), None)
+        if interrupted or failure is not None:
+            words = "" if failure is None else " ".join((failure.get("message") or "").split())
+            part.failed.append(f"{name}: {words[:WORDS]}")
         elif skipped is not None:
             part.skipped.append((name, skipped.get("message") or "no reason given"))
         else:
@@ -228,6 +233,8 @@ def summary(done: list[Part], *, hold: bool) -> int:
     print(f"{'all':<12}{seconds:>9.1f}{TOTAL:>9}{'  FAILED: took longer than their budget' if over else ''}")
     bad = [part.name for part in done if not part.good] + (["the time of all"] if over else [])
     print(f"\nNot passed: {', '.join(bad)}" if bad else "\nAll parts passed.")
+    for line in (line for part in done for line in part.failed):  # last: of a long log, people see the end
+        print(f"  {line}")
     print(
         f"{sum(part.passed for part in done)} passed, "
         f"{sum(len(part.failed) for part in done)} failed, "
