@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..libraries import is_library
+
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from ..world import Placement
     from .facts import Facts
 
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 """``_``, ``_12``, ``_i12`` and the like."""
 
@@ -155,7 +156,7 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     from executing import Source
 
     frame = place.tb_frame if isinstance(place, TracebackType) else place
-    if _PACKAGES.search(frame.f_code.co_filename):
+    if is_library(frame.f_code.co_filename):
         return None  # to read the source of a big module takes a second
     with contextlib.suppress(Exception):
         node = Source.executing(place).node
