@@ -74,6 +74,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     options: dict[str, str]
     """Settings of the frameworks, such as ``torch_backend``."""
     settings: Settings
+    roles: list[str] = []
+    """What each rank is for, such as ``chief``, by rank; empty where all are alike."""
     generation: int = 0
     launched: dict[str, Variable] = {}
     """Variables that were set for all ranks, which have them already."""
