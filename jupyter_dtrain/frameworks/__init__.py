@@ -31,6 +31,10 @@ _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 GROUP = "jupyter_dtrain.frameworks"
 
 
+class CellEnds(BaseException):
+    """Raised by a framework where a script would wait for ever: the cell ends well here, on this rank."""
+
+
 class Watch(msgspec.Struct, frozen=True):
     """What a cell wants to see without a line of code."""
 

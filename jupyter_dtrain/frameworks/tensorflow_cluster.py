@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 from ..variables import Variable
 from . import Framework
+from .facts import Facts, facts_of_package
+from .tensorflow_servers import TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer
     from ..launch.request import RankSpec
     from ..world import Placement
 
-TF_CONFIG: Final = "TF_CONFIG"
+TESTED = "2.21"
+"""The version that the tests run with."""
 LOOPBACK: Final = "127.0.0.1"
 WORKER: Final = "worker"
 """TensorFlow's role of ranks that are alike."""
@@ -36,6 +40,8 @@ class TensorFlowCluster(Framework):
         self._port: socket.socket | None = None
         """Holds the port of this rank until the process ends."""
         self._addresses: list[str] = []
+        self._task = (WORKER, 0)
+        self._servers: TensorFlowServers | None = None
 
     def introduce(self) -> str:
         """``host:port``, where TensorFlow's server of this rank will be; empty where no port is free."""
@@ -54,8 +60,29 @@ class TensorFlowCluster(Framework):
         if not all(self._addresses):
             return {}
         addresses = self._addresses if place.nodes > 1 else [on_loopback(address) for address in self._addresses]
-        config = cluster_config(addresses, spec.roles, place.rank)
-        return {TF_CONFIG: Variable(json.dumps(config), "TensorFlow's name for the ranks: its strategies span them")}
+        self._task = task_of(spec.roles, place.rank)
+        config = json.dumps(cluster_config(addresses, spec.roles, place.rank))
+        self._servers = TensorFlowServers(config, addresses)
+        variables = {TF_CONFIG: Variable(config, "TensorFlow's addresses of all ranks, and which task this one is")}
+        if "ps" in spec.roles:
+            variables["GRPC_FAIL_FAST"] = Variable("use_caller", "a chief is told of ranks that have died")
+        return variables
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for TensorFlow to be imported, where this rank or another has a server then."""
+        if self._servers is not None and "ps" in spec.roles:
+            self._servers.install()
+
+    def describe(self) -> Facts:
+        """Which task this rank is, and whether its server is there."""
+        return facts_of_package("TensorFlow's cluster", "tensorflow", TESTED, lambda _: self._details())
+
+    def _details(self) -> dict[str, str]:
+        kind, index = self._task
+        server = "listens: it works for the chief beside the cells"
+        if not (self._servers and self._servers.running):
+            server = "none: TensorFlow starts one with the first strategy that needs it"
+        return {"task": f"{kind} {index}", "server": server}
 
 
 def hold_port() -> socket.socket:
@@ -75,13 +102,15 @@ def on_loopback(address: str) -> str:
     return f"{LOOPBACK}:{address.rpartition(':')[2]}"
 
 
-def cluster_config(addresses: list[str], roles: list[str], rank: int) -> dict[str, object]:
-    """What ``TF_CONFIG`` says to ``rank``. ``roles``: by rank; empty for workers only.
+def task_of(roles: list[str], rank: int) -> tuple[str, int]:
+    """Type and index of the task that ``rank`` is. TensorFlow counts those of each type from 0, here by rank."""
+    return (roles[rank], roles[:rank].count(roles[rank])) if roles else (WORKER, rank)
 
-    TensorFlow counts the tasks of each role from 0, here in the order of the ranks.
-    """
-    roles = roles or [WORKER] * len(addresses)
+
+def cluster_config(addresses: list[str], roles: list[str], rank: int) -> dict[str, object]:
+    """What ``TF_CONFIG`` says to ``rank``. ``roles``: by rank; empty for workers only."""
     cluster: dict[str, list[str]] = {}
-    for role, address in zip(roles, addresses, strict=True):
+    for role, address in zip(roles or [WORKER] * len(addresses), addresses, strict=True):
         cluster.setdefault(role, []).append(address)
-    return {"cluster": cluster, "task": {"type": roles[rank], "index": roles[:rank].count(roles[rank])}}
+    kind, index = task_of(roles, rank)
+    return {"cluster": cluster, "task": {"type": kind, "index": index}}
