@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ..variables import Variable
 from . import Framework
 from .facts import Facts, facts_of_package
-from .tensorflow_servers import TF_CONFIG, TensorFlowServers
+from .tensorflow_servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer
@@ -42,6 +42,8 @@ class TensorFlowCluster(Framework):
         self._addresses: list[str] = []
         self._task = (WORKER, 0)
         self._servers: TensorFlowServers | None = None
+        self._serves = False
+        """Whether this rank is to have a server that works for a chief."""
 
     def introduce(self) -> str:
         """``host:port``, where TensorFlow's server of this rank will be; empty where no port is free."""
@@ -70,6 +72,7 @@ class TensorFlowCluster(Framework):
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
         """Wait for TensorFlow to be imported, where this rank or another has a server then."""
+        self._serves = "ps" in spec.roles and self._task[0] in SERVING
         if self._servers is not None and "ps" in spec.roles:
             self._servers.install()
 
@@ -79,10 +82,11 @@ class TensorFlowCluster(Framework):
 
     def _details(self) -> dict[str, str]:
         kind, index = self._task
-        server = "listens: it works for the chief beside the cells"
-        if not (self._servers and self._servers.running):
-            server = "none: TensorFlow starts one with the first strategy that needs it"
-        return {"task": f"{kind} {index}", "server": server}
+        details = {"task": f"{kind} {index}"}
+        if self._serves:
+            running = self._servers is not None and self._servers.running
+            details["server"] = "listens: it works for the chief beside the cells" if running else "none"
+        return details
 
 
 def hold_port() -> socket.socket:
