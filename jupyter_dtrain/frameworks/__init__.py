@@ -32,6 +32,10 @@ _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 GROUP = "jupyter_dtrain.frameworks"
 
 
+class CellEnds(BaseException):
+    """Raised by a framework where a script would wait for ever: the cell ends well here, on this rank."""
+
+
 class Watch(msgspec.Struct, frozen=True):
     """What a cell wants to see without a line of code."""
 
@@ -60,6 +64,16 @@ class Framework:
     rendezvous: str | None = None
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
+
+    def introduce(self) -> str:
+        """What the other ranks are to know of this one before user code, such as where it will listen; empty: nothing.
+
+        Called once, before all else. All ranks wait for it: it does what takes no time.
+        """
+        return ""
+
+    def meet(self, introductions: list[str]) -> None:
+        """What each rank has introduced itself with to this framework, by rank. Called once, before what follows."""
 
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them; each with its reason.

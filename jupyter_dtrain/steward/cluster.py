@@ -88,6 +88,7 @@ class Cluster:
             master_port=self._rendezvous.port,
             options={"torch_backend": request.torch_backend},
             settings=request.settings,
+            roles=request.roles,
             generation=generation,
         )
         environment = local.ranks_environment(request, spec)
