@@ -72,7 +72,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(self._channel, recorder)
+        descriptors = DescriptorReader(
+            self._channel, recorder, lambda line: any(framework.is_log(line) for framework in self._frameworks)
+        )
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)

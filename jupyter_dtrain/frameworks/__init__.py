@@ -102,6 +102,13 @@ class Framework:
         """What people call this framework, if user code has imported it; else empty. Any thread."""
         return ""
 
+    def is_log(self, line: str) -> bool:  # noqa: ARG002
+        """Whether ``line``, which native code or a child process has written, is a log that no cell should show.
+
+        Such lines are kept in the spool and in ``Run.text``. Must not raise, and be quick.
+        """
+        return False
+
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in the cell that runs, by its variable; empty where none count."""
         return {}
