@@ -60,6 +60,12 @@ class Framework:
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
 
+    server: str | None = None
+    """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
+
+    Ranks find the address in the options of their :class:`~jupyter_dtrain.launch.request.RankSpec`, by :attr:`name`.
+    """
+
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them; each with its reason.
 
