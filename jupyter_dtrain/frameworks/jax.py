@@ -20,10 +20,10 @@ import wrapt
 
 from ..variables import Variable
 from . import Framework
-from .facts import Facts, facts_of_package
+from .facts import Facts, facts_of_package, imported
 from .jax_groups import JaxGroups
 from .jax_meetings import meeting_in
-from .jax_waits import call_that_waits
+from .jax_waits import call_that_waits, settle
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
@@ -55,6 +55,16 @@ class Jax(Framework):
     def before_cell(self, generation: int, watch: Any) -> None:  # noqa: ARG002
         """Set-ups of a new generation are counted from 0 on every rank."""
         self._groups.begin_cell(generation)
+
+    def after_cell(self) -> None:
+        """What the cell has begun to compute is over, and what it logs from there has come."""
+        jax: Any = imported("jax")
+        if jax is None:
+            return
+        if self._groups.is_up:
+            settle(lambda: self._groups.unusable)
+        if not self._groups.unusable:
+            jax.effects_barrier()
 
     def describe(self) -> Facts:
         """Its backends and processes, once they are there."""
@@ -91,7 +101,8 @@ class Jax(Framework):
         """A jitted function, an array's value, a set-up to which somebody has not come."""
         if found := meeting_in(frame):
             return found
-        return call_that_waits(frame, call) if idle and self._groups.is_up else ""
+        looks = frame.f_code is settle.__code__  # again and again, and so takes some processor
+        return call_that_waits(frame, call) if (idle or looks) and self._groups.is_up else ""
 
     def release(self) -> None:
         """End the connections of gloo, and waits at the coordinator."""

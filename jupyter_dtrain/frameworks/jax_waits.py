@@ -12,19 +12,35 @@ import inspect
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from . import value_of
-from .jax_meetings import meeting_in
 
-_ON_TOP = ("jax", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
+_ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
 """Packages whose frames may be the innermost: they call what JAX has compiled."""
 _LIBRARY = re.compile(rf"/(?:site|dist)-packages/(?:{'|'.join(_ON_TOP)})/")
 _PLUMBING = {"wrapper", "inner", "_call", "call", "__call__", "reraise_with_filtered_traceback", "cache_miss", "_value"}
 """Functions that say nothing of what was called."""
 _METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__array__", "addressable_data"}
+
+
+SETTLE_POLL = 0.01
+"""Seconds between two looks at what is being computed."""
+
+
+def settle(released: Callable[[], bool]) -> None:
+    """Wait until all arrays there are have been computed; no longer than until ranks are ``released()``.
+
+    JAX computes behind the back of the code, also what ranks do together. What one has begun when its cell ends, and
+    another that failed has not, would meet what that does in its next cell.
+    """
+    jax: Any = sys.modules["jax"]
+    while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
+        time.sleep(SETTLE_POLL)
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
@@ -35,8 +51,8 @@ def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
     jax: Any = sys.modules.get("jax")
     if jax is None or jax.__file__ is None:
         return ""
-    if found := meeting_in(frame):
-        return found
+    if frame.f_code is settle.__code__:
+        return "block_until_ready"
     root = f"{Path(jax.__file__).parent}{os.sep}"
     file = frame.f_code.co_filename
     if file.startswith(root) or _LIBRARY.search(file):
