@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import user_names
 from .jax_arrays import Carried, carry
-from .jax_meetings import meet
+from .jax_meetings import meet, stay_away
 from .jax_server import LONG
 from .torch_sockets import end_connections, epolls, registered
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 1800.0
 """Seconds that ranks wait for each other in a set-up, where the cell does not say."""
-RECOVER_PATIENCE = 10.0
+RECOVER_PATIENCE = 5.0
 """The same before they set JAX up again by themselves."""
 CALL = "initialize"
 _NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
@@ -123,7 +123,8 @@ class JaxGroups:
             self._half_made = True
             if self._means_world(given):
                 others = {name: value for name, value in given.items() if name not in _WHO}
-                self._join(original, others, timeout)
+                self._attempts += 1
+                self._join(original, self._named(f"setup-{self._attempts}"), others, timeout)
             else:
                 self._whole = None
                 original(*args, **kwargs)
@@ -147,11 +148,9 @@ class JaxGroups:
         detected = given.get("cluster_detection_method") in (None, "ompi", "mpi4py")
         return detected and all(value in world[name] for name, value in named.items())
 
-    def _join(self, original: Callable[..., None], others: dict[str, Any], timeout: float) -> None:
-        """Set JAX up with all ranks of the world."""
+    def _join(self, original: Callable[..., None], name: str, others: dict[str, Any], timeout: float) -> None:
+        """Set JAX up with all ranks of the world, at the meeting ``name``."""
         assert self._server is not None
-        self._attempts += 1
-        name = f"generation-{self._generation}/setup-{self._attempts}"
         place = self._place
         address = meet(CALL, self._server, name, place.rank, place.size, timeout, lambda: self._released)
         self._elsewhere = address
@@ -159,6 +158,9 @@ class JaxGroups:
         options = {"local_device_ids": None, "heartbeat_timeout_seconds": LONG, **others}
         options["cluster_detection_method"] = "deactivate"
         original(address, place.size, place.rank, **options)
+
+    def _named(self, meeting: str) -> str:
+        return f"generation-{self._generation}/{meeting}"
 
     def _leave(self) -> Carried:
         """End what there is of JAX in this process; its arrays, which need a new backend."""
@@ -236,9 +238,14 @@ class JaxGroups:
 
     def recover(self) -> list[str]:
         """In a new generation, with all ranks: set JAX up again, as it was; what else is to be done, in words."""
-        if not self.is_up or self._joined == self._generation:
+        if self._distributed is None or self._server is None or self._joined == self._generation:
             return []
-        whole = self._whole
+        name = self._named("recover")
+        whole = self._whole if self.is_up else None
+        if whole is None:
+            stay_away(self._server, name, self._place.rank, self._place.size)
+        if not self.is_up:
+            return []
         carried = self._leave()
         if whole is None:
             return [
@@ -246,9 +253,8 @@ class JaxGroups:
                 "JAX is not set up any more: call jax.distributed.initialize() again on all ranks.",
             ]
         try:
-            self._join(inspect.unwrap(self._distributed.initialize), whole, RECOVER_PATIENCE)
+            self._join(inspect.unwrap(self._distributed.initialize), name, whole, RECOVER_PATIENCE)
         except TimeoutError as error:
-            self._attempts = 0
             return [*carried.lost(), f"JAX is not set up any more ({error}): call jax.distributed.initialize() again."]
         self._joined = self._generation
         _keep_sigterm()

@@ -33,6 +33,8 @@ class Meeting:
 
     def __init__(self) -> None:
         self.here: set[int] = set()
+        self.absent: set[int] = set()
+        """Those that have said that they will not come."""
         self.address = ""
         self.problem = ""
 
@@ -46,18 +48,22 @@ class Meetings:
         self._meetings: dict[str, Meeting] = {}
         self._coordinators: list[Any] = []
 
-    def arrive(self, name: str, rank: int, size: int) -> dict[str, Any]:
-        """``rank`` is at the meeting of ``size`` ranks: who else is, and where the coordinator is, once all are."""
+    def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
+        """``rank`` is at the meeting of ``size`` ranks: who else is, and where the coordinator is, once all are.
+
+        Without ``comes`` it is not, and says so to the others.
+        """
         with self._lock:
             meeting = self._meetings.setdefault(name, Meeting())
-            meeting.here.add(rank)
+            (meeting.here if comes else meeting.absent).add(rank)
             if len(meeting.here) == size and not meeting.address and not meeting.problem:
                 try:
                     meeting.address = self._begin(size)
                 except Exception as error:  # noqa: BLE001 — the ranks tell it
                     meeting.problem = f"{type(error).__name__}: {error}"
                 self._meetings = {name: meeting}
-            return {"here": sorted(meeting.here), "address": meeting.address, "problem": meeting.problem}
+            who = {"here": sorted(meeting.here), "absent": sorted(meeting.absent)}
+            return {**who, "address": meeting.address, "problem": meeting.problem}
 
     def leave(self, name: str, rank: int) -> None:
         """``rank`` has gone away from a meeting, unless that has taken place."""
@@ -98,7 +104,7 @@ class Handler(socketserver.StreamRequestHandler):
             for line in self.rfile:
                 asked = json.loads(line)
                 at = str(asked["meeting"]), int(asked["rank"])
-                answer = self.server.meetings.arrive(*at, int(asked["size"]))
+                answer = self.server.meetings.arrive(*at, int(asked["size"]), comes=bool(asked["comes"]))
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError, KeyError):
             pass  # it has gone, or is no rank
