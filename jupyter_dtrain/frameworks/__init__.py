@@ -65,6 +65,12 @@ class Framework:
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
 
+    server: str | None = None
+    """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
+
+    Ranks find the address in the options of their :class:`~jupyter_dtrain.launch.request.RankSpec`, by :attr:`name`.
+    """
+
     def introduce(self) -> str:
         """What the other ranks are to know of this one before user code, such as where it will listen; empty: nothing.
 

@@ -443,6 +443,11 @@ def adding() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
 
 
+def unheard() -> contextlib.AbstractContextManager[None]:
+    """What backward is called on in this context is nobody's loss: a library tells its losses itself."""
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
+
+
 def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
     """What optimizers do in this context is one step, of ``optimizer``: however many they make, or none (an overflow).
 

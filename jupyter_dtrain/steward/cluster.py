@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engine.reports import Report, read_report
+from ..frameworks import load_frameworks
 from ..launch import local
 from ..launch.request import RankSpec, WorldRequest
 from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
@@ -55,6 +56,8 @@ class Cluster:
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._work: Work | None = None
         self._rendezvous: Rendezvous | None = None
+        self._servers: list[Rendezvous] = []
+        """Those of frameworks that have one of their own."""
         self._channel: RanksChannel | None = None
 
     def start(
@@ -77,6 +80,13 @@ class Cluster:
         self._rendezvous = Rendezvous(
             local.ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
         )
+        options: dict[str, str] = {"torch_backend": request.torch_backend}
+        for framework in load_frameworks():
+            if framework.server is not None:
+                log = self._logs / f"{framework.name}.log"
+                server = Rendezvous(local.ADDRESS, 0, log, die_with_parent, framework.server)
+                self._servers.append(server)
+                options[framework.name] = f"{server.host}:{server.port}"
         spec = RankSpec(
             world=request.name,
             world_id=request.id,
@@ -86,7 +96,7 @@ class Cluster:
             path=request.path,
             master_addr=request.env.get("MASTER_ADDR", self._rendezvous.host),
             master_port=self._rendezvous.port,
-            options={"torch_backend": request.torch_backend},
+            options=options,
             settings=request.settings,
             roles=request.roles,
             generation=generation,
@@ -175,6 +185,8 @@ class Cluster:
         if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None
+        while self._servers:
+            self._servers.pop().close()
         left = kill_descendants()
         if left:
             _log.error("These processes could not be killed: %s", left)

@@ -1,4 +1,4 @@
-"""The address at which ranks meet, held by the steward from the world's first second.
+"""The addresses at which ranks meet, held by the steward from the world's first second.
 
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
 see :class:`~jupyter_dtrain.frameworks.Framework`) starts in a process of its own when somebody first connects. What
@@ -29,10 +29,14 @@ BACKLOG = 2048
 class Rendezvous:
     """The listening socket, and the store's process once there is one."""
 
-    def __init__(self, host: str, port: int, log: Path, preexec: Callable[[], None]) -> None:
-        """``port`` 0 takes a free one. Raises :class:`StartFailed` when the port is taken."""
+    def __init__(self, host: str, port: int, log: Path, preexec: Callable[[], None], module: str | None = None) -> None:
+        """``port`` 0 takes a free one; ``module``: what serves, by default a framework's store.
+
+        Raises :class:`StartFailed` when the port is taken.
+        """
         self.host = host
         self._log = log
+        self._module = module
         self._preexec = preexec
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -55,7 +59,7 @@ class Rendezvous:
         self._thread.start()
 
     def _serve(self) -> None:
-        module = next((f.rendezvous for f in load_frameworks() if f.rendezvous is not None), None)
+        module = self._module or next((f.rendezvous for f in load_frameworks() if f.rendezvous is not None), None)
         if module is None:
             return
         for _ in range(MAX_STARTS):

@@ -1,0 +1,269 @@
+"""Arrays of JAX on their way from a backend that ends to the one that follows, by way of the host.
+
+JAX's processes can be set up anew only with new backends, and an array belongs to the one that made it; so do devices,
+meshes and shardings. :func:`carry` copies the arrays that the user's names reach to the host, each rank its shards;
+:meth:`Carried.arrive` puts them on the devices that have the old ones' places, and into the places where the old were.
+It follows lists, dictionaries, tuples, attributes (of models, optimizers and their states) and what functions close
+over. What the running functions have as local variables stays as it is.
+
+Under failure: what was being computed when ranks were released, and what was donated, is gone, and is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAX_OBJECTS = 500_000
+"""That are looked at; a rank with more keeps the rest as it is."""
+_CLOSED = {"IPython", "ipykernel", "ipyparallel", "jax", "jaxlib", "jupyter_dtrain", "matplotlib", "mpi4py", "numpy"}
+_CLOSED |= {"pandas", "tensorflow", "torch", "traitlets", "zmq"}
+"""Packages whose objects have none of the user's arrays, or keep them to themselves."""
+
+
+class _Place(NamedTuple):
+    """A device, as it will be found again."""
+
+    platform: str
+    process: int
+    local: int
+    """Which of its process it is, from 0."""
+
+
+class _Held(NamedTuple):
+    """What an array was."""
+
+    shards: list[tuple[Any, Any]]
+    """Of this process: the device, and the values."""
+    whole: Any
+    """All values, where they are wanted whole; else None."""
+    failed: bool = False
+
+
+class Carried:
+    """Arrays on the host; made by :func:`carry`."""
+
+    def __init__(self, names: Iterable[tuple[str, Any]] = ()) -> None:
+        self._names = list(names)
+        self._held: dict[int, tuple[Any, _Held]] = {}
+        """By the id of the array, which is kept for that."""
+        self._places: dict[int, tuple[Any, _Place]] = {}
+        """By the id of the device."""
+        self._new: dict[int, Any] = {}
+        self._gone: set[str] = set()
+        self._alone = True
+
+    def pack(self) -> None:
+        """Copy the arrays to the host; waits for those that are being computed."""
+        jax = _jax()
+        self._alone = jax.process_count() == 1
+        from jax.extend.backend import backends
+
+        self._places = {id(device): (device, place) for place, device in _devices(jax, backends()).items()}
+        for name, value in self._names:
+            _Walk(functools.partial(self._hold, name)).into(value)
+
+    def _hold(self, name: str, value: Any) -> Any:
+        jax = _jax()
+        if isinstance(value, jax.Array) and id(value) not in self._held:
+            self._held[id(value)] = value, _copy(jax, value)
+        if id(value) in self._held and self._held[id(value)][1].failed:
+            self._gone.add(name)
+        return value
+
+    def arrive(self) -> list[str]:
+        """Put all in its place again, on the backends that are there now; what could not be, in words."""
+        if not self._names:
+            return []
+        from IPython.core.interactiveshell import InteractiveShell
+
+        space = InteractiveShell.instance().user_ns if InteractiveShell.initialized() else {}
+        jax = _jax()
+        devices = _devices(jax, {place.platform for _, place in self._places.values()})
+        for old, place in self._places.values():
+            own = place._replace(process=jax.process_index()) if self._alone else place
+            if own in devices:
+                self._new[id(old)] = devices[own]
+        for name, value in self._names:
+            changed = _Walk(functools.partial(self._put, name)).into(value)
+            if changed is not value and space.get(name) is value:
+                space[name] = changed
+        return self._words()
+
+    def lost(self) -> list[str]:
+        """Nothing arrives: what is gone, in words."""
+        for name, value in self._names:
+            _Walk(functools.partial(self._lose, name)).into(value)
+        return self._words()
+
+    def _lose(self, name: str, value: Any) -> Any:
+        if id(value) in self._held:
+            self._gone.add(name)
+        return value
+
+    def _words(self) -> list[str]:
+        if not self._gone:
+            return []
+        names = ", ".join(sorted(self._gone))
+        return [f"{names}: arrays of JAX from before, which went with the computation that failed: make them again."]
+
+    def _put(self, name: str, value: Any) -> Any:
+        jax = _jax()
+        if id(value) in self._new:
+            return self._new[id(value)]
+        sharding = jax.sharding
+        if not isinstance(value, (jax.Array, jax.Device, sharding.Sharding, sharding.Mesh)):
+            return value
+        try:
+            made = self._made(jax, name, value)
+        except Exception:  # noqa: BLE001 — one array less must not take the others along
+            self._gone.add(name)
+            made = value
+        self._new[id(value)] = made
+        self._held.setdefault(id(value), (value, _Held([], None)))  # it must live as long as its id is known
+        return made
+
+    def _made(self, jax: Any, name: str, value: Any) -> Any:
+        sharding = jax.sharding
+        if isinstance(value, sharding.Mesh):
+            places = np.vectorize(lambda one: self._new[id(one)], otypes=[object])(value.devices)
+            return sharding.Mesh(places, value.axis_names, axis_types=value.axis_types)
+        if isinstance(value, sharding.NamedSharding):
+            return sharding.NamedSharding(self._put(name, value.mesh), value.spec, memory_kind=value.memory_kind)
+        if isinstance(value, sharding.SingleDeviceSharding):
+            return sharding.SingleDeviceSharding(self._new[id(next(iter(value.device_set)))])
+        if not isinstance(value, jax.Array) or id(value) not in self._held:
+            return value
+        held = self._held[id(value)][1]
+        if held.failed:
+            return value
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jax.device_put(held.whole), impl=jax.random.key_impl(value))
+        if held.whole is not None:
+            return jax.device_put(held.whole)
+        parts = [jax.device_put(part, self._new[id(device)]) for device, part in held.shards]
+        if isinstance(value.sharding, sharding.SingleDeviceSharding):
+            return parts[0]
+        return jax.make_array_from_single_device_arrays(value.shape, self._put(name, value.sharding), parts)
+
+
+def carry(names: Iterable[tuple[str, Any]]) -> Carried:
+    """Copy the arrays that ``names`` reach to the host."""
+    carried = Carried([*names, *_library_state()])
+    carried.pack()
+    return carried
+
+
+def _library_state() -> list[tuple[str, Any]]:
+    """Keras keeps random states, and the distribution that was set, for itself."""
+    module: Any = sys.modules.get("keras.src.backend.common.global_state")
+    tracker = getattr(module, "GLOBAL_STATE_TRACKER", None)
+    return [] if tracker is None else [("Keras' own state", vars(tracker))]
+
+
+def _devices(jax: Any, platforms: Iterable[str]) -> dict[_Place, Any]:
+    found: dict[_Place, Any] = {}
+    for platform in platforms:
+        counts: dict[int, int] = {}
+        for device in sorted(jax.devices(platform), key=lambda one: one.id):
+            local = counts.get(device.process_index, 0)
+            counts[device.process_index] = local + 1
+            found[_Place(platform, device.process_index, local)] = device
+    return found
+
+
+def _jax() -> Any:
+    return sys.modules["jax"]
+
+
+def _copy(jax: Any, array: Any) -> _Held:
+    try:
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            return _Held([], np.asarray(jax.random.key_data(array)))
+        known = isinstance(array.sharding, (jax.sharding.NamedSharding, jax.sharding.SingleDeviceSharding))
+        if array.is_fully_addressable and not (known and array.committed):
+            return _Held([], np.asarray(array))
+        return _Held([(shard.device, np.asarray(shard.data)) for shard in array.addressable_shards], None, not known)
+    except Exception:  # noqa: BLE001 — the error of its computation, or it was donated
+        return _Held([], None, failed=True)
+
+
+class _Walk:
+    """One way through what a value holds; what ``leaf`` makes of a leaf takes its place."""
+
+    def __init__(self, leaf: Callable[[Any], Any]) -> None:
+        self._leaf = leaf
+        self._seen: dict[int, tuple[Any, Any]] = {}
+        """By id: the object, which is kept for that, and what became of it."""
+
+    def into(self, value: Any) -> Any:
+        """What becomes of ``value``: itself, but for leaves and for tuples that hold some."""
+        if value is None or isinstance(value, (str, bytes, int, float, complex, np.ndarray, ModuleType, type)):
+            return value
+        if id(value) in self._seen:
+            return self._seen[id(value)][1]
+        if len(self._seen) > MAX_OBJECTS:
+            return value
+        self._seen[id(value)] = value, value
+        changed = self._leaf(value)
+        if changed is value:
+            changed = self._inside(value)
+        self._seen[id(value)] = value, changed
+        return changed
+
+    def _inside(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            items = [self.into(item) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return value._make(items) if hasattr(value, "_make") else type(value)(items)
+        if isinstance(value, (list, dict)):
+            self._items(value)
+        elif isinstance(value, MethodType):
+            self.into(value.__self__)
+        elif isinstance(value, FunctionType):
+            self._closure(value)
+        elif callable(value) and isinstance(getattr(value, "__wrapped__", None), FunctionType):
+            self.into(value.__wrapped__)  # what jax.jit has made
+        else:
+            self._attributes(value)
+        return value
+
+    def _items(self, value: Any) -> None:
+        base: Any = list if isinstance(value, list) else dict  # a library's own may do more than to keep an item
+        for key, item in list(enumerate(value) if base is list else value.items()):
+            if (changed := self.into(item)) is not item:
+                base.__setitem__(value, key, changed)
+
+    def _closure(self, function: FunctionType) -> None:
+        for cell in function.__closure__ or ():
+            try:
+                item = cell.cell_contents
+            except ValueError:
+                continue  # nothing is in it yet
+            if (changed := self.into(item)) is not item:
+                cell.cell_contents = changed
+
+    def _attributes(self, value: Any) -> None:
+        kind = type(value)
+        package = kind.__module__.partition(".")[0]
+        if package in _CLOSED or (package in sys.stdlib_module_names and package != "__main__"):
+            return
+        slots = [name for one in kind.__mro__ for name in _slots(one)]
+        for name in [*getattr(value, "__dict__", {}), *slots]:
+            try:
+                item = object.__getattribute__(value, name)
+            except AttributeError:
+                continue
+            if (changed := self.into(item)) is not item:
+                object.__setattr__(value, name, changed)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -1,0 +1,139 @@
+"""Where the ranks of a world meet for JAX, and JAX's coordinator, in a process of its own: so they die with no rank.
+
+JAX's own way has the coordinator in rank 0; when that dies, every other process is ended by the connection that it has
+lost, in native code (JAX 0.10). Here the steward runs this module, with a socket that already listens (``--fd``), when
+the first rank comes. Nothing of it needs torch, whose store a world without torch has not got, nor MPI, whose
+communicators are the user's.
+
+A rank connects and asks, in lines of JSON, who is here; once all are, the answer has the address of a coordinator that
+was begun for them alone: its keys are of one set-up, and none is used twice. Coordinators of earlier set-ups end then:
+no rank is connected to them any more.
+
+Under failure: a rank that goes away is not here any more. A coordinator that cannot begin is an answer with the
+reason. It ends with the steward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import socketserver
+import threading
+from typing import Any
+
+LONG = 10 * 365 * 24 * 3600
+"""Seconds without a sign of life after which a rank counts as dead: the steward knows it in milliseconds."""
+PORTS = 5
+"""How many are tried: one may be taken between the look for it and its use."""
+
+
+class Meeting:
+    """Ranks that come to set JAX up."""
+
+    def __init__(self) -> None:
+        self.here: set[int] = set()
+        self.absent: set[int] = set()
+        """Those that have said that they will not come."""
+        self.address = ""
+        self.problem = ""
+
+
+class Meetings:
+    """All of them. Thread-safe."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._meetings: dict[str, Meeting] = {}
+        self._coordinators: list[Any] = []
+
+    def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
+        """``rank`` is at the meeting of ``size`` ranks: who else is, and where the coordinator is, once all are.
+
+        Without ``comes`` it is not, and says so to the others.
+        """
+        with self._lock:
+            meeting = self._meetings.setdefault(name, Meeting())
+            (meeting.here if comes else meeting.absent).add(rank)
+            if len(meeting.here) == size and not meeting.address and not meeting.problem:
+                try:
+                    meeting.address = self._begin(size)
+                except Exception as error:  # noqa: BLE001 — the ranks tell it
+                    meeting.problem = f"{type(error).__name__}: {error}"
+                self._meetings = {name: meeting}
+            who = {"here": sorted(meeting.here), "absent": sorted(meeting.absent)}
+            return {**who, "address": meeting.address, "problem": meeting.problem}
+
+    def leave(self, name: str, rank: int) -> None:
+        """``rank`` has gone away from a meeting, unless that has taken place."""
+        with self._lock:
+            meeting = self._meetings.get(name)
+            if meeting is not None and not meeting.address:
+                meeting.here.discard(rank)
+
+    def _begin(self, size: int) -> str:
+        from jaxlib import _jax
+
+        while self._coordinators:
+            self._coordinators.pop().shutdown()
+        for left in reversed(range(PORTS)):
+            with socket.create_server((self._host, 0)) as free:
+                address = f"{self._host}:{free.getsockname()[1]}"
+            try:
+                # Recoverable: the death of one rank is no reason to end the others, and nobody waits for it to leave.
+                service = _jax.get_distributed_runtime_service(address, size, heartbeat_timeout=LONG, recoverable=True)
+            except Exception:
+                if not left:
+                    raise
+                continue
+            self._coordinators.append(service)
+            return address
+        raise AssertionError
+
+
+class Handler(socketserver.StreamRequestHandler):
+    """One rank's connection."""
+
+    server: Server
+
+    def handle(self) -> None:
+        """Answer until it goes away."""
+        at: tuple[str, int] | None = None
+        try:
+            for line in self.rfile:
+                asked = json.loads(line)
+                at = str(asked["meeting"]), int(asked["rank"])
+                answer = self.server.meetings.arrive(*at, int(asked["size"]), comes=bool(asked["comes"]))
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
+        except (OSError, ValueError, KeyError):
+            pass  # it has gone, or is no rank
+        finally:
+            if at is not None:
+                self.server.meetings.leave(*at)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Serves on a socket that listens already."""
+
+    daemon_threads = True
+
+    def __init__(self, fd: int, host: str, port: int) -> None:
+        self.meetings = Meetings(host)
+        super().__init__((host, port), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = socket.socket(fileno=fd)
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    args = parser.parse_args()
+    Server(args.fd, args.host, args.port).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Keras in one rank, Keras 3 on all its backends and the older ``tf_keras``: what ``fit`` logs is shown, as one bar.
+
+``fit`` tells what it tells every callback: after each batch the losses and metrics so far in this epoch, under Keras'
+own names, after each epoch those of the validation (``val_loss``). What its backend computes within is not listened
+to a second time: :func:`is_fitting`. Its progress bar, which each rank would draw for itself, is the cell's.
+
+The ranks of Keras 3 are its backend's: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's strategies,
+or PyTorch's DDP inside of the model. Under the torch backend ``fit`` of a plain model averages nothing across ranks;
+where a process group is up the cell says so.
+
+Under failure: another version, without the parts that are changed here, is left as it is; a value that is no number is
+left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import wrapt
+
+from ..rank_api import Bar, bar_text
+from . import Framework, Watch
+from .facts import Facts, facts_of_package, imported
+from .torch_metrics import unheard
+
+if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer
+    from ..launch.request import RankSpec
+    from ..world import Placement
+
+TESTED = "3.15"
+"""The version that the tests run with."""
+OLDER_TESTED = "2.21"
+"""The same of ``tf_keras``."""
+_CALLBACKS = ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
+"""The modules that have ``CallbackList``."""
+_BARS = ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils")
+_MODELS = ("keras.src.models.model", "tf_keras.src.engine.training")
+_MAX_BAR_METRICS = 8
+"""Numbers in the line of a bar."""
+
+_fits = 0
+
+
+def is_fitting() -> bool:
+    """Whether ``fit`` of a Keras model is at work in this process, which tells its losses itself. Any thread."""
+    return _fits > 0
+
+
+class Keras(Framework):
+    """Keras in one rank."""
+
+    name = "keras"
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for the parts of Keras to be imported."""
+        self._metrics = metrics
+        self._on = False
+        for module in _CALLBACKS:
+            wrapt.register_post_import_hook(self._hook_callbacks, module)
+        for module in _BARS:
+            wrapt.register_post_import_hook(_hook_bars, module)
+        for module in _MODELS:
+            wrapt.register_post_import_hook(self._hook_fit, module)
+
+    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
+        """Whether this cell shows what is logged."""
+        self._on = watch.metrics
+
+    def describe(self) -> Facts:
+        """Of the Keras that is imported; its backend."""
+        if imported("tf_keras") is not None and imported("keras") is None:
+            return facts_of_package("Keras", "tf_keras", OLDER_TESTED, lambda _: {"backend": "tensorflow"})
+        return facts_of_package("Keras", "keras", TESTED, _details)
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "Keras" if "keras" in sys.modules or "tf_keras" in sys.modules else ""
+
+    # What fit logs.
+
+    def _hook_callbacks(self, module: Any) -> None:
+        kind: Any = getattr(module, "CallbackList", None)
+        if all(hasattr(kind, name) for name in ("on_train_batch_end", "on_epoch_end")):
+            kind.on_train_batch_end = self._batch_ends(kind.on_train_batch_end)
+            kind.on_epoch_end = self._epoch_ends(kind.on_epoch_end)
+
+    def _batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # Here and not in a callback: Keras 3 runs those on threads, in any order, or else waits for each value.
+        @functools.wraps(original)
+        def on_train_batch_end(callbacks: Any, batch: int, logs: Any = None) -> Any:
+            if self._on:
+                with contextlib.suppress(Exception):
+                    state = _state_of(callbacks)
+                    state.batch = int(batch)
+                    self._tell(logs or {}, state.first + state.batch)
+            return original(callbacks, batch, logs)
+
+        return on_train_batch_end
+
+    def _epoch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def on_epoch_end(callbacks: Any, epoch: int, logs: Any = None) -> Any:
+            if self._on:
+                with contextlib.suppress(Exception):
+                    state = _state_of(callbacks)
+                    of_validation = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+                    self._tell(of_validation, state.first + state.batch)
+                    state.first += state.batch + 1
+            return original(callbacks, epoch, logs)
+
+        return on_epoch_end
+
+    def _tell(self, logs: Mapping[str, Any], step: int) -> None:
+        for name, value in logs.items():
+            if isinstance(value, (int, float)):
+                self._metrics.add(name, float(value), step)
+            elif hasattr(value, "__float__"):
+                self._metrics.add(name, value, step, read=_read)
+
+    # What fit computes.
+
+    def _hook_fit(self, module: Any) -> None:
+        kind = getattr(module, "Model", None)
+        if kind is not None and callable(getattr(kind, "fit", None)):
+            kind.fit = self._fitting(kind.fit)
+
+    def _fitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            global _fits  # noqa: PLW0603 — of the process, since strategies train in threads of their own
+            if not _fits and (why := _trains_alone(model)):
+                self._metrics.complain(why)
+            _fits += 1
+            try:
+                with unheard():
+                    return original(model, *args, **kwargs)
+            finally:
+                _fits -= 1
+
+        return fit
+
+
+class _State:
+    """How far the callbacks of one ``fit`` have come."""
+
+    first = 0
+    """The step of the first batch of this epoch."""
+    batch = 0
+
+
+def _state_of(callbacks: Any) -> _State:
+    found = vars(callbacks).get("_dtrain_state")
+    if found is None:
+        found = callbacks._dtrain_state = _State()  # noqa: SLF001 — ours
+    return cast("_State", found)
+
+
+def _read(values: Sequence[Any]) -> list[float]:
+    return [float(value) for value in values]
+
+
+def _hook_bars(module: Any) -> None:
+    kind = getattr(module, "Progbar", None)
+    if kind is not None and callable(getattr(kind, "update", None)):
+        kind.update = _reporting(kind.update)
+
+
+def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A bar that would be drawn over and over is reported; one that writes a line at the end is left alone."""
+
+    @functools.wraps(original)
+    def update(self: Any, current: Any, values: Any = None, finalize: Any = None) -> Any:
+        if self.verbose != 1 or not hasattr(self, "_values_order"):
+            return original(self, current, values, finalize)
+        self.verbose = 0
+        try:
+            original(self, current, values, finalize)
+        finally:
+            self.verbose = 1
+        with contextlib.suppress(Exception):
+            at_end = self.target is not None and current >= self.target
+            _report(self, current, ends=at_end if finalize is None else finalize)
+        return None
+
+    return update
+
+
+def _report(progress: Any, current: float, *, ends: bool) -> None:
+    bar = vars(progress).setdefault("_dtrain_bar", None)
+    if bar is None:
+        bar = progress._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
+    seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — what its own line is made of
+    rate = current / seconds
+    numbers = [(name, progress._values[name]) for name in progress._values_order]  # noqa: SLF001
+    words = "".join(f", {name} {_mean(value):.4g}" for name, value in numbers[:_MAX_BAR_METRICS])
+    text = bar_text("", current, progress.target, seconds, rate) + words
+    if ends:
+        bar.end(current, progress.target, text)
+    else:
+        bar.report(current, progress.target, rate, text, "")
+
+
+def _mean(value: Any) -> float:
+    if isinstance(value, list):
+        total, count = value
+        return float(total) / max(1, int(count))
+    return float(value)
+
+
+def _trains_alone(model: Any) -> str:
+    """Why a ``fit`` on the torch backend averages nothing, where there is a process group to do so; else empty."""
+    dist: Any = sys.modules.get("torch.distributed")
+    keras: Any = sys.modules.get("keras")
+    if dist is None or keras is None or keras.config.backend() != "torch" or not hasattr(model, "modules"):
+        return ""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return ""
+    parallel = sys.modules["torch.nn.parallel"].DistributedDataParallel
+    if any(isinstance(one, parallel) for one in model.modules()):
+        return ""
+    return (
+        "fit() on Keras' torch backend averages nothing across ranks: each trains a model of its own, as it would "
+        "under torchrun. Give it a layer that does, keras.layers.TorchModuleWrapper(DistributedDataParallel(module)), "
+        "or write the loop by hand around DistributedDataParallel(model)."
+    )
+
+
+def _details(keras: ModuleType) -> dict[str, str]:
+    return {"backend": str(keras.config.backend())}

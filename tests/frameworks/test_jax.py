@@ -1,0 +1,205 @@
+"""JAX in the ranks: plain multi-process JAX, set up again and again, and what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import threading
+import time
+
+import pytest
+
+from jupyter_dtrain import DistributedError, DistributedInterrupt
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+
+PATIENCE = 90
+BEGIN = """
+import os, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+rank = int(os.environ["RANK"])
+"""
+UP = """
+jax.distributed.initialize()
+mesh = jax.make_mesh((jax.process_count(),), ("ranks",))
+total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "ranks"), mesh=mesh, in_specs=P("ranks"), out_specs=P()))
+mine = jax.make_array_from_process_local_data(NamedSharding(mesh, P("ranks")), np.full(1, rank + 1.0))
+"""
+DOWN = "jax.distributed.shutdown()\n"
+FAIL = "if rank == 1: raise RuntimeError('on purpose')\n"
+SUM = "float(total(mine)[0])"
+
+
+def play(session, code, ranks=None, **options):
+    """Run a cell; the value of its last line, by rank."""
+    run = session.run(code, ranks, view=None, timeout=PATIENCE, **options)
+    return {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}
+
+
+@pytest.fixture(scope="module")
+def pair(launch):
+    session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
+    session.run(BEGIN, view=None, timeout=PATIENCE)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def up(pair):
+    """Two ranks that have met."""
+    play(pair, UP + "None")
+    return pair
+
+
+def failing(session, code):
+    """Run a cell in which rank 1 raises; the error."""
+    with pytest.raises(DistributedError) as caught:
+        session.run(code, view=None, timeout=PATIENCE)
+    assert caught.value.run.outcome == "error"
+    assert "on purpose" in str(caught.value)
+    return caught.value
+
+
+def test_initialize_needs_no_argument_and_may_come_again(pair):
+    assert play(pair, UP + SUM) == {0: 3.0, 1: 3.0}
+    assert play(pair, "jax.distributed.initialize()\n" + SUM) == {0: 3.0, 1: 3.0}
+    assert play(pair, "jax.process_count(), jax.process_index(), jax.device_count()") == {0: (2, 0, 2), 1: (2, 1, 2)}
+
+
+def test_it_may_come_after_computations_whose_arrays_stay(pair):
+    begin = (
+        "class Model: pass\nmodel = Model()\nmodel.layers = [{'w': jnp.arange(3.0) + rank}]\nkey = jax.random.key(7)\n"
+    )
+    read = "(np.asarray(model.layers[0]['w'] * 2).tolist(), float(jax.random.uniform(key)), float(scale(2.0)))"
+    scaled = "scale = jax.jit((lambda factor: lambda x: x * factor)(jnp.float32(rank + 3)))\n"
+    before = play(pair, DOWN + begin + scaled + read)
+    assert play(pair, UP + read) == before
+    assert before[1][0] == [2.0, 4.0, 6.0]
+    assert play(pair, SUM) == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['f\'{os.environ["MASTER_ADDR"]}:{os.environ["MASTER_PORT"]}\', 2, rank', "cluster_detection_method='mpi4py'"],
+)
+def test_the_worlds_own_address_means_the_world(pair, arguments):
+    assert play(pair, DOWN + UP.replace("initialize()", f"initialize({arguments})") + SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_an_address_of_the_cells_own_is_taken(pair, free_port):
+    own = UP.replace("initialize()", f"initialize('127.0.0.1:{free_port}', 2, 1 - rank)")
+    assert play(pair, DOWN + own + "jax.process_index()") == {0: 1, 1: 0}
+    assert play(pair, DOWN + UP + "jax.process_index()") == {0: 0, 1: 1}
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+def test_ten_times_in_a_row(pair):
+    assert play(
+        pair, f"for _ in range(10):\n    {DOWN}{UP.replace(chr(10), chr(10) + '    ')}\n    last = {SUM}\nlast"
+    ) == {
+        0: 3.0,
+        1: 3.0,
+    }
+
+
+WAITING = {
+    "in a jitted function": (UP + SUM, FAIL + "total(mine)"),
+    "for an array": (UP + SUM, FAIL + "jax.block_until_ready(total(mine))"),
+    "for the first connections": (DOWN + UP + "None", FAIL + "total(mine)"),
+    "for the devices": ("None", DOWN + "jax.distributed.initialize()\n" + FAIL + "jax.devices()"),
+}
+
+
+@pytest.mark.parametrize("where", WAITING)
+def test_who_waits_for_a_rank_that_failed_is_released_and_the_next_cell_works(pair, where):
+    before, fails = WAITING[where]
+    pids = play(pair, before + "\nkept = 5 + rank\nos.getpid()")
+    failing(pair, fails)
+    assert play(pair, "kept, os.getpid()") == {rank: (5 + rank, pid) for rank, pid in pids.items()}
+    assert play(pair, UP + SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_arrays_and_what_was_jitted_on_a_mesh_go_on_after_a_release(up):
+    play(up, SUM)
+    error = failing(up, FAIL + "total(mine)")
+    assert "rank 0 stopped because of that" in str(error)
+    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_what_was_begun_when_another_rank_failed_does_not_meet_the_next_cell(up):
+    big = "big = jax.make_array_from_process_local_data(NamedSharding(mesh, P('ranks')), np.ones((1, 500_000)))\n"
+    begun = f"{big}{FAIL}later = jax.jit(lambda x: total(jnp.sin(x)) * 2)(big)"
+    play(up, SUM)
+    failing(up, begun)
+    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_a_rank_that_does_not_come_is_named(pair):
+    error = failing(pair, DOWN + FAIL + "jax.distributed.initialize()")
+    assert "initialize: rank 1 did not come" in error.run.errors[0].evalue
+    assert play(pair, UP + SUM) == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.parametrize("waits", ["total(mine)", DOWN + "    jax.distributed.initialize()"])
+def test_stop_ends_a_wait(up, waits):
+    play(up, SUM)
+    timer = threading.Timer(2.0, up.interrupt)
+    timer.start()
+    with pytest.raises(DistributedInterrupt):
+        up.run(f"if rank == 0:\n    {waits}\nelse:\n    time.sleep(60)", view=None, timeout=PATIENCE)
+    timer.join()
+    assert play(up, UP + SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_arrays_are_logged_as_numbers_also_from_jitted_code(up):
+    code = """
+import jupyter_dtrain
+@jax.jit
+def step(x):
+    loss = x * 2
+    jax.debug.callback(lambda value: jupyter_dtrain.log(inner=value), loss)
+    return loss
+for index in range(3):
+    jupyter_dtrain.log(loss=step(jnp.float32(index)), step=index)
+"""
+    run = up.run(code, view=None, timeout=PATIENCE)
+    assert list(run.metrics["loss"][0].values) == [0.0, 2.0, 4.0]
+    assert sorted(run.metrics["inner"][1].values) == [0.0, 2.0, 4.0]
+
+
+def test_collectives_through_mpi_are_refused_before_they_end_the_rank(pair):
+    chosen = "jax.config.update('jax_cpu_collectives_implementation', '{}')\n"
+    with pytest.raises(DistributedError, match="end the process"):
+        pair.run(DOWN + chosen.format("mpi") + "jax.distributed.initialize()", view=None, timeout=PATIENCE)
+    assert play(pair, chosen.format("gloo") + UP + SUM) == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_others_survive_a_rank_that_dies_and_end_as_they_should(launch, tmp_path, victim):
+    session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
+    play(session, BEGIN + UP + SUM)
+    with pytest.raises(DistributedError):
+        session.run(f"if rank == {victim}: os.kill(os.getpid(), 9)\ntotal(mine)", view=None, timeout=PATIENCE)
+    other = 1 - victim
+    # Whoever is connected to what has died is ended by JAX within a second or so, if at all.
+    assert play(session, "time.sleep(3)\nfloat(jnp.ones(3).sum()), rank", [other]) == {other: (3.0, other)}
+    left = tmp_path / "left"
+    session.run(
+        f"try:\n    open({str(left)!r} + '-', 'w')\n    time.sleep(60)\nfinally:\n    open({str(left)!r}, 'w')",
+        [other],
+        view=None,
+        wait=False,
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not left.with_name("left-").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    session.stop()
+    assert left.exists()  # JAX takes SIGTERM for itself, unless it is kept from that
