@@ -60,6 +60,9 @@ class Framework:
     """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
     socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
 
+    recovers_last: bool = False
+    """Whether it stands on groups of another framework, which must be whole before it is :meth:`recover`-ed."""
+
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them; each with its reason.
 
