@@ -45,6 +45,10 @@ TESTED = "0.28"
 """The version that ``make horovod`` builds and tests."""
 _WRAPPERS = {"wrapper", "inner", "error_handler", "apply", "_call_impl", "_wrapped_call_impl", "decorate_context"}
 """Functions that say nothing of what was called."""
+_OF_GRAPHS = {"", "call_function"}
+"""What runs a graph in TensorFlow, by."""
+_GENERATED = "<string>"
+"""The file of what TensorFlow makes for each operation of Horovod's."""
 _LOST = "Horovod was set up on some of the ranks only, or in a way of its own: call hvd.init() on all ranks."
 
 
@@ -91,16 +95,19 @@ class Horovod(Framework):
         """What was called of Horovod. In TensorFlow, also what runs a graph, which may have Horovod's operations."""
         if frame.f_code is _arrive.__code__:
             return "init"
+        while frame.f_code.co_filename == _GENERATED and frame.f_back is not None:
+            frame = frame.f_back
         horovod = _folder_of("horovod")
         if horovod and frame.f_code.co_filename.startswith(horovod):
             return _outermost(frame, (horovod, _folder_of("torch"), _folder_of("tensorflow")), horovod)
         library = self._libraries.get("tensorflow")
         tensorflow = _folder_of("tensorflow")
-        if not idle or library is None or not library.ready or not tensorflow:
+        if not idle or library is None or not library.was_ready or not tensorflow:
             return ""
         if not frame.f_code.co_filename.startswith(f"{tensorflow}python{os.sep}"):
             return ""
-        return _outermost(frame, (horovod, tensorflow, _folder_of("tf_keras")), "") or "TensorFlow"
+        name = _outermost(frame, (horovod, tensorflow, _folder_of("tf_keras")), "")
+        return "tf.function" if name in _OF_GRAPHS else name
 
     def release(self) -> None:
         """Shut Horovod down, by which all that waits in it raises. The control thread."""
@@ -135,15 +142,12 @@ class Horovod(Framework):
         """``horovod.common.basics`` was imported, of which each framework's part makes an object."""
         kind: Any = getattr(module, "HorovodBasics", None)
         if all(hasattr(kind, name) for name in ("init", "shutdown", "is_initialized")):
-            kind.init = self._init(kind.init)
-            kind.shutdown = self._shutdown(kind.shutdown)
+            self._native_shutdown = kind.shutdown
+            kind.init, kind.shutdown = self._init(kind.init), self._shutdown(kind.shutdown)
 
-    def _library(self, basics: Any, shutdown: Callable[[Any], None] | None = None) -> Library:
-        library = Library(basics)
-        known = self._libraries.setdefault(library.name, library)
-        if shutdown is not None:
-            known.original_shutdown = functools.partial(shutdown, basics)
-        return known
+    def _library(self, basics: Any) -> Library:
+        library = Library(basics, self._native_shutdown)
+        return self._libraries.setdefault(library.name, library)
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -170,8 +174,7 @@ class Horovod(Framework):
     def _shutdown(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def shutdown(basics: Any) -> None:
-            library = self._library(basics, original)
-            library.shut_down()
+            self._library(basics).shut_down()
 
         return shutdown
 

@@ -22,13 +22,13 @@ _FLAGS = ("mpi", "gloo", "nccl", "ccl", "ddl", "cuda", "rocm")
 class Library:
     """One of them. Methods are for the main thread, but for :meth:`begin_shutdown` and :meth:`words`."""
 
-    def __init__(self, basics: Any) -> None:
-        """``basics``: Horovod's own object for it."""
+    def __init__(self, basics: Any, shutdown: Callable[[Any], None]) -> None:
+        """``basics``: Horovod's own object for it; ``shutdown`` is the method of those that shuts it down."""
         self._basics = basics
+        self._shutdown = shutdown
         self._lock = threading.Lock()
         self._ending: threading.Thread | None = None
         self._process_sets: Any = None
-        self.original_shutdown: Callable[[], None] = basics.shutdown
         self.name = "torch" if "torch" in str(getattr(basics.MPI_LIB_CTYPES, "_name", "")) else "tensorflow"
         self.plain = True
         """Whether it was set up for all ranks."""
@@ -59,7 +59,7 @@ class Library:
 
     def _shut_down(self) -> None:
         with self._lock:
-            self.original_shutdown()
+            self._shutdown(self._basics)
 
     def end(self) -> None:
         """Be shut down. Raises :class:`TimeoutError` when another rank keeps it from that."""
