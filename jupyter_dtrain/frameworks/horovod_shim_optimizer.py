@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .horovod_shim_collectives import Average, Compression, Sum, chosen, scale, wait_for
 from .horovod_shim_world import NotInStandIn, check, size
@@ -28,7 +29,7 @@ from .horovod_shim_world import NotInStandIn, check, size
 BUCKET = 25 << 20
 """Bytes of gradients that travel together, if no single one is bigger."""
 
-_hooks: weakref.WeakKeyDictionary[torch.Tensor, Any] = weakref.WeakKeyDictionary()
+_hooks: Any = WeakIdKeyDictionary()
 """By parameter: the hook of the optimizer that it belongs to."""
 
 
