@@ -68,13 +68,14 @@ class Library:
         self._ending.join(END_PATIENCE)
         if self._ending.is_alive():
             raise TimeoutError("Horovod cannot be shut down, as a rank does not answer: %distributed restart.")
+        native: Any = getattr(sys.modules.get(f"horovod.{self.name}.mpi_ops"), "mpi_lib", None)
+        if hasattr(native, "horovod_torch_reset"):
+            # Tensors without a name are called by a number, which must be the same on all ranks.
+            native.horovod_torch_reset()
 
     def set_up_again(self) -> None:
         """As user code had it, with all ranks."""
         operations: Any = sys.modules[f"horovod.{self.name}.mpi_ops"]
-        native: Any = getattr(operations, "mpi_lib", None)
-        if hasattr(native, "horovod_torch_reset"):
-            native.horovod_torch_reset()  # handles of before
         operations.init(process_sets=self._process_sets)
 
     def words(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import subprocess
@@ -12,64 +11,18 @@ import pytest
 
 from jupyter_dtrain import DistributedError
 from jupyter_dtrain.frameworks.horovod_shim import SHIM_VERSION
+from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
-PATIENCE = 120
 RANKS = 2
-BEGIN = """
-import os
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from jupyter_dtrain.frameworks.horovod import install_shim
-install_shim(replace=True)
-import horovod.torch as hvd
-
-hvd.init()
-rank = hvd.rank()
-
-def fresh():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
-
-def train(net, optimizer, steps, fails_at=None, passes=1):
-    generator = torch.Generator().manual_seed(rank + 1)
-    losses = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        for _ in range(passes):
-            x = torch.randn(16, 10, generator=generator)
-            loss = (net(x) - x.sum(1, keepdim=True)).square().mean() / passes
-            if fails_at == step and rank == 1:
-                raise RuntimeError("one of them")
-            loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-def sgd(net):
-    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-
-def distributed(net, **options):
-    return hvd.DistributedOptimizer(sgd(net), named_parameters=net.named_parameters(), **options)
-
-def apart(one, other):
-    return max(float((a - b).abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-"""
-
-
-def play(session, code, **options):
-    """Run a cell; the run, and the value of its last expression by rank."""
-    run = session.run(code, view=None, timeout=PATIENCE, **options)
-    return run, {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}
 
 
 @pytest.fixture(scope="module")
 def pair(launch):
     """A world of two ranks in which the stand-in is installed."""
     session = launch(n=RANKS)
-    session.run(BEGIN, view=None, timeout=PATIENCE)
+    play(session, STAND_IN + BEGIN + "rank")
     yield session
     session.stop()
 
@@ -124,45 +77,9 @@ def test_an_optimizer_can_be_made_again_for_the_same_parameters_and_gradients_ac
     assert found == dict.fromkeys(range(RANKS), (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6)))
 
 
-CALLS = {
-    "hvd.allreduce(torch.tensor([1.0, 2.0]) * (rank + 1)).tolist()": [[1.5, 3.0]] * 2,
-    "hvd.allreduce(torch.tensor([1, 2]) * (rank + 1)).tolist()": [[1, 3]] * 2,
-    "hvd.allreduce(torch.tensor([3.0]) * rank, op=hvd.Max, postscale_factor=2.0).tolist()": [[6.0]] * 2,
-    "hvd.allreduce(torch.ones(2) * rank, compression=hvd.Compression.fp16).tolist()": [[0.5, 0.5]] * 2,
-    "[t.tolist() for t in hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], op=hvd.Sum)]": [[[2.0], [2.0, 2.0]]]
-    * 2,
-    "hvd.synchronize(hvd.allreduce_async_(torch.ones(1) * rank, average=False)).tolist()": [[1.0]] * 2,
-    "hvd.allgather(torch.full((rank + 1, 2), rank)).tolist()": [[[0, 0], [1, 1], [1, 1]]] * 2,
-    "hvd.broadcast(torch.tensor([rank]), 1).tolist()": [[1]] * 2,
-    "hvd.alltoall(torch.arange(4) + 10 * rank).tolist()": [[0, 1, 10, 11], [2, 3, 12, 13]],
-    "[t.tolist() for t in hvd.alltoall(torch.arange(3) + 10 * rank, splits=torch.tensor([1, 2]))]": [
-        [[0, 10], [1, 1]],
-        [[1, 2, 11, 12], [2, 2]],
-    ],
-    "hvd.reducescatter(torch.arange(3.0) * (rank + 1), op=hvd.Sum).tolist()": [[0.0, 3.0], [6.0]],
-    "hvd.broadcast_object({'rank': rank}, 1)": [{"rank": 1}] * 2,
-    "hvd.allgather_object(rank)": [[0, 1]] * 2,
-    "hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()": [
-        (0, 2, 0, 2, 0, 1),
-        (1, 2, 1, 2, 0, 1),
-    ],
-    "gradient(lambda x: hvd.allreduce(x * (rank + 1), op=hvd.Sum))": [[2.0, 2.0], [4.0, 4.0]],
-    "gradient(lambda x: hvd.allgather(x).square())": [[2.0, 2.0]] * 2,
-    "gradient(lambda x: hvd.broadcast(x, 1))": [[0.0, 0.0], [1.0, 1.0]],
-    "gradient(lambda x: hvd.alltoall(x) * (rank + 1))": [[1.0, 2.0]] * 2,
-}
-"""What each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the ranks."""
-GRADIENT = """
-def gradient(function):
-    x = torch.ones(2, requires_grad=True)
-    function(x).sum().backward()
-    return x.grad.tolist()
-"""
-
-
 def test_each_call_gives_what_horovods_gives(pair):
     """``make horovod`` holds these against Horovod itself."""
-    _, found = play(pair, f"{GRADIENT}\n[{', '.join(f'({call})' for call in CALLS)}]")
+    _, found = play(pair, every_call())
 
     for index, (call, wanted) in enumerate(CALLS.items()):
         assert [found[rank][index] for rank in range(RANKS)] == wanted, call
