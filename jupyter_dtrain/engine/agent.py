@@ -229,7 +229,7 @@ class Agent:
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
-            for framework in self._frameworks:
+            for framework in sorted(self._frameworks, key=lambda framework: framework.recovers_last):
                 for note in framework.recover():
                     self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 

@@ -81,6 +81,9 @@ class Framework:
     def meet(self, introductions: list[str]) -> None:
         """What each rank has introduced itself with to this framework, by rank. Called once, before what follows."""
 
+    recovers_last: bool = False
+    """Whether it stands on groups of another framework, which must be whole before it is :meth:`recover`-ed."""
+
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them; each with its reason.
 

@@ -32,6 +32,7 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
     "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
     "09_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
+    "11_horovod": ("torch", [*TORCHRUN, "2"]),
 }
 """By notebook: what it needs, and the launcher of that framework's own."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
