@@ -267,6 +267,7 @@ def test_pytorch_tensorflow_and_mpi_meet_in_one_rank(launch, imports):
             "if rank == 0: raise RuntimeError\nstrategy.run(lambda: "
             "tf.distribute.get_replica_context().all_reduce('SUM', tf.constant(1.0)))",
             view=None,
+            timeout=PATIENCE,
         )
     again = alike(cell(session, MIXED.format(imports="\n".join(imports))))
     session.stop()
