@@ -53,7 +53,6 @@ Framework = Literal[
     "horovod-stand-in",
     "jax",
     "tensorflow",
-    "parameter-server",
 ]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
