@@ -5,6 +5,7 @@
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
 #   make faults SHARD=1/4 REPEAT=25                 a fourth of all plays, each 25 times
+#   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
 PYTHON   ?= python3
@@ -17,12 +18,14 @@ LAB_ARGS ?=
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 TORCH := $(shell grep -E '^torch==' constraints.txt)
+HOROVOD            := .venv-horovod
+HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab test test-all faults soak mpi4py lint typescript bench clean
+.PHONY: help venv front-end demo lab test test-all faults soak mpi4py horovod lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -60,13 +63,16 @@ soak: $(VENV)/installed ## run cells for half an hour, with a fault in every ten
 mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in the ranks of a world
 	@$(PY) -m tests.mpi4py_suite
 
+horovod: $(HOROVOD)/installed ## build Horovod for today's PyTorch and TensorFlow (10 minutes, once), and test it in the ranks of a world
+	@$(HOROVOD)/bin/python -m pytest -q tests/horovod
+
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench
 	@$(PY) -m benchmarks
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -79,6 +85,16 @@ $(PY):
 
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END) | $(PY)
 	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test]'
+	@touch $@
+
+# Of its own: what Horovod's build wants of setuptools, others do not.
+$(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
+	test -x $(HOROVOD)/bin/python || $(PYTHON) -m venv $(HOROVOD)
+	$(HOROVOD)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH) $(HOROVOD_TENSORFLOW) -e '.[torch]' \
+	  'setuptools<81' wheel packaging pyyaml matplotlib nbclient nbformat 'pytest>=9' scikit-learn
+	$(HOROVOD)/bin/python scripts/horovod_wheel.py
+	$(HOROVOD)/bin/pip install --disable-pip-version-check --quiet --no-deps --force-reinstall \
+	  "$$($(HOROVOD)/bin/python scripts/horovod_wheel.py)"
 	@touch $@
 
 # Where there is none to be had, the browser tests are skipped.

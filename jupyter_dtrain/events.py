@@ -62,6 +62,8 @@ class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
     text: str
     descriptor: int = 0
     """Where text of the stream's file descriptor is in it: how many bytes of that are in the rank's events by now."""
+    log: bool = False
+    """It is what native code of a library logs, which the cell does not show: see ``Framework.is_log``."""
 
 
 class Display(msgspec.Struct, frozen=True, tag="display"):

@@ -352,6 +352,8 @@ class Fold:
             if rank in entry.run.lost:
                 self._end_if_done(entry)
             if not entry.sent or rank not in entry.run.unfinished:
+                if entry.sent and entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
+                    self._note(entry, f"{words[:1].upper()}{words[1:]}. It had no part in the rest of this cell.")
                 continue
             with contextlib.suppress(OSError):
                 path = spool_path(self._spool, entry.run.number, rank)

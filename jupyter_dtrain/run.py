@@ -228,7 +228,7 @@ class Run:
         return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
-        """All text that ``rank`` printed, in order: of both streams, or of one.
+        """All text that ``rank`` printed, in order: of both streams, or of one; with what libraries log.
 
         A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
         and :class:`~jupyter_dtrain.errors.WorldLost` when the spool is out of reach.
@@ -319,7 +319,7 @@ class Run:
 
 
 def _add_totals(totals: Totals, events: list[Event]) -> Totals:
-    text = "".join(event.body.text for event in events if isinstance(event.body, Output))
+    text = "".join(event.body.text for event in events if isinstance(event.body, Output) and not event.body.log)
     if not text:
         return totals
     size, lines = totals.bytes + len(text.encode("utf-8", "replace")), totals.lines + text.count("\n")

@@ -16,7 +16,6 @@ import contextlib
 import linecache
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRequest
+from .libraries import is_library
 
 _OWN = ("__file__", "__doc__")
 """Names of a module that are the script's while it runs."""
@@ -80,20 +80,7 @@ def run_script(script: str | os.PathLike[str], *arguments: str, fresh: bool = Fa
 @lru_cache(4096)
 def is_script(file: str) -> bool:
     """Whether code of ``file`` belongs to a script that ran in this process: it, or what lies beside and below it."""
-    return file.startswith(tuple(_folders)) and not _is_library(file)
-
-
-def _is_library(file: str) -> bool:
-    real = os.path.realpath(file)
-    return real.startswith(_libraries()) or bool({"site-packages", "dist-packages"} & set(Path(real).parts))
-
-
-@lru_cache(1)
-def _libraries() -> tuple[str, ...]:
-    """Python's own folders, and this package's: they may lie below a script, as those of a virtual environment do."""
-    paths = sysconfig.get_paths()
-    folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*folders, str(Path(__file__).parent)))
+    return file.startswith(tuple(_folders)) and not is_library(file)
 
 
 @contextlib.contextmanager
@@ -129,7 +116,7 @@ def _make_way(folder: Path) -> dict[str, types.ModuleType]:
         if top not in names or name == "__main__":
             continue
         places = _places(module)
-        if not places or any(map(_is_library, places)):
+        if not places or any(map(is_library, places)):
             continue
         here = [Path(place) == folder / f"{top}.py" or Path(place).is_relative_to(folder / top) for place in places]
         if not any(here):

@@ -95,6 +95,8 @@ class Session:
         torch_backend: TorchBackend = "auto",
         mpiexec: str | None = None,
         tensorboard: str | os.PathLike[str] | None = None,
+        chief: bool = False,
+        ps: int = 0,
         progress: Callable[[str], None] | None = None,
         settings: Settings | None = None,
     ) -> Self:
@@ -103,8 +105,9 @@ class Session:
         ``n``: default one per visible GPU, else 2. ``name``: default ``world``, ``world-2``, …. ``env``: variables for
         the ranks. ``torch_backend``: what ``init_process_group()`` takes when the cell names none. ``mpiexec``: default
         this environment's. ``tensorboard``: a folder that gets metrics as TensorBoard's event files, one folder per run
-        and rank. ``progress`` is called with a line of text whenever there is news. ``settings``: default
-        :meth:`Settings.from_environment`.
+        and rank. ``chief``: rank 0 is TensorFlow's chief and the others its workers, but for the last ``ps`` ranks,
+        which are parameter servers; default: all ranks are alike. ``progress`` is called with a line of text whenever
+        there is news. ``settings``: default :meth:`Settings.from_environment`.
 
         Raises :class:`BadRequest` for arguments that cannot be, and :class:`StartFailed` with the reason and what the
         logs say; either leaves nothing behind.
@@ -118,6 +121,8 @@ class Session:
             mpiexec=mpiexec,
             settings=settings,
             tensorboard=None if tensorboard is None else os.fspath(tensorboard),
+            chief=chief,
+            ps=ps,
         )
         session = None
         try:

@@ -97,16 +97,17 @@ class Tuning:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """As a table, for text and HTML."""
+        from .view.labels import human
         from .view.tables import table
 
-        headers = ["ZeRO", "micro-batch", "samples/s", "s/step", "memory", ""]
+        headers = ["ZeRO", "micro-batch", "samples/s", "ms/step", "memory", ""]
         rows = [
             [
                 str(trial.stage),
                 str(trial.micro_batch),
                 _number(trial.samples_per_second),
-                _number(trial.seconds),
-                "" if trial.memory is None else f"{trial.memory / 1e9:.3f} GB",
+                _number(trial.seconds and 1000 * trial.seconds),
+                "" if trial.memory is None else human(trial.memory),
                 "best" if trial is self.best else trial.words or ("" if trial.outcome == "ok" else trial.outcome),
             ]
             for trial in self.trials
@@ -312,4 +313,4 @@ class _Listener:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004

@@ -44,6 +44,8 @@ class Rank(msgspec.Struct, frozen=True):
     state: RankState = "idle"
     words: str = ""
     """Why the rank is ``dead``, in words; else empty."""
+    role: str = ""
+    """What the rank is for, where ranks have different roles: ``chief``, ``worker`` or ``ps``; else empty."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -104,6 +106,29 @@ def check_size(n: int) -> int:
     if n > MAX_RANKS:
         raise BadRequest(f"{n} ranks are more than the {MAX_RANKS} that one world may have.")
     return n
+
+
+def assign_roles(size: int, *, chief: bool = False, ps: int = 0) -> list[str]:
+    """What each of ``size`` ranks is for, by rank, in TensorFlow's words; empty where all are alike.
+
+    With ``chief`` rank 0 hands out work; the last ``ps`` ranks keep parameters; those between them work.
+
+    Raises :class:`BadRequest` for parameter servers without a chief, and for too few ranks: there must be a worker.
+    """
+    if isinstance(ps, bool) or not isinstance(ps, int) or ps < 0:
+        raise BadRequest(f"There are 0 parameter servers or more, not {ps!r}.")
+    if not isinstance(chief, bool):
+        raise BadRequest(f"There is a chief or there is none (True or False), not {chief!r}.")
+    if not chief and not ps:
+        return []
+    if not chief:
+        raise BadRequest("Parameter servers need a chief, who tells workers what to do: add --chief (chief=True).")
+    if size < 2 + ps:
+        who = "A chief and at least 1 worker"
+        if ps:
+            who = f"A chief, at least 1 worker and {ps} parameter server{'s' if ps > 1 else ''}"
+        raise BadRequest(f"{who} need {2 + ps} ranks or more, not {size}: ask for more with -n.")
+    return ["chief", *["worker"] * (size - 1 - ps), *["ps"] * ps]
 
 
 def parse_ranks(ranks: Ranks, size: int) -> list[int]:

@@ -32,7 +32,7 @@ from .launch.request import WorldRequest
 from .settings import Settings
 from .store.schema import store_file
 from .store.tensorboard import check_folder
-from .world import TorchBackend, check_environment, check_name, check_size
+from .world import TorchBackend, assign_roles, check_environment, check_name, check_size
 
 if TYPE_CHECKING:
     from .channels import StewardChannel
@@ -245,6 +245,8 @@ def launch(
     torch_backend: TorchBackend,
     mpiexec: str | None,
     tensorboard: str | None,
+    chief: bool = False,
+    ps: int = 0,
     settings: Settings,
     cwd: Path | None = None,
 ) -> tuple[Listing, WorldRequest]:
@@ -259,6 +261,8 @@ def launch(
             env=env,
             torch_backend=torch_backend,
             mpiexec=mpiexec,
+            chief=chief,
+            ps=ps,
             settings=settings,
             tensorboard=tensorboard,
             cwd=cwd,
@@ -289,6 +293,8 @@ def _make_request(
     env: Mapping[str, str],
     torch_backend: TorchBackend,
     mpiexec: str | None,
+    chief: bool,
+    ps: int,
     settings: Settings,
     tensorboard: str | None,
     cwd: Path | None,
@@ -297,6 +303,7 @@ def _make_request(
     size = check_size(default_size() if n is None else n)
     if torch_backend not in get_args(TorchBackend):
         raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
+    roles = assign_roles(size, chief=chief, ps=ps)
     variables = check_environment(env)
     port = variables.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > MAX_PORT:
@@ -326,6 +333,7 @@ def _make_request(
         env=variables,
         mpiexec=found,
         torch_backend=torch_backend,
+        roles=roles,
         settings=settings,
         store=str(store_file()),
         tensorboard=events,

@@ -7,6 +7,7 @@ import pytest
 from jupyter_dtrain import BadRequest, Rank, World
 from jupyter_dtrain.variables import values_of
 from jupyter_dtrain.world import (
+    assign_roles,
     check_environment,
     check_name,
     check_size,
@@ -211,3 +212,17 @@ def test_a_world_knows_its_nodes_and_its_dead():
     assert 3 == world.size
     assert [(0, "a", [0, 2]), (1, "b", [1])] == [(node.index, node.host, node.ranks) for node in world.nodes]
     assert [ranks[1]] == world.dead
+
+
+@pytest.mark.parametrize(
+    ("size", "chief", "ps", "roles"),
+    [
+        (4, False, 0, []),
+        (2, True, 0, ["chief", "worker"]),
+        (4, True, 1, ["chief", "worker", "worker", "ps"]),
+        (4, True, 2, ["chief", "worker", "ps", "ps"]),
+    ],
+)
+def test_the_first_rank_is_the_chief_and_the_last_are_parameter_servers(size, chief, ps, roles):
+    """Who is left works; without a chief all are alike."""
+    assert assign_roles(size, chief=chief, ps=ps) == roles

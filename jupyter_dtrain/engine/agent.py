@@ -29,7 +29,7 @@ from IPython.core.error import UsageError
 
 from ..cells import Cell
 from ..events import CommMessage, Outcome, to_wire
-from ..frameworks import Framework, Watch
+from ..frameworks import CellEnds, Framework, Watch
 from ..rank_api import Bar
 from ..values import pack, unpack
 from .aside import Aside
@@ -229,7 +229,7 @@ class Agent:
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
-            for framework in self._frameworks:
+            for framework in sorted(self._frameworks, key=lambda framework: framework.recovers_last):
                 for note in framework.recover():
                     self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
@@ -257,7 +257,7 @@ class Agent:
         self._show_pages()
         exception = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
-        if exception is None:
+        if exception is None or isinstance(exception, CellEnds):
             return "ok"
         stopped = isinstance(exception, (KeyboardInterrupt, CellStopped, asyncio.CancelledError))
         if not (stopped and self._interrupts.ending):

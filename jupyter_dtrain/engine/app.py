@@ -72,7 +72,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(self._channel, recorder)
+        descriptors = DescriptorReader(
+            self._channel, recorder, lambda line: any(framework.is_log(line) for framework in self._frameworks)
+        )
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)
@@ -137,14 +139,18 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    place = placements(comm.allgather(socket.gethostname()))[comm.rank]
+    frameworks = load_frameworks()
+    introductions = {framework.name: framework.introduce() for framework in frameworks}
+    # The one exchange of a start: where ranks are, and what their frameworks have to say.
+    told = comm.allgather((socket.gethostname(), introductions))
+    place = placements([host for host, _ in told])[comm.rank]
     del os.environ[RANK_SPEC_VARIABLE]
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
     # mpiexec keeps some for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
-    frameworks = load_frameworks()
     for framework in frameworks:
+        framework.meet([others.get(framework.name, "") for _, others in told])
         given.offer(framework.environment(place, spec), framework.name)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}

@@ -25,7 +25,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import psutil
@@ -190,9 +190,16 @@ class Holder:
 class DescriptorReader:
     """The rank's end."""
 
-    def __init__(self, channel: socket.socket, recorder: Recorder) -> None:
+    def __init__(
+        self, channel: socket.socket, recorder: Recorder, is_log: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """``is_log``: whether a line is a library's log, which the cell does not show."""
         self._channel = channel
         self._recorder = recorder
+        self._is_log = is_log
+        self._in_log = dict.fromkeys(STREAMS, False)
+        """Whether the unfinished line is one."""
+        self._unfinished = dict.fromkeys(STREAMS, False)
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in STREAMS}
         self._counts = dict.fromkeys(STREAMS, 0)
         self._kept = dict.fromkeys(STREAMS, 0)
@@ -233,11 +240,27 @@ class DescriptorReader:
         self._counts[stream] += len(data)
         text = decoder.decode(data)
         self._kept[stream] = self._counts[stream] - len(decoder.getstate()[0])
-        self._recorder.write(stream, text, self._kept[stream])
+        *parts, last = self._split(stream, text)
+        for log, part in parts:
+            self._recorder.write(stream, part, log=log)
+        self._recorder.write(stream, last[1], self._kept[stream], log=last[0])
         self._recorder.flush()
         with contextlib.suppress(BlockingIOError):
             # The next one says as much.
             self._channel.send(_KEPT.pack(*self._kept.values()), socket.MSG_DONTWAIT)
+
+    def _split(self, stream: Stream, text: str) -> list[tuple[bool, str]]:
+        """The stretches of ``text`` that are a library's log, True, and that are not."""
+        parts: list[tuple[bool, str]] = []
+        for line in text.splitlines(keepends=True):
+            # Native code writes a line of its log in one piece; what goes on with one is more of it.
+            if not self._unfinished[stream]:
+                self._in_log[stream] = self._is_log(line)
+            self._unfinished[stream] = not line.endswith("\n")
+            log = self._in_log[stream]
+            before = parts.pop()[1] if parts and parts[-1][0] == log else ""
+            parts.append((log, before + line))
+        return parts or [(False, text)]
 
 
 def _letter(stream: Stream) -> bytes:

@@ -54,6 +54,9 @@ KEEP_RUNS = 8
 
 Announce = Callable[[Batch], None]
 
+_Said = tuple[str, str, int, bool]
+"""Stream, text, and what else :meth:`Recorder.write` is told of it."""
+
 
 class _Tail:
     """Totals of the text of one run, and its last lines."""
@@ -120,9 +123,9 @@ class Recorder:
         self._runs: dict[int, _Open] = {}
         self._current: _Open | None = None
         self._last_run: int | None = None
-        self._pending: list[tuple[str, str, int]] = []
+        self._pending: list[_Said] = []
         self._pending_size = 0
-        self._between: list[tuple[str, str, int]] = []
+        self._between: list[_Said] = []
         self._between_size = 0
         log.touch(mode=0o600)
         self._log = open(log, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 — lives as long as the rank
@@ -150,30 +153,32 @@ class Recorder:
             self._pending = between + self._pending
             self._wake.notify()
 
-    def write(self, stream: str, text: str, descriptor: int = 0) -> None:
+    def write(self, stream: str, text: str, descriptor: int = 0, *, log: bool = False) -> None:
         """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log.
 
         ``descriptor``: for text that was written to the stream's descriptor, how many bytes of that it ends with.
+        ``log``: it is a library's log, which the cell does not show.
         """
         if not text:
             return
         with self.shield, self._lock:
             if self._current is None:
-                self._write_between(stream, text, descriptor)
+                self._write_between((stream, text, descriptor, log))
                 return
             if not self._pending:
                 self._wake.notify()
-            self._pending.append((stream, text, descriptor))
+            self._pending.append((stream, text, descriptor, log))
             self._pending_size += len(text)
             if self._pending_size > PENDING_LIMIT:
                 self._spool_pending(self._current)
 
-    def _write_between(self, stream: str, text: str, descriptor: int) -> None:
+    def _write_between(self, said: _Said) -> None:
+        text = said[1]
         if self._last_run is None:
             self._write_log(text)
             return
         if self._between_size < BETWEEN_LIMIT:
-            self._between.append((stream, text, descriptor))
+            self._between.append(said)
             self._between_size += len(text)
         else:
             self._write_log(text)
@@ -263,21 +268,22 @@ class Recorder:
 
     def _spool_pending(self, opened: _Open) -> None:
         pending, self._pending, self._pending_size = self._pending, [], 0
-        for stream, group in itertools.groupby(pending, key=lambda one: one[0]):
-            texts, descriptors = zip(*((text, descriptor) for _, text, descriptor in group), strict=True)
-            self._append_text(opened, stream, "".join(texts), max(descriptors))
+        for (stream, log), group in itertools.groupby(pending, key=lambda one: (one[0], one[3])):
+            texts, descriptors = zip(*((text, descriptor) for _, text, descriptor, _ in group), strict=True)
+            self._append_text(opened, stream, "".join(texts), max(descriptors), log=log)
 
-    def _append_text(self, opened: _Open, stream: str, text: str, descriptor: int) -> None:
+    def _append_text(self, opened: _Open, stream: str, text: str, descriptor: int, *, log: bool) -> None:
         kind: Literal["stdout", "stderr"] = "stderr" if stream == "stderr" else "stdout"
         text = text.encode("utf-8", "replace").decode()
-        opened.tail.add(text)
+        if not log:
+            opened.tail.add(text)
         for start in range(0, len(text), CHUNK):
             chunk = text[start : start + CHUNK]
             if opened.spooled >= self._cap:
                 opened.dropped_events += 1
                 opened.dropped_bytes += len(chunk.encode())
             else:
-                self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0))
+                self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
 
     def _append(self, opened: _Open, body: Body) -> None:
         event = Event(opened.run, self.rank, opened.seq, time.time(), body)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import builtins
 import linecache
 import os
-import site
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
 from ..events import Error, Frame
+from ..libraries import is_library
 from ..scripts import is_script
 
 CellName = Callable[[str], str | None]
@@ -39,10 +38,6 @@ class Tracebacks:
         """``home``: the notebook's folder; modules in it count as the user's own code."""
         self._cell_name = cell_name
         self._home = f"{home.resolve()}/"
-        paths = sysconfig.get_paths()
-        folders = [paths[key] for key in ("stdlib", "purelib", "platlib")]
-        folders += [site.getusersitepackages(), str(Path(__file__).parents[1])]
-        self._libraries = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
     def error(self, exception: BaseException, depth: int = 0) -> Error:
         """The error event of ``exception``, which is ``depth`` groups deep."""
@@ -83,8 +78,7 @@ class Tracebacks:
         return frames
 
     def _is_own(self, file: str) -> bool:
-        real = os.path.realpath(file)
-        return is_script(file) or (real.startswith(self._home) and not real.startswith(self._libraries))
+        return is_script(file) or (os.path.realpath(file).startswith(self._home) and not is_library(file))
 
 
 def cell_name(run: int, cell: int | None) -> str:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..libraries import is_library
+
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
     from ..launch.request import RankSpec
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
     from ..world import Placement
     from .facts import Facts
 
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 """``_``, ``_12``, ``_i12`` and the like."""
 
 GROUP = "jupyter_dtrain.frameworks"
+
+
+class CellEnds(BaseException):
+    """Raised by a framework where a script would wait for ever: the cell ends well here, on this rank."""
 
 
 class Watch(msgspec.Struct, frozen=True):
@@ -66,6 +71,19 @@ class Framework:
     Ranks find the address in the options of their :class:`~jupyter_dtrain.launch.request.RankSpec`, by :attr:`name`.
     """
 
+    def introduce(self) -> str:
+        """What the other ranks are to know of this one before user code, such as where it will listen; empty: nothing.
+
+        Called once, before all else. All ranks wait for it: it does what takes no time.
+        """
+        return ""
+
+    def meet(self, introductions: list[str]) -> None:
+        """What each rank has introduced itself with to this framework, by rank. Called once, before what follows."""
+
+    recovers_last: bool = False
+    """Whether it stands on groups of another framework, which must be whole before it is :meth:`recover`-ed."""
+
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
         """Variables to set before user code, where the user has not set them; each with its reason.
 
@@ -92,6 +110,13 @@ class Framework:
     def in_use(self) -> str:
         """What people call this framework, if user code has imported it; else empty. Any thread."""
         return ""
+
+    def is_log(self, line: str) -> bool:  # noqa: ARG002
+        """Whether ``line``, which native code or a child process has written, is a log that no cell should show.
+
+        Such lines are kept in the spool and in ``Run.text``. Must not raise, and be quick.
+        """
+        return False
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in the cell that runs, by its variable; empty where none count."""
@@ -161,7 +186,7 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     from executing import Source
 
     frame = place.tb_frame if isinstance(place, TracebackType) else place
-    if _PACKAGES.search(frame.f_code.co_filename):
+    if is_library(frame.f_code.co_filename):
         return None  # to read the source of a big module takes a second
     with contextlib.suppress(Exception):
         node = Source.executing(place).node

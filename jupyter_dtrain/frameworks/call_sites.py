@@ -11,13 +11,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
-import os
-import sysconfig
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
+
+from ..libraries import is_library
 
 MAX_SITES = 4096
 """Instructions to remember; a cell that is run again brings new ones."""
@@ -91,19 +90,11 @@ class CallSites:
     """Names by instruction, for one process. Any thread may ask."""
 
     def __init__(self) -> None:
-        paths = sysconfig.get_paths()
-        roots = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-        roots |= {str(Path(__file__).parents[1])}
-        self._roots = tuple(f"{root}{os.sep}" for root in roots)
         self._sites: dict[tuple[int, int, Call], _Site | None] = {}
         self.known: dict[tuple[int, int], str] = {}
         """For hurried callers: names of values whose method is called, by the id of the code and the instruction."""
         # While a code object lives, no other has its id.
         self._codes: list[CodeType] = []
-
-    def add_library(self, folder: str) -> None:
-        """Code in ``folder`` is not the user's, as that of Python and of installed packages is not."""
-        self._roots = (*self._roots, f"{folder}{os.sep}")
 
     def forget(self) -> None:
         """Make room where many cells have run."""
@@ -134,17 +125,18 @@ class CallSites:
 
     def _look(self, frame: FrameType, call: Call) -> _Site | None:
         file = frame.f_code.co_filename
-        if not self._is_users(file):
+        if not _is_users(file):
             return None
         with contextlib.suppress(Exception):
             return _site(frame, call)
         return _NAMELESS
 
-    def _is_users(self, file: str) -> bool:
-        if file.startswith("<"):
-            # A cell, or code that a library has generated: that one has no source.
-            return bool(linecache.getlines(file))
-        return not file.startswith(self._roots) and "-packages" + os.sep not in file
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        # A cell, or code that a library has generated: that one has no source.
+        return bool(linecache.getlines(file))
+    return not is_library(file)
 
 
 def _site(frame: FrameType, call: Call) -> _Site:

@@ -14,10 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import Framework, user_names, value_of
 from .facts import Facts, facts_of_package
+
+if TYPE_CHECKING:
+    from ..engine.metrics import MetricBuffer
+    from ..launch.request import RankSpec
+    from ..world import Placement
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
@@ -37,6 +42,11 @@ class Mpi(Framework):
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """For what stands on MPI's world: see :func:`release_world`."""
+        global _of_rank  # noqa: PLW0603 — a process is one rank
+        _of_rank = self
 
     def describe(self) -> Facts:
         """The library beneath mpi4py; whether ranks that wait in it can be freed. Every rank has imported it."""
@@ -87,7 +97,7 @@ class Mpi(Framework):
             return []
         old = mpi.COMM_WORLD
         # Not every rank need have been told: one may have been in native code that keeps the interpreter lock.
-        new = _with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else old.Shrink())
+        new = with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else old.Shrink())
         if new is None:
             return []
         mpi.COMM_WORLD = new
@@ -122,7 +132,16 @@ class Mpi(Framework):
         return found
 
 
-def _with_patience(call: Callable[[], T]) -> T:
+_of_rank: Mpi | None = None
+
+
+def release_world() -> None:
+    """Release what waits in MPI, for a framework that waits there for its ranks. The control thread."""
+    if _of_rank is not None:
+        _of_rank.release()
+
+
+def with_patience(call: Callable[[], T]) -> T:
     """The result of a call that waits for all who live and knows no timeout: so a thread makes it.
 
     ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI 5.0).

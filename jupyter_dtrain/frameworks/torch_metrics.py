@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import wrapt
 
 from ..engine.metrics import SOON
+from ..libraries import add_library
 from . import torch_values as values
 from .call_sites import Call, CallSites
 from .torch_losses import UNNAMED, Losses, Training
@@ -177,7 +178,7 @@ class TorchMetrics:
     # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook(self, torch: ModuleType) -> None:
-        self._sites.add_library(str(Path(str(torch.__file__)).parent))
+        add_library(str(Path(str(torch.__file__)).parent))
         for part in (self._hook_backward, self._hook_optimizers, self._hook_scaler, self._hook_loaders):
             try:
                 part(torch)

@@ -42,6 +42,21 @@ OPTIONS: Final = (
         "auto",
         get_args(TorchBackend),
     ),
+    Option(
+        "chief",
+        "Chief",
+        "with TensorFlow: rank 0 is the chief, who hands out work; the others are its workers",
+        "--chief",
+        "switch",
+    ),
+    Option(
+        "ps",
+        "Parameter servers",
+        "with TensorFlow and a chief: how many of the last ranks are parameter servers (default: 0)",
+        "--ps",
+        "number",
+        metavar="N",
+    ),
     Option("mpiexec", "mpiexec", "which mpiexec (default: this environment's own)", "--mpiexec", metavar="PATH"),
     Option(
         "tensorboard",

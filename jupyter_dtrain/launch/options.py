@@ -14,10 +14,13 @@ import msgspec
 
 from ..errors import BadRequest
 
-Kind = Literal["count", "text", "choice", "variables"]
+Kind = Literal["count", "number", "switch", "text", "choice", "variables"]
+"""``count`` is above 0, ``number`` may be 0; a ``switch`` is off by default."""
 
 _TYPES: dict[Kind, dict[str, Any]] = {
     "count": {"type": "integer", "minimum": 1},
+    "number": {"type": "integer", "minimum": 0},
+    "switch": {"type": "boolean"},
     "text": {"type": "string"},
     "choice": {"type": "string"},
     "variables": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -69,8 +72,12 @@ def check(options: Iterable[Option], values: Any) -> dict[str, Any]:
 
 def _checked(option: Option, value: Any) -> Any:
     match option.kind:
-        case "count" if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        case "count" if not _is_whole(value) or value < 1:
             raise BadRequest(f"{option.title} must be a whole number above 0, not {value!r}.")
+        case "number" if not _is_whole(value) or value < 0:
+            raise BadRequest(f"{option.title} must be 0 or a whole number above it, not {value!r}.")
+        case "switch" if not isinstance(value, bool):
+            raise BadRequest(f"{option.title} is either on or off (true or false), not {value!r}.")
         case "choice" if value not in option.choices:
             raise BadRequest(f"{option.title} is one of {', '.join(option.choices)}, not {value!r}.")
         case "text" if not isinstance(value, str):
@@ -79,6 +86,10 @@ def _checked(option: Option, value: Any) -> Any:
             # The values are not repeated: they may be secrets.
             raise BadRequest(f"{option.title}: each must have a text as its value.")
     return value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def add_to_parser(parser: argparse.ArgumentParser, options: Iterable[Option], assignment: Any) -> None:
@@ -90,6 +101,10 @@ def add_to_parser(parser: argparse.ArgumentParser, options: Iterable[Option], as
         match option.kind:
             case "count":
                 more["type"] = int
+            case "number":
+                more |= {"type": int, "default": 0}
+            case "switch":
+                more["action"] = "store_true"
             case "choice":
                 more |= {"choices": option.choices, "default": option.default}
             case "variables":

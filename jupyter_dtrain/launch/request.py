@@ -44,6 +44,8 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The file that keeps what is known of all runs."""
     tensorboard: str | None = None
     """Folder that gets TensorBoard's event files as well."""
+    roles: list[str] = []
+    """What each rank is for, by rank; empty where all are alike. See :func:`~jupyter_dtrain.world.assign_roles`."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """All fields, without the values of ``env``: they may be secrets."""
@@ -74,6 +76,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     options: dict[str, str]
     """Settings of the frameworks, such as ``torch_backend``."""
     settings: Settings
+    roles: list[str] = []
+    """What each rank is for, by rank; empty where all are alike."""
     generation: int = 0
     launched: dict[str, Variable] = {}
     """Variables that were set for all ranks, which have them already."""

@@ -16,7 +16,7 @@ from ..session import Session
 from ..store.tensorboard import check_folder
 from ..view import painter_for_cell
 from ..view.tables import table
-from ..world import TorchBackend
+from ..world import TorchBackend, assign_roles
 from ..worlds import list_worlds, stop_world
 from .joining import tell_worlds
 from .offers import world_names
@@ -45,6 +45,8 @@ def start(args: Parsed) -> None:
         torch_backend=args.torch_backend,
         mpiexec=args.mpiexec,
         tensorboard=args.tensorboard,
+        chief=args.chief,
+        ps=args.ps,
     )
     # One that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease is over.
     tell_worlds()
@@ -59,6 +61,7 @@ def _keep(session: Session, args: Parsed) -> None:
         "env": dict(args.env),
         "torch_backend": args.torch_backend,
         "tensorboard": args.tensorboard and check_folder(args.tensorboard),
+        "roles": assign_roles(args.n or request.size, chief=args.chief, ps=args.ps),
     }
     if any(getattr(request, field) != value for field, value in wanted.items()):
         raise BadRequest(
@@ -77,6 +80,8 @@ def start_world(
     torch_backend: TorchBackend = "auto",
     mpiexec: str | None = None,
     tensorboard: str | None = None,
+    chief: bool = False,
+    ps: int = 0,
 ) -> Session:
     """Start a world with a progress line."""
     line = ProgressLine()
@@ -88,6 +93,8 @@ def start_world(
             torch_backend=torch_backend,
             mpiexec=mpiexec,
             tensorboard=tensorboard,
+            chief=chief,
+            ps=ps,
             progress=line.say,
         )
     finally:
@@ -187,6 +194,10 @@ def status(_args: Parsed) -> None:
     headers = ["rank", "node", "local rank", "device", "pid", "state", ""]
     if not world.dead:
         headers, rows = headers[:-1], [row[:-1] for row in rows]
+    if any(rank.role for rank in world.ranks):
+        headers.insert(1, "role")
+        for row, rank in zip(rows, world.ranks, strict=True):
+            row.insert(1, rank.role)
     last = session.last_run
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
     if last is not None:

@@ -188,6 +188,6 @@ def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
         if b'"type":"output"' in line[:200]:
             with contextlib.suppress(msgspec.MsgspecError):
                 body = decode(line).body
-                if isinstance(body, Output):
+                if isinstance(body, Output) and not body.log:
                     text.append(body.text)
     return "".join(text), size > TAIL_BYTES

@@ -31,6 +31,8 @@ def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing
         torch_backend=wanted.get("torch_backend", "auto"),
         mpiexec=wanted.get("mpiexec"),
         tensorboard=wanted.get("tensorboard"),
+        chief=wanted.get("chief", False),
+        ps=wanted.get("ps", 0),
         settings=Settings.from_environment(),
         cwd=_inside(root, folder),
     )

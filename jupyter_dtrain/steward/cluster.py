@@ -98,6 +98,7 @@ class Cluster:
             master_port=self._rendezvous.port,
             options=options,
             settings=request.settings,
+            roles=request.roles,
             generation=generation,
         )
         environment = local.ranks_environment(request, spec)

@@ -306,7 +306,8 @@ class Supervisor:
         if not self._ranks:
             self._gpus = local.count_gpus()
         device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus else "cpu"
-        rank = Rank(ready.rank, ready.node, ready.host, ready.local_rank, device, ready.pid, ready.engine)
+        role = self._request.roles[ready.rank] if self._request.roles else ""
+        rank = Rank(ready.rank, ready.node, ready.host, ready.local_rank, device, ready.pid, ready.engine, role=role)
         with self._lock:
             self._ranks[ready.rank] = rank
             complete = len(self._ranks) == self._request.size

@@ -302,7 +302,8 @@ class StoredRun:
         missing = part.bytes - sum(pieces.size(text) for _, _, text in stored)
         if missing > 0:
             with contextlib.suppress(OSError):
-                spooled = [event.body for event in read_file(part.spool) if isinstance(event.body, Output)]
+                said = (event.body for event in read_file(part.spool))
+                spooled = [body for body in said if isinstance(body, Output) and not body.log]
                 return "".join(output.text for output in spooled if stream in (None, output.stream))
         texts = [text for number, kind, text in stored if number >= 0 and stream in (None, kind)]
         if missing > 0:

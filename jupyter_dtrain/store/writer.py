@@ -325,7 +325,7 @@ class StoreWriter:
                 continue
             part.next_seq, part.heard = event.seq + 1, event.time
             match event.body:
-                case Output(stream, text):
+                case Output(stream, text, log=False):
                     _add_text(part, head, stream, text)
                 case Metrics(series):
                     for one in series:

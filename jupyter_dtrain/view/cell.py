@@ -100,7 +100,8 @@ class CellView:
 
     def _take(self, rank: int, body: Body, now: float) -> None:
         if isinstance(body, Output):
-            self._output(rank, body, now)
+            if not body.log:
+                self._output(rank, body, now)
         elif isinstance(body, (Display, ClearOutput)):
             self._rich.push(rank, body, now)
         elif isinstance(body, CommMessage):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-_NUMBER: Final = re.compile(r"[\d.,]*(?: GB)?")
+_NUMBER: Final = re.compile(r"[\d.,]*(?: (?:[kMGT]B|bytes))?")
 """Or nothing, where there is none."""
 
 

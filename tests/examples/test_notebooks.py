@@ -24,12 +24,15 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+TF_PROCESSES = [sys.executable, str(Path(__file__).with_name("tensorflow_processes.py"))]
 LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "03_pytorch": ("torch", [*TORCHRUN, "4"]),
     "04_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
     "05_lightning": ("lightning", [*TORCHRUN, "2"]),
     "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
     "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
+    "09_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
+    "11_horovod": ("torch", [*TORCHRUN, "2"]),
 }
 """By notebook: what it needs, and the launcher of that framework's own."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
@@ -149,7 +152,8 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
     environ |= {f"{mpi}_ALLOW_RUN_AS_ROOT{sure}": "1" for mpi in ("OMPI", "PRTE") for sure in ("", "_CONFIRM")}
     without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
     script = tmp_path / "train.py"
-    script.write_text("\n\n".join([*([without] if name == "07_deepspeed" else []), *script_of(path), ENDING]))
+    ending = ENDING if package != "mpi4py" else ""  # mpiexec wants MPI to be ended
+    script.write_text("\n\n".join([*([without] if name == "07_deepspeed" else []), *script_of(path), ending]))
 
     cells = execute(path, tmp_path)
     command = own_launcher(launcher, environ)
@@ -170,9 +174,12 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
 
 # Before Python 3.14 torch 2.13 aborts at times where a script ends right after a collective: gloo's thread wants the
 # interpreter lock to let go of the last tensor (c10::TensorImpl::decref_pyobject) and is ended in C++ that may not be.
+# So the script ends without Python's own end.
 ENDING = """
-import time
-time.sleep(0.5)
+import os, sys
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
 """
 
 

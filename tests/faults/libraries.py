@@ -125,6 +125,26 @@ def meet(fails=False):
     return alike([one.full_tensor() for one in net.parameters()])
 """
 
+_STAND_IN = """
+from jupyter_dtrain.frameworks.horovod import install_shim
+install_shim(replace=True)
+"""
+
+_HOROVOD = """
+import horovod.torch as hvd
+
+def meet(fails=False):
+    hvd.init()
+    net = fresh()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters())
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    for index, batch in enumerate(DataLoader(data, batch_size=4)):
+        optimizer.zero_grad()
+        step(net, batch, index, fails).backward()
+        optimizer.step()
+    return alike(net.parameters())
+"""
+
 MEET = {
     "lightning": _BEGIN + _LIGHTNING,
     "accelerate": _BEGIN + _ACCELERATE,
@@ -132,11 +152,17 @@ MEET = {
     "deepspeed": _BEGIN + _DEEPSPEED.format(stage=2),
     "deepspeed-zero3": _BEGIN + _DEEPSPEED.format(stage=3),
     "fsdp2": _BEGIN + _FSDP2,
+    "horovod": _BEGIN + _HOROVOD,
+    "horovod-stand-in": _BEGIN + _STAND_IN + _HOROVOD,
 }
+NEEDS = {name: name.partition("-")[0] for name in MEET} | {"fsdp2": "torch", "horovod-stand-in": "torch"}
+"""The module that must be installed."""
 
 CALL = dict.fromkeys(MEET, "backward") | {
     "deepspeed": "all_reduce",
     "deepspeed-zero3": "reduce_scatter_tensor",
     "fsdp2": "forward",
+    "horovod": "step",
+    "horovod-stand-in": "step",
 }
 """What ranks wait in there."""

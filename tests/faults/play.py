@@ -40,7 +40,18 @@ from tests.processes import wait_until_gone
 from tests.session.cells import Notes
 from tests.steward.until import child_named, runs, steward_of, until
 
-Framework = Literal["torch", "mpi", "lightning", "accelerate", "transformers", "deepspeed", "deepspeed-zero3", "fsdp2"]
+Framework = Literal[
+    "torch",
+    "mpi",
+    "lightning",
+    "accelerate",
+    "transformers",
+    "deepspeed",
+    "deepspeed-zero3",
+    "fsdp2",
+    "horovod",
+    "horovod-stand-in",
+]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
 
@@ -63,9 +74,7 @@ SEGMENTS = ("sm_segment", "vader", "osc", "psm_", "torch_")
 
 ROWS = {row.name: row for row in SITUATIONS}
 LIBRARIES: tuple[Framework, ...] = tuple(
-    name
-    for name in get_args(Framework)
-    if name in libraries.MEET and (name == "fsdp2" or importlib.util.find_spec(name.partition("-")[0]))
+    name for name in get_args(Framework) if name in libraries.MEET and importlib.util.find_spec(libraries.NEEDS[name])
 )
 """Those on top of PyTorch that are installed."""
 DEATHS = ("killed", "segfault", "exit-0", "exit-3", "watch-killed", "types-torch")

@@ -72,6 +72,9 @@ def test_verbs_that_need_a_world_say_that_there_is_none(empty, verb):
         ("-n 9999", "more than the 1024"),
         ("-n x", "'x'"),
         ("-n", "expected one argument"),
+        ("-n 4 --chief --ps", "expected one argument"),
+        ("-n 4 --ps 1", "add --chief"),
+        ("-n 3 --chief --ps 2", "need 4 ranks or more, not 3: ask for more with -n"),
         ("--ranks 3", "unrecognized arguments: --ranks"),
         ("--nam x", "unrecognized arguments: --nam"),
         ("--name 'a/b'", "cannot name a world"),
@@ -98,6 +101,19 @@ def test_a_start_that_cannot_be_says_why_and_changes_nothing(empty, home, argume
     assert "hunter2" not in cell.said or "MASTER_PORT" in arguments
     assert NOTHING in empty.ok("%distributed").out
     assert (sorted(folder.iterdir()) if folder.exists() else []) == before
+
+
+def test_ranks_with_roles_are_shown_with_them(empty):
+    """And a world with other roles is another world."""
+    empty.ok("%distributed start -n 2 --chief")
+    shown = empty.ok("%distributed").display_texts[0]
+    again = empty.ok("%distributed start -n 2 --chief").out
+    other = empty.run("%distributed start -n 2")
+
+    assert "role" in shown
+    assert [line.split()[1] for line in shown.splitlines() if line.split()[0] in ("0", "1")] == ["chief", "worker"]
+    assert "running already" in again
+    assert "not the one asked for" in other.traceback
 
 
 def test_names_and_variables_reach_the_world(empty):

@@ -57,7 +57,8 @@ def test_a_table_grows_and_the_best_configuration_can_be_pasted(notebook):
     (table,) = whole.display_texts
     lines = table.splitlines()
     assert lines[0] == "4 of 4 combinations"
-    assert lines[1].split() == ["ZeRO", "micro-batch", "samples/s", "s/step", "memory"]
+    assert lines[1].split() == ["ZeRO", "micro-batch", "samples/s", "ms/step", "memory"]
+    assert all(re.search(r"[0-9] (?:[kMGT]B|bytes)( |$)", line) for line in lines[2:])
     assert [line.endswith("best") for line in lines[2:]] == [True, False, False, False]
     best = lines[2].split()
     assert f"The fastest is ZeRO {best[0]} with micro-batches of {best[1]}:\n" in whole.out

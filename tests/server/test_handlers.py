@@ -111,6 +111,10 @@ async def test_who_may_only_read_cannot_act(jp_fetch):
         ('{"options": {"env": {"A": 1}}}', "a text as its value"),
         ('{"options": {"env": {"": "1"}}}', "cannot name an environment variable"),
         ('{"options": {"torch_backend": "mpi"}}', "one of auto, nccl, gloo"),
+        ('{"options": {"n": 4, "chief": "yes"}}', "Chief is either on or off"),
+        ('{"options": {"n": 4, "ps": -1}}', "0 or a whole number above it, not -1"),
+        ('{"options": {"n": 4, "ps": 1}}', "need a chief"),
+        ('{"options": {"n": 2, "chief": true, "ps": 1}}', "need 3 ranks or more, not 2"),
         ('{"options": 3}', "Options are an object"),
         ('{"cwd": "../.."}', "no folder '../..'"),
         ('{"cwd": "missing"}', "no folder 'missing'"),
@@ -173,6 +177,8 @@ async def test_launchers_describe_what_they_can_be_told(jp_fetch):
     assert (local["name"], local["title"]) == ("local", "This machine")
     assert local["schema"]["properties"]["n"]["minimum"] == 1
     assert local["schema"]["properties"]["torch_backend"]["enum"] == ["auto", "nccl", "gloo"]
+    assert local["schema"]["properties"]["ps"]["minimum"] == 0
+    assert local["schema"]["properties"]["chief"]["type"] == "boolean"
     assert local["default_ranks"] == (local["gpus"] or 2)
 
 

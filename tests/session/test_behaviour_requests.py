@@ -129,6 +129,11 @@ def test_a_name_that_is_taken_is_refused(launch, world):
         ({"env": {"A": 1}}, "must map text to text"),
         ({"env": {"MASTER_PORT": "no"}}, "MASTER_PORT must be a port"),
         ({"env": {"MASTER_PORT": "70000"}}, "MASTER_PORT must be a port"),
+        ({"chief": True}, "A chief and at least 1 worker need 2 ranks or more, not 1: ask for more with -n"),
+        ({"chief": True, "ps": 2}, "A chief, at least 1 worker and 2 parameter servers need 4 ranks or more, not 1"),
+        ({"ps": 1}, "Parameter servers need a chief.*add --chief"),
+        ({"ps": -1}, "There are 0 parameter servers or more, not -1"),
+        ({"chief": 1}, "There is a chief or there is none"),
         ({"torch_backend": "mpi"}, "There is no torch backend 'mpi': use auto, nccl, gloo"),
     ],
 )

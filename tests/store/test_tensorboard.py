@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import types
 
 import pytest
 
@@ -16,6 +17,13 @@ from tests.store.conftest import points
 from tests.store.test_worlds import stored
 
 pytest.importorskip("tensorboard")
+
+
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch):
+    """TensorBoard reads its files by itself where this module of its own is there; else it imports TensorFlow."""
+    name = "tensorboard.compat.notf"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
 
 
 def scalars(folder) -> dict[str, list[tuple[int, float]]]:

@@ -151,6 +151,19 @@ function Field({
       </HTMLSelect>
     );
   }
+  if (property.type === "boolean") {
+    return (
+      <input
+        id={id}
+        aria-describedby={`${id}-help`}
+        type="checkbox"
+        checked={value === true}
+        onChange={(event) => {
+          set(event.target.checked);
+        }}
+      />
+    );
+  }
   const number = property.type === "integer";
   const map = property.type === "object";
   return (

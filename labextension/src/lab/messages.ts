@@ -90,7 +90,7 @@ export interface Launcher {
 export interface Property {
   title: string;
   description: string;
-  type: "integer" | "string" | "object";
+  type: "integer" | "boolean" | "string" | "object";
   default?: string;
   enum?: string[];
   minimum?: number;

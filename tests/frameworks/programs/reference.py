@@ -20,3 +20,6 @@ for program in programs:
         left = runpy.run_path(program)
     found = {"weights": left["weights"], "losses": left["losses"]}
     Path(folder, f"{Path(program).stem}-{os.environ['RANK']}.json").write_text(json.dumps(found))
+# Before Python 3.14 torch 2.13 aborts at times in Python's own end, where a collective has only just been.
+sys.stderr.flush()
+os._exit(0)

@@ -1,0 +1,110 @@
+"""Horovod's native libraries in one rank: one for PyTorch, one for TensorFlow, each with a thread and a world.
+
+Shutting one down on any rank ends what is begun on all of them, with an error: that is the way to release ranks.
+Two threads that shut down one library would end the process, so it is done under a lock.
+
+Under failure: where another rank does not answer, a shutdown waits for it, on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+END_PATIENCE = 10.0
+"""Seconds in which a library must have been shut down before it is set up again."""
+_FLAGS = ("mpi", "gloo", "nccl", "ccl", "ddl", "cuda", "rocm")
+
+
+class Library:
+    """One of them. Methods are for the main thread, but for :meth:`begin_shutdown` and :meth:`words`."""
+
+    def __init__(self, basics: Any, shutdown: Callable[[Any], None]) -> None:
+        """``basics``: Horovod's own object for it; ``shutdown`` is the method of those that shuts it down."""
+        self._basics = basics
+        self._shutdown = shutdown
+        self._lock = threading.Lock()
+        self._ending: threading.Thread | None = None
+        self._process_sets: Any = None
+        self.name = "torch" if "torch" in str(getattr(basics.MPI_LIB_CTYPES, "_name", "")) else "tensorflow"
+        self.plain = True
+        """Whether it was set up for all ranks."""
+        self.was_ready = False
+        """Whether user code has set it up, and not shut it down since."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is set up."""
+        return bool(self._basics.is_initialized())
+
+    def is_set_up(self, process_sets: Any, *, plain: bool) -> None:
+        """User code has set it up."""
+        if not self.was_ready:
+            self._process_sets, self.plain = process_sets, plain
+        self.was_ready = True
+
+    def shut_down(self) -> None:
+        """As user code asks for it."""
+        self.was_ready = False
+        self._shut_down()
+
+    def begin_shutdown(self) -> None:
+        """Make whatever waits in it raise. Any thread."""
+        if self._ending is None or not self._ending.is_alive():
+            self._ending = threading.Thread(target=self._shut_down, name="dtrain-horovod", daemon=True)
+            self._ending.start()
+
+    def _shut_down(self) -> None:
+        with self._lock:
+            self._shutdown(self._basics)
+
+    def end(self) -> None:
+        """Be shut down. Raises :class:`TimeoutError` when another rank keeps it from that."""
+        self.begin_shutdown()
+        assert self._ending is not None
+        self._ending.join(END_PATIENCE)
+        if self._ending.is_alive():
+            raise TimeoutError("Horovod cannot be shut down, as a rank does not answer: %distributed restart.")
+        native: Any = getattr(sys.modules.get(f"horovod.{self.name}.mpi_ops"), "mpi_lib", None)
+        if hasattr(native, "horovod_torch_reset"):
+            # Tensors without a name are called by a number, which must be the same on all ranks.
+            native.horovod_torch_reset()
+
+    def set_up_again(self) -> None:
+        """As user code had it, with all ranks."""
+        operations: Any = sys.modules[f"horovod.{self.name}.mpi_ops"]
+        operations.init(process_sets=self._process_sets)
+
+    def words(self) -> str:
+        """What it is built with, and where this rank is in it."""
+        asked = {name: getattr(self._basics, f"{name}_built", None) for name in _FLAGS}
+        built = [name for name, ask in asked.items() if ask is not None and ask()]
+        place = f"rank {self._basics.rank()} of {self._basics.size()}" if self.ready else "not set up"
+        return f"{place}: built with {', '.join(built) or 'nothing'}"
+
+
+def begin_optimizers_anew() -> None:
+    """Let ``DistributedOptimizer`` objects, Horovod's and the stand-in's, forget what they had begun."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not ("horovod.torch" in sys.modules and hasattr(torch, "optim")):
+        return
+    for one in gc.get_objects():
+        # By ``type``: a proxy's ``__class__`` may run anybody's code.
+        if issubclass(type(one), torch.optim.Optimizer):
+            if hasattr(one, "begin_anew"):
+                one.begin_anew()
+            elif hasattr(one, "_handles") and hasattr(one, "_allreduce_delay"):
+                _begin_anew(one)
+
+
+def _begin_anew(optimizer: Any) -> None:
+    """What Horovod's own does when it loads a state, without loading one."""
+    held = vars(optimizer)
+    held["_handles"].clear()
+    passes = getattr(optimizer, "backward_passes_per_step", 1)
+    for counts, value in ((held["_allreduce_delay"], passes), (held.get("_group_counts", {}), 0)):
+        counts.update(dict.fromkeys(counts, value))
+    held.update(_synchronized=False, _should_synchronize=True)

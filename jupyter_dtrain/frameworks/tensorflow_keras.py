@@ -1,0 +1,86 @@
+"""Keras 3 under strategies of several ranks: ``fit``, ``evaluate`` and ``predict`` do what those of Keras 2 do.
+
+As it comes, Keras 3 fails there twice: it builds a model with the mean of the ranks' batches, which are not of one
+tensor (``Attempt to convert a value (PerReplica...``); and it takes the mean of a step's losses and metrics along an
+axis that scalars have not (``Invalid reduction dimension 0``). Here a model is built with the batch of its own rank,
+and the mean is that of the ranks' values.
+
+Under failure: both places are looked for in Keras's sources before they are changed. Where they read otherwise
+nothing is changed, and ``%distributed env`` tells of Keras 2 (``TF_USE_LEGACY_KERAS=1``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_BUILDS = 'reduce(\n                        "MEAN",\n                        maybe_distributed_data_batch,'
+_REDUCES = 'return strategy.reduce("MEAN", v, axis=0)'
+CURE = "`%distributed restart --env TF_USE_LEGACY_KERAS=1` trains with Keras 2 (pip install tf_keras)"
+
+
+class KerasTrainer:
+    """What was done to Keras 3 in this rank."""
+
+    def __init__(self) -> None:
+        self.state = ""
+        """In words; empty while Keras 3 is not imported for TensorFlow."""
+
+    def hook(self, module: Any) -> None:
+        """``keras.src.backend.tensorflow.trainer`` was imported."""
+        kind: Any = getattr(module, "TensorFlowTrainer", None)
+        build: Any
+        reduce: Any
+        build, reduce = getattr(kind, "_maybe_symbolic_build", None), getattr(module, "reduce_per_replica", None)
+        tree = getattr(module, "tree", None)
+        if not hasattr(tree, "map_structure") or _BUILDS not in _source(build) or _REDUCES not in _source(reduce):
+            self.state = f"as it comes; where `fit` fails with strategies of several ranks, {CURE}"
+            return
+        kind._maybe_symbolic_build = _built_with_own_batch(module, build)  # noqa: SLF001
+        module.reduce_per_replica = _mean_of_ranks(module, reduce)
+        self.state = "`fit` under strategies of several ranks was mended"
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def _spans_ranks(strategy: Any) -> bool:
+    extended: Any = getattr(strategy, "extended", None)
+    return (
+        hasattr(extended, "_collective_keys")
+        and getattr(extended, "_num_workers", 1) > 1
+        and bool(extended._in_multi_worker_mode())  # noqa: SLF001 — as Keras asks it
+    )
+
+
+def _built_with_own_batch(module: ModuleType, original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _maybe_symbolic_build(trainer: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = trainer._distribute_strategy  # noqa: SLF001
+        if iterator is None or not _spans_ranks(strategy):
+            original(trainer, iterator=iterator, data_batch=data_batch)
+            return
+        for _, _, batches in iterator:
+            own = module.tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], next(batches))
+            original(trainer, data_batch=own)
+            return
+        original(trainer, data_batch=data_batch)
+
+    return _maybe_symbolic_build
+
+
+def _mean_of_ranks(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction not in ("auto", "mean") or not _spans_ranks(strategy):
+            return original(values, strategy, reduction)
+        return module.tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)
+
+    return reduce_per_replica

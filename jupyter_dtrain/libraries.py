@@ -1,0 +1,36 @@
+"""Which code is not the user's: Python's own, this package's, and what is installed.
+
+Asked of file names, for tracebacks, names of losses, scripts and waits. Any thread may ask; nothing is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_added: list[str] = []
+
+
+def add_library(folder: str) -> None:
+    """Code in ``folder`` is not the user's either: such as that of a framework that runs from its sources."""
+    _added.append(folder)
+    _folders.cache_clear()
+    is_library.cache_clear()
+
+
+@lru_cache(8192)
+def is_library(file: str) -> bool:
+    """Whether the code of ``file`` is a library's, by its real path."""
+    real = os.path.realpath(file)
+    return real.startswith(_folders()) or not _INSTALLED.isdisjoint(Path(real).parts)
+
+
+@lru_cache(1)
+def _folders() -> tuple[str, ...]:
+    """They may lie below the user's own, as those of a virtual environment do."""
+    paths = sysconfig.get_paths()
+    folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*folders, str(Path(__file__).parent), *_added))

@@ -1,0 +1,93 @@
+"""Cells with ``import horovod.torch as hvd``: for the stand-in in ``make test``, for Horovod in ``make horovod``."""
+
+from __future__ import annotations
+
+import ast
+
+PATIENCE = 120
+STAND_IN = "from jupyter_dtrain.frameworks.horovod import install_shim\ninstall_shim(replace=True)\n"
+"""Comes before :data:`BEGIN` where the stand-in is meant, whatever is installed."""
+BEGIN = """
+import os
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import horovod.torch as hvd
+
+hvd.init()
+rank = hvd.rank()
+
+def fresh():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+
+def train(net, optimizer, steps, fails_at=None, passes=1):
+    generator = torch.Generator().manual_seed(rank + 1)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            x = torch.randn(16, 10, generator=generator)
+            loss = (net(x) - x.sum(1, keepdim=True)).square().mean() / passes
+            if fails_at == step and rank == 1:
+                raise RuntimeError("one of them")
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+def sgd(net):
+    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+def distributed(net, **options):
+    return hvd.DistributedOptimizer(sgd(net), named_parameters=net.named_parameters(), **options)
+
+def apart(one, other):
+    return max(float((a - b).abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+"""
+
+CALLS = {
+    "hvd.allreduce(torch.tensor([1.0, 2.0]) * (rank + 1)).tolist()": [[1.5, 3.0]] * 2,
+    "hvd.allreduce(torch.tensor([1, 2]) * (rank + 1)).tolist()": [[1, 3]] * 2,
+    "hvd.allreduce(torch.tensor([3.0]) * rank, op=hvd.Max, postscale_factor=2.0).tolist()": [[6.0]] * 2,
+    "hvd.allreduce(torch.ones(2) * rank, compression=hvd.Compression.fp16).tolist()": [[0.5, 0.5]] * 2,
+    "[t.tolist() for t in hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], op=hvd.Sum)]": [[[2.0], [2.0, 2.0]]]
+    * 2,
+    "hvd.synchronize(hvd.allreduce_async_(torch.ones(1) * rank, average=False)).tolist()": [[1.0]] * 2,
+    "hvd.allgather(torch.full((rank + 1, 2), rank)).tolist()": [[[0, 0], [1, 1], [1, 1]]] * 2,
+    "hvd.broadcast(torch.tensor([rank]), 1).tolist()": [[1]] * 2,
+    "hvd.alltoall(torch.arange(4) + 10 * rank).tolist()": [[0, 1, 10, 11], [2, 3, 12, 13]],
+    "[t.tolist() for t in hvd.alltoall(torch.arange(3) + 10 * rank, splits=torch.IntTensor([1, 2]))]": [
+        [[0, 10], [1, 1]],
+        [[1, 2, 11, 12], [2, 2]],
+    ],
+    "hvd.reducescatter(torch.arange(3.0) * (rank + 1), op=hvd.Sum).tolist()": [[0.0, 3.0], [6.0]],
+    "hvd.broadcast_object({'rank': rank}, 1)": [{"rank": 1}] * 2,
+    "hvd.allgather_object(rank)": [[0, 1]] * 2,
+    "hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()": [
+        (0, 2, 0, 2, 0, 1),
+        (1, 2, 1, 2, 0, 1),
+    ],
+    "gradient(lambda x: hvd.allreduce(x * (rank + 1), op=hvd.Sum))": [[2.0, 2.0], [4.0, 4.0]],
+    "gradient(lambda x: hvd.allgather(x).square())": [[2.0, 2.0]] * 2,
+    "gradient(lambda x: hvd.broadcast(x, 1))": [[0.0, 0.0], [1.0, 1.0]],
+    "gradient(lambda x: hvd.alltoall(x) * (rank + 1))": [[1.0, 2.0]] * 2,
+}
+"""What each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the ranks."""
+GRADIENT = """
+def gradient(function):
+    x = torch.ones(2, requires_grad=True)
+    (function(x) * 1.0).sum().backward()  # Horovod takes contiguous tensors only
+    return x.grad.tolist()
+"""
+
+
+def every_call():
+    """A cell whose value is the list of the values of :data:`CALLS`."""
+    return f"{GRADIENT}\n[{', '.join(f'({call})' for call in CALLS)}]"
+
+
+def play(session, code, **options):
+    """Run a cell; the run, and the value of its last expression by rank."""
+    run = session.run(code, view=None, timeout=PATIENCE, **options)
+    return run, {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}

@@ -1,0 +1,151 @@
+"""The stand-in for ``horovod.torch``, in ranks. Horovod itself is tested by ``make horovod``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_dtrain import DistributedError
+from jupyter_dtrain.frameworks.horovod_shim import SHIM_VERSION
+from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def pair(launch):
+    """A world of two ranks in which the stand-in is installed."""
+    session = launch(n=RANKS)
+    play(session, STAND_IN + BEGIN + "rank")
+    yield session
+    session.stop()
+
+
+def test_it_trains_as_ddp_does_and_one_step_is_one_point(pair):
+    """With momentum, with a state that only rank 0 had, over a hundred steps."""
+    _, references = play(
+        pair,
+        "reference = DistributedDataParallel(fresh())\ntrain(reference, sgd(reference), 100)",
+    )
+    run, found = play(
+        pair,
+        "net = fresh()\n"
+        "if rank == 1:\n    nn.init.zeros_(net[0].weight)\n"
+        "optimizer = distributed(net)\n"
+        "hvd.broadcast_parameters(net.state_dict(), root_rank=0)\n"
+        "hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n"
+        "train(net, optimizer, 100)",
+    )
+    _, distances = play(pair, "apart(net, reference.module), type(optimizer).__name__, len(optimizer.state)")
+
+    for rank in range(RANKS):
+        assert found[rank] == pytest.approx(references[rank], abs=1e-6)
+        assert distances[rank] == (pytest.approx(0, abs=1e-6), "SGD", 4)
+        assert list(run.metrics["loss"][rank].values) == pytest.approx(found[rank], rel=1e-5)
+        assert list(run.metrics["loss"][rank].steps) == [*range(100)]
+
+
+def test_ranks_that_wait_in_a_step_are_released_and_the_same_optimizer_goes_on(pair):
+    """As if the cell that failed had never begun its last step."""
+    play(pair, "net = fresh()\noptimizer = distributed(net)\ntrain(net, optimizer, 2)")
+    with pytest.raises(DistributedError) as raised:
+        play(pair, "train(net, optimizer, 5, fails_at=3)")
+    _, found = play(pair, "train(net, optimizer, 20)[-1] < 5, len(set(hvd.allgather_object(repr(net.state_dict()))))")
+
+    assert str(raised.value).startswith("RuntimeError: one of them (rank 1)")
+    assert "rank 0 stopped because of that" in str(raised.value)
+    assert raised.value.run.elapsed < 20
+    assert found == {0: (True, 1), 1: (True, 1)}
+
+
+def test_an_optimizer_can_be_made_again_for_the_same_parameters_and_gradients_accumulate(pair):
+    """The one of before reduces nothing any more: with Horovod itself the cell could not be run twice."""
+    _, found = play(
+        pair,
+        "net, reference = fresh(), DistributedDataParallel(fresh())\n"
+        "for _ in range(3):\n    optimizer = distributed(net, backward_passes_per_step=2)\n"
+        "ours, theirs = train(net, optimizer, 5, passes=2), train(reference, sgd(reference), 5, passes=2)\n"
+        "max(abs(a - b) for a, b in zip(ours, theirs)), apart(net, reference.module)",
+    )
+
+    assert found == dict.fromkeys(range(RANKS), (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6)))
+
+
+def test_each_call_gives_what_horovods_gives(pair):
+    """``make horovod`` holds these against Horovod itself."""
+    _, found = play(pair, every_call())
+
+    for index, (call, wanted) in enumerate(CALLS.items()):
+        assert [found[rank][index] for rank in range(RANKS)] == wanted, call
+
+
+LACKING = (
+    "hvd.join()",
+    "hvd.allreduce(torch.ones(1), op=hvd.Adasum)",
+    "hvd.ProcessSet([0])",
+    "hvd.init(process_sets=[0])",
+    "hvd.elastic.run",
+    "hvd.start_timeline('x')",
+)
+
+
+def test_what_it_lacks_says_so_and_it_says_what_it_is(pair):
+    """Also where the framework tells what it sees."""
+    code = f"""
+words = []
+for call in {LACKING!r}:
+    try:
+        eval(call)
+    except NotImplementedError as error:
+        words.append(str(error))
+import horovod
+hasattr(hvd, "elastic"), horovod.__version__, words
+"""
+    _, found = play(pair, code)
+    has, version, words = found[0]
+    facts = pair.surroundings(0)[0].frameworks["horovod"]
+
+    assert (has, version) == (False, SHIM_VERSION)
+    assert "not Horovod" in version
+    assert len(words) == len(LACKING)
+    assert all("needs Horovod itself" in one for one in words)
+    assert facts.version == SHIM_VERSION
+    assert facts.details["stand-in"].startswith("yes: horovod.torch is not Horovod here")
+
+
+def test_it_is_set_up_and_shut_down_ten_times_in_ten_cells(pair):
+    """Between them it answers as Horovod does."""
+    for _ in range(10):
+        run, found = play(
+            pair, "hvd.shutdown()\nhvd.init(); hvd.init()\nhvd.allreduce(torch.ones(1), op=hvd.Sum).item()"
+        )
+        assert found == {0: 2.0, 1: 2.0}
+        assert run.elapsed < 5
+    with pytest.raises(DistributedError, match=r"call hvd\.init\(\) first"):
+        play(pair, "hvd.shutdown(); hvd.rank()")
+    play(pair, "hvd.init(); hvd.rank()")
+
+
+def test_where_horovod_is_installed_the_stand_in_is_refused(tmp_path):
+    """A package of that name, of which only the metadata matter."""
+    folder = tmp_path / "horovod-0.28.1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    code = "from jupyter_dtrain.frameworks.horovod import install_shim\ninstall_shim()"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+    assert ended.returncode == 1
+    assert "RuntimeError: Horovod 0.28.1 is installed" in ended.stderr

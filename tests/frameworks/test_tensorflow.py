@@ -1,0 +1,274 @@
+"""TensorFlow in the ranks: strategies of several ranks at any time, what is released goes on, and TensorFlow alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jupyter_dtrain import DistributedError
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+
+PATIENCE = 120
+IMPORTS = """
+import os
+import numpy as np
+import tensorflow as tf
+rank = int(os.environ["RANK"])
+"""
+BEFORE = """
+earlier = tf.Variable([1.0, 2.0])
+numbers = iter(tf.data.Dataset.range(5))
+float(tf.reduce_sum(earlier)), int(next(numbers))
+"""
+TRAIN = """
+x = np.linspace(-1, 1, 32, dtype="float32").reshape(8, 4)
+y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], "float32")
+share = slice(None) if strategy.num_replicas_in_sync == 1 else slice(rank, None, 2)
+with strategy.scope():
+    weights = tf.Variable(tf.fill([4, 1], 0.1 * (rank + 1)))
+
+@tf.function
+def train_step(images, labels):
+    def replica(images, labels):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((images @ weights - labels) ** 2) / 8
+        gradient = tf.distribute.get_replica_context().all_reduce("SUM", tape.gradient(loss, weights))
+        weights.assign_sub(0.1 * gradient)
+        return loss
+    return strategy.reduce("SUM", strategy.run(replica, args=(images, labels)), axis=None)
+
+def train(steps, fails_at=None):
+    for step in range(steps):
+        if step == fails_at and rank == 1:
+            raise RuntimeError("one of them")
+        loss = train_step(x[share], y[share])
+    return [round(float(loss), 6), *(round(float(value), 6) for value in weights.numpy()[:, 0])]
+"""
+MULTI = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+ALONE = "import os, numpy as np, tensorflow as tf\nrank = 0\nstrategy = tf.distribute.get_strategy()\n"
+
+
+def values(run):
+    """The results of a run as Python values, by rank."""
+    return {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in sorted(run.results.items())}
+
+
+def cell(session, code, **options):
+    """Run code without a view; the results by rank."""
+    return values(session.run(code, view=None, timeout=PATIENCE, **options))
+
+
+def alike(found):
+    """The one value that all ranks have."""
+    first, *others = found.values()
+    assert others
+    assert all(other == first for other in others), found
+    return first
+
+
+def alone(code):
+    """What a process without a world gets: one value."""
+    script = f"{ALONE}{code}"
+    *rest, last = script.rstrip().splitlines()
+    ended = subprocess.run(
+        [sys.executable, "-c", "\n".join([*rest, f"print({last})"])], capture_output=True, text=True, check=True
+    )
+    return ast.literal_eval(ended.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def ranks(launch):
+    """Two ranks in which TensorFlow was used before a strategy was made."""
+    session = launch(n=2)
+    cell(session, IMPORTS + BEFORE)
+    session.run(MULTI + TRAIN, view=None, timeout=PATIENCE)
+    yield session
+    session.stop()
+
+
+def test_a_strategy_that_is_made_late_trains_as_one_process_does(ranks):
+    """Tensors, variables and iterators from before it go on."""
+    trained = alike(cell(ranks, TRAIN + "train(5)"))
+    before = alike(cell(ranks, "[float(value) for value in earlier.assign_add([1.0, 1.0])], int(next(numbers))"))
+
+    assert trained == pytest.approx(alone(TRAIN + "train(5)"), abs=1e-5)
+    assert before == ([2.0, 3.0], 1)
+
+
+def test_who_waits_for_a_rank_that_failed_is_released_and_the_strategy_goes_on(ranks):
+    """Strategy, variables and the traced function are those of before."""
+    before = alike(cell(ranks, TRAIN + "train(2); train(1)"))
+    began = time.monotonic()
+    with pytest.raises(DistributedError) as failure:
+        ranks.run("train(3, fails_at=1)", view=None, timeout=PATIENCE)
+    ended = time.monotonic() - began
+    kept = cell(ranks, "weights.numpy().shape, train_step.experimental_get_tracing_count()")
+    after = alike(cell(ranks, "train(2)"))
+
+    assert "RuntimeError: one of them (rank 1)" in str(failure.value)
+    assert "rank 0 stopped because of that" in str(failure.value)
+    assert ended < 20
+    assert alike(kept) == ((4, 1), 1)
+    assert after[0] < before[0]
+
+
+def wait_until_waiting(session, rank, call):
+    """Until ``rank`` waits in ``call``, as its stack says."""
+    deadline = time.monotonic() + PATIENCE
+    while ((session.stacks()[rank] or [{}])[0].get("waits") or {}).get("call") != call:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_stop_ends_a_rank_that_waits_in_a_collective(ranks):
+    """It is known to wait, and in what; everything is there afterwards."""
+    run = ranks.run("import time\ntrain(1) if rank == 0 else time.sleep(600)", view=None, wait=False)
+    wait_until_waiting(ranks, 0, "train_step")
+    ranks.interrupt()
+
+    assert run.wait(20)
+    assert run.outcome == "interrupted"
+    assert len(alike(cell(ranks, "train(1)"))) == 5
+
+
+def test_ten_strategies_in_a_row_do_not_meet_each_other(ranks):
+    """Of different shapes; and an older one goes on beside the newer."""
+    code = MULTI.replace("strategy =", "newer =") + (
+        "with newer.scope():\n    own = tf.Variable([1.0 * rank] * {size})\n"
+        "total = newer.run(lambda: tf.distribute.get_replica_context().all_reduce('SUM', own + rank))\n"
+        "total.numpy().tolist()"
+    )
+    totals = [alike(cell(ranks, code.format(size=size))) for size in range(1, 11)]
+    older = alike(cell(ranks, "train(1)"))
+
+    assert totals == [[1.0] * size for size in range(1, 11)]
+    assert len(older) == 5
+
+
+def test_a_strategy_for_another_cluster_is_refused_with_the_cure(ranks):
+    """TensorFlow would say that collectives must be configured at program startup."""
+    code = """
+import json
+from unittest import mock
+config = json.loads(os.environ["TF_CONFIG"])
+config["cluster"]["worker"] = config["cluster"]["worker"][:1] + ["localhost:1"]
+with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(config)):
+    tf.distribute.MultiWorkerMirroredStrategy()
+"""
+    with pytest.raises(DistributedError, match=r"serves another cluster.*%distributed restart") as failure:
+        ranks.run(code, view=None, timeout=PATIENCE)
+
+    assert "(ranks 0-1)" in str(failure.value)
+    assert len(alike(cell(ranks, "train(1)"))) == 5
+
+
+def test_what_native_code_logs_stays_out_of_the_cell_and_in_the_spool(ranks, capsys):
+    """Warnings, below errors; also in two pieces, between lines that are the user's. Errors are shown."""
+    lines = [
+        "I0000 00:00:1795365951.411525    7994 port.cc:153] one that is rather long",
+        "2026-11-22 10:00:00.123456: W tensorflow/core/framework/local_rendezvous.cc:412] two",
+        "\t [[{{node CollectiveReduceV2}}]] [type.googleapis.com/tensorflow.DerivedStatus='']",
+        "mine, in 2026-11-22",
+        "E0000 00:00:1795365951.411525    7994 ring_alg.cc:291] three",
+    ]
+    code = f"for line in {lines!r}:\n    os.write(2, line[:60].encode()); os.write(2, (line[60:] + chr(10)).encode())"
+    run = ranks.run(code, timeout=PATIENCE)
+
+    assert capsys.readouterr().err.splitlines() == [f"[0-1] {lines[3]}", f"[0-1] {lines[-1]}"]
+    assert run.text(0, "stderr").splitlines() == lines
+
+
+FIT = """
+if strategy.num_replicas_in_sync == 2:
+    import {keras} as keras
+else:
+    import keras
+from sklearn.datasets import load_digits
+keras.utils.set_random_seed(1)
+pixels, digits = load_digits(return_X_y=True)
+pixels, digits = (pixels[:256] / 16).astype("float32"), digits[:256]
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+def by_batches(size):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices((pixels, digits)).batch(size).with_options(options)
+history = model.fit(by_batches(64), epochs=2, verbose=0).history
+evaluated = model.evaluate(by_batches(64), verbose=0)
+predicted = model.predict(pixels[:64], verbose=0)
+[float(x) for x in (*history["loss"], *history["accuracy"], *evaluated, np.abs(predicted).sum() / 1000)]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_fit_trains_on_all_ranks_as_it_does_in_one_process(ranks, keras):
+    """Keras 3, which fails there as it comes, and Keras 2: history, evaluation and predictions, equal on all ranks."""
+    pytest.importorskip("sklearn")
+    if importlib.util.find_spec(keras) is None:
+        pytest.skip(f"no {keras}")
+    found = alike(cell(ranks, MULTI + FIT.replace("{keras}", keras)))
+
+    assert found == pytest.approx(alone(FIT.replace("import {keras} as keras", "pass")), abs=1e-5)
+
+
+CLASSIC = """
+np.random.seed(0)
+images, labels = np.random.rand(256, 28, 28).astype("float32"), np.random.randint(0, 10, 256)
+mirrored = tf.distribute.MirroredStrategy()
+with mirrored.scope():
+    classifier = tf.keras.Sequential([
+        tf.keras.layers.Flatten(input_shape=(28, 28)),
+        tf.keras.layers.Dense(128, activation="relu"),
+        tf.keras.layers.Dense(10, activation="softmax"),
+    ])
+    classifier.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+history = classifier.fit(images, labels, epochs=5, batch_size=64, verbose=0).history
+len(history["loss"]), bool(history["loss"][-1] < history["loss"][0]), mirrored.num_replicas_in_sync
+"""
+
+
+@pytest.mark.slow
+def test_the_classic_example_of_a_mirrored_strategy_runs_as_it_is_written(ranks):
+    """On each rank, by itself."""
+    assert alike(cell(ranks, CLASSIC)) == (5, True, 1)
+
+
+MIXED = """
+import os
+{imports}
+rank = int(os.environ["RANK"])
+dist.is_initialized() or dist.init_process_group("gloo")
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+summed = torch.tensor([1.0 + rank])
+dist.all_reduce(summed)
+of_tensorflow = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0 + rank)))
+float(summed), float(of_tensorflow), float(MPI.COMM_WORLD.allreduce(1.0 + rank))
+"""
+MIX = ["import torch, torch.distributed as dist", "import tensorflow as tf", "from mpi4py import MPI"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", [MIX, MIX[::-1]], ids=["torch first", "MPI first"])
+def test_pytorch_tensorflow_and_mpi_meet_in_one_rank(launch, imports):
+    """Whichever is imported first."""
+    pytest.importorskip("torch")
+    session = launch(n=2)
+    found = alike(cell(session, MIXED.format(imports="\n".join(imports))))
+    with pytest.raises(DistributedError):
+        session.run(
+            "if rank == 0: raise RuntimeError\nstrategy.run(lambda: "
+            "tf.distribute.get_replica_context().all_reduce('SUM', tf.constant(1.0)))",
+            view=None,
+        )
+    again = alike(cell(session, MIXED.format(imports="\n".join(imports))))
+    session.stop()
+
+    assert found == again == (3.0, 3.0, 3.0)

@@ -1,0 +1,255 @@
+"""ParameterServerStrategy with ranks as chief, workers and parameter server, cell after cell and after failures."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from jupyter_dtrain import DistributedError, RanksDead
+from tests.session.cells import Notes, until
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
+
+PATIENCE = 180
+
+SCRIPT = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+    )
+    server.join()
+    print("behind the end")
+
+def make():
+    global strategy, coordinator, weight
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weight = tf.Variable(0.0)
+
+def loop(steps, work=0, fails=False):
+    total = weight
+
+    @tf.function
+    def step():
+        tf.debugging.Assert(not fails, ["a step that fails"])
+        for _ in range(work):
+            tf.linalg.matmul(tf.ones([300, 300]), tf.ones([300, 300]))
+        total.assign_add(1.0)
+        return total.device
+
+    for _ in range(steps):
+        coordinator.schedule(step)
+    coordinator.join()
+    print(f"total: {float(total):.0f} on {total.device}", flush=True)
+
+make()
+loop(20)
+"""
+FIT = """
+import tf_keras as keras
+
+def batches(context):
+    x = tf.reshape(tf.range(64.0), [32, 2]) / 64
+    return tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1, keepdims=True))).repeat().batch(8)
+
+if resolver.task_type == "chief":
+    with tf.distribute.ParameterServerStrategy(resolver).scope():
+        model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+        model.compile("sgd", "mse", steps_per_execution=4)
+    creator = keras.utils.experimental.DatasetCreator(batches)
+    first, *_, last = model.fit(creator, epochs=4, steps_per_epoch=16, verbose=0).history["loss"]
+    print("learns:", last < first / 2)
+"""
+KERAS_3 = """
+import keras
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(tf.data.Dataset.from_tensors((tf.ones((4, 1)), tf.ones((4, 1)))))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(launch):
+    """A chief, two workers, a parameter server; the script has run on all of them."""
+    with launch(n=4, chief=True, ps=1) as session:
+        session.first = session.run(SCRIPT, view=None, timeout=PATIENCE)
+        yield session
+
+
+@pytest.fixture
+def mortal(launch):
+    """The same, for one test."""
+    with launch(n=4, chief=True, ps=1) as session:
+        session.run(SCRIPT, view=None, timeout=PATIENCE)
+        yield session
+
+
+def on_chief(session, code):
+    """What it prints."""
+    return session.run(code, 0, view=None, timeout=PATIENCE).text(0, "stdout")
+
+
+def begin_loop(session, steps=3000, work=2):
+    """A loop of the chief's, in the midst of which something can come about."""
+    notes = Notes()
+    on_chief(session, "make()")
+    code = f"print('begins', flush=True)\nloop({steps}, {work})"
+    run = session.run(code, 0, view=notes, wait=False, timeout=PATIENCE)
+    until(lambda: "begins" in run.text(0))
+    time.sleep(1.0)  # some steps are done, and many are not
+    assert not run.done
+    return run, notes
+
+
+def test_a_script_of_tensorflows_own_runs_on_all_ranks_and_its_cell_ends(cluster):
+    """Also again: with the same servers; what stands behind join() is not run, as nowhere else."""
+    again = cluster.run(SCRIPT, view=None, timeout=PATIENCE)
+
+    for run in (cluster.first, again):
+        assert run.outcome == "ok"
+        assert "total: 20 on /job:ps/replica:0/task:0" in run.text(0)
+        assert all("server.join() ends this cell" in run.text(rank) for rank in (1, 2, 3))
+        assert not any("behind the end" in run.text(rank) for rank in range(4))
+    assert [rank.role for rank in cluster.world.ranks] == ["chief", "worker", "worker", "ps"]
+
+
+def test_ten_strategies_one_after_the_other(cluster):
+    """Each with variables of its own."""
+    found = on_chief(cluster, "for _ in range(10):\n    make()\n    loop(8)")
+
+    assert found.count("total: 8 on /job:ps") == 10
+
+
+def test_a_step_that_fails_is_the_chiefs_error_and_the_next_strategy_works(cluster):
+    """The workers are idle all the while."""
+    with pytest.raises(DistributedError, match="Graph execution error"):
+        on_chief(cluster, "loop(8, fails=True)")
+    with pytest.raises(DistributedError, match="ZeroDivisionError"):
+        on_chief(cluster, "coordinator.schedule(tf.function(lambda: weight.assign_add(1.0)))\n1 / 0")
+    on_all = cluster.run("__import__('os').environ['RANK']", view=None, timeout=PATIENCE)
+
+    assert "total: 8 on" in on_chief(cluster, "make()\nloop(8)")
+    assert [on_all.results[rank].data["text/plain"] for rank in range(4)] == ["'0'", "'1'", "'2'", "'3'"]
+
+
+def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
+    """The variables stay, and stand still; the loop may begin again."""
+    run, _ = begin_loop(cluster)
+    cluster.interrupt()
+    assert run.wait(20)
+    look = "import time\na = float(weight)\ntime.sleep(0.5)\nprint(0 < a < 3000, a == float(weight))"
+    stays = on_chief(cluster, look)
+
+    assert run.outcome == "interrupted"
+    assert stays == "True True\n"
+    assert "on /job:ps" in on_chief(cluster, "loop(8)")
+
+
+def test_who_works_for_a_chief_makes_no_strategy_and_is_told_so(cluster):
+    """It would wait for itself."""
+    with pytest.raises(DistributedError, match="made by the chief alone, and this rank is worker 0") as refused:
+        cluster.run("tf.distribute.ParameterServerStrategy(resolver)", 1, view=None, timeout=PATIENCE)
+
+    assert "-r 0" in str(refused.value.run.errors[1].evalue)
+
+
+def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
+    """Before anything is computed."""
+    with pytest.raises(DistributedError) as refused:
+        on_chief(cluster, KERAS_3)
+
+    assert "TF_USE_LEGACY_KERAS=1" in refused.value.run.errors[0].evalue
+
+
+def test_ranks_tell_their_tasks_and_servers(cluster):
+    """With the variables that they were given for it."""
+    found = [cluster.surroundings()[rank] for rank in range(4)]
+    facts = [one.frameworks["tensorflow_cluster"].details for one in found]
+
+    assert [one["task"] for one in facts] == ["chief 0", "worker 0", "worker 1", "ps 0"]
+    assert [one.get("server", "").partition(":")[0] for one in facts] == ["", "listens", "listens", "listens"]
+    assert all("GRPC_FAIL_FAST" in {variable.name for variable in one.variables} for one in found)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_named_and_the_loop_goes_on_with_the_others(mortal):
+    """TensorFlow's promise, which nobody breaks: each step is done at least once."""
+    run, notes = begin_loop(mortal)
+    os.kill(mortal.world.ranks[2].pid, signal.SIGKILL)
+
+    assert run.wait(PATIENCE)
+    assert run.outcome == "ok"
+    assert int(re.findall(r"total: (\d+)", run.text(0))[0]) >= 3000
+    assert any(words.startswith("Rank 2 was killed (SIGKILL)") for words in notes.words), notes.words
+    assert [rank.rank for rank in mortal.world.dead] == [2]
+    with pytest.raises(RanksDead):
+        mortal.run("1", view=None)
+    patience = "import jupyter_dtrain.frameworks.tensorflow_servers as servers\nservers.PATIENCE = 1.0\nmake()"
+    with pytest.raises(DistributedError) as refused:
+        on_chief(mortal, patience)
+    assert "No TensorFlow server listens for rank 2 (worker 1)" in refused.value.run.errors[0].evalue
+
+    mortal.restart()
+    assert "total: 20" in mortal.run(SCRIPT, view=None, timeout=PATIENCE).text(0)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_while_it_has_a_part_in_the_cell_does_not_end_the_chiefs(mortal):
+    """Its own part is lost, and the cell fails for it, once the loop is through."""
+    run = mortal.run(
+        "import time\nif resolver.task_type == 'chief':\n    make()\n    loop(3000, 2)\nelse:\n    time.sleep(8)",
+        view=None,
+        wait=False,
+        timeout=PATIENCE,
+    )
+    time.sleep(2)
+    os.kill(mortal.world.ranks[1].pid, signal.SIGKILL)
+
+    assert run.wait(PATIENCE)
+    assert run.outcome == "lost"
+    assert list(run.lost) == [1]
+    assert "total: " in run.text(0)
+    assert not run.errors
+
+
+@pytest.mark.slow
+def test_a_parameter_server_that_dies_is_the_chiefs_error_in_time(mortal):
+    """Its variables are gone: nobody can go on."""
+    run, _ = begin_loop(mortal)
+    began = time.monotonic()
+    os.kill(mortal.world.ranks[3].pid, signal.SIGKILL)
+
+    assert run.wait(30)
+    assert time.monotonic() - began < 30
+    assert run.outcome == "error"
+    assert run.errors[0].ename == "UnavailableError"
+    assert [rank.rank for rank in mortal.world.dead] == [3]
+    assert on_chief(mortal, "print('answers')") == "answers\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="tf_keras is not installed")
+def test_keras_of_tensorflow_2_fits(cluster):
+    """Again and again, also after an interrupt."""
+    first = cluster.run(FIT, view=None, timeout=PATIENCE)
+    longer = cluster.run(FIT.replace("epochs=4", "epochs=4000"), view=None, wait=False, timeout=PATIENCE)
+    time.sleep(3)
+    cluster.interrupt()
+    assert longer.wait(20)
+    again = cluster.run(FIT, view=None, timeout=PATIENCE)
+
+    assert longer.outcome == "interrupted"
+    assert "learns: True" in first.text(0)
+    assert "learns: True" in again.text(0)
