@@ -51,6 +51,7 @@ Framework = Literal[
     "fsdp2",
     "horovod",
     "horovod-stand-in",
+    "jax",
 ]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
