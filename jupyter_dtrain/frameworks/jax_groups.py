@@ -44,6 +44,7 @@ RECOVER_PATIENCE = 5.0
 CALL = "initialize"
 _NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
 """Parts of ``jax._src.distributed`` that are used here."""
+_NATIVE = ("get_distributed_runtime_service", "get_distributed_runtime_client", "make_gloo_tcp_collectives")
 _OWN = ("coordinator_address", "num_processes", "process_id")
 """Arguments by which a cell says who the processes are."""
 _WHO = (*_OWN, "cluster_detection_method")
@@ -92,6 +93,8 @@ class JaxGroups:
         """``jax._src.distributed`` has been imported: the first to have these functions."""
         distributed: Any = module
         if self._server is None or not all(hasattr(distributed, name) for name in _NEEDED):
+            return
+        if not all(hasattr(distributed._jax, name) for name in _NATIVE):  # noqa: SLF001 — see below
             return
         self._distributed = distributed
         native = distributed._jax  # noqa: SLF001 — where JAX itself looks its coordinator up

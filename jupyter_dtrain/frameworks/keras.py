@@ -223,7 +223,9 @@ def _trains_alone(model: Any) -> str:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ""
     parallel = sys.modules["torch.nn.parallel"].DistributedDataParallel
-    if any(isinstance(one, parallel) for one in model.modules()):
+    # Not all layers are modules of the model's for torch.
+    layers = list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else [model]  # noqa: SLF001
+    if any(isinstance(one, parallel) for layer in layers if hasattr(layer, "modules") for one in layer.modules()):
         return ""
     return (
         "fit() on Keras' torch backend averages nothing across ranks: each trains a model of its own, as it would "

@@ -25,6 +25,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 TF_PROCESSES = [sys.executable, str(Path(__file__).with_name("tensorflow_processes.py"))]
+JAX_PROCESSES = [sys.executable, str(Path(__file__).with_name("jax_processes.py")), "2"]
 LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "03_pytorch": ("torch", [*TORCHRUN, "4"]),
     "04_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
@@ -32,7 +33,9 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
     "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
     "09_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
+    "10_keras": ("keras", JAX_PROCESSES),
     "11_horovod": ("torch", [*TORCHRUN, "2"]),
+    "12_jax": ("flax", JAX_PROCESSES),
 }
 """By notebook: what it needs, and the launcher of that framework's own."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"

@@ -145,6 +145,27 @@ def meet(fails=False):
     return alike(net.parameters())
 """
 
+_JAX = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def meet(fails=False):
+    jax.distributed.initialize()
+    mesh = jax.make_mesh((jax.device_count(),), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, weights = NamedSharding(mesh, P("ranks")), jnp.zeros(4)
+    descend = jax.jit(jax.grad(lambda weights, x, y: jnp.mean((x @ weights - y) ** 2)))
+    for index in range(4):
+        if fails and index == 2:
+            1 / 0
+        mine = numpy.random.default_rng(index + 10 * rank).random((4, 5), dtype="float32")
+        spread = jax.make_array_from_process_local_data(rows, mine)
+        slope = descend(weights, spread[:, :4], spread[:, 4])
+        weights = jnp.asarray(weights - 0.05 * numpy.asarray(slope))
+    alike = MPI.COMM_WORLD.allgather(numpy.asarray(weights).tobytes())
+    return float(sum(one == alike[rank] for one in alike))
+"""
+
 MEET = {
     "lightning": _BEGIN + _LIGHTNING,
     "accelerate": _BEGIN + _ACCELERATE,
@@ -154,6 +175,7 @@ MEET = {
     "fsdp2": _BEGIN + _FSDP2,
     "horovod": _BEGIN + _HOROVOD,
     "horovod-stand-in": _BEGIN + _STAND_IN + _HOROVOD,
+    "jax": _JAX,
 }
 NEEDS = {name: name.partition("-")[0] for name in MEET} | {"fsdp2": "torch", "horovod-stand-in": "torch"}
 """The module that must be installed."""
@@ -164,5 +186,6 @@ CALL = dict.fromkeys(MEET, "backward") | {
     "fsdp2": "forward",
     "horovod": "step",
     "horovod-stand-in": "step",
+    "jax": "descend",
 }
 """What ranks wait in there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import stat
@@ -28,6 +29,8 @@ LISTENERS = {
     "controller": LOOPBACK,
     # The store has the steward's socket, and serves it.
     "store": LOOPBACK,
+    # So has where JAX's ranks meet, with the coordinators of their set-ups.
+    "jax": LOOPBACK,
     # Ours has none here: it talks to the controller.
     "watch": set(),
     # Open MPI's, as documented on the security page: prterun listens for its daemons and tools, and each rank's TCP
@@ -62,6 +65,7 @@ def roles(session: Session) -> dict[psutil.Process, str]:
             found[process] = "prterun"
         else:
             parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch_store": "store"}
+            parts["jax_server"] = "jax"
             parts["engine.watch"] = "watch"
             found[process] = next(role for part, role in parts.items() if part in line)
     return found
@@ -84,7 +88,7 @@ def test_only_what_is_documented_listens(session) -> None:
     """Ours on loopback alone; what Open MPI opens is named."""
     found = listeners(session)
 
-    assert found.keys() == LISTENERS.keys() - {"store"}
+    assert found.keys() == LISTENERS.keys() - {"store", "jax"}
     assert {role: sorted(addresses - LISTENERS[role]) for role, addresses in found.items()} == {
         role: [] for role in found
     }
@@ -97,6 +101,18 @@ def test_the_store_of_a_process_group_listens_on_loopback(session) -> None:
     found = listeners(session)
 
     assert found["store"] == LOOPBACK
+    assert found["steward"] == LOOPBACK
+    assert found["rank"] <= ANYWHERE | {"127.0.1.1"} | own_addresses()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_where_jax_meets_listens_on_loopback(session) -> None:
+    """Its coordinator is there, too; gloo's pairs are the framework's, as above."""
+    code = "import jax; jax.config.update('jax_platforms', 'cpu'); jax.distributed.initialize(); jax.devices()"
+    session.run(code, view=None)
+    found = listeners(session)
+
+    assert found["jax"] <= LOOPBACK | {"::ffff:127.0.0.1"}  # the same, as a socket of IPv6 names it
     assert found["steward"] == LOOPBACK
     assert found["rank"] <= ANYWHERE | {"127.0.1.1"} | own_addresses()
 
