@@ -92,7 +92,6 @@ def build(folder: Path, *, tensorflow: bool) -> Path:
     environ = {**os.environ, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_MPI": "1"}
     environ |= {"HOROVOD_WITH_GLOO": "1", f"HOROVOD_WITH{'' if tensorflow else 'OUT'}_TENSORFLOW": "1"}
     environ.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
-    # As long as it says so, it goes on where it was.
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose", "--no-build-isolation"]
     pip += ["--no-deps", "--wheel-dir", str(folder), str(there)]
     print(f"building Horovod {VERSION}: some minutes; {log.relative_to(ROOT)} has all of it", flush=True)
