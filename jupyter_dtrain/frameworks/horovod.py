@@ -3,6 +3,7 @@
 Horovod needs no launcher and no variables here: its MPI controller takes the world of MPI that a rank is in. Beyond:
 
 * ``hvd.init()`` waits for the other ranks in MPI first, where they can be released; Horovod's own wait has no end.
+* A ``DistributedOptimizer`` that is made again for the same parameters takes them over: so a cell can be run again.
 * An optimizer of Keras 3 is refused: Horovod 0.28 would train with it on each rank alone (:mod:`.horovod_keras`).
 * Where Horovod is not installed, :func:`install_shim` offers its calls for PyTorch over torch.distributed
   (:mod:`.horovod_shim`). What waits in those, waits in torch, which is released and made again by itself.
@@ -28,7 +29,7 @@ import wrapt
 from . import Framework, Watch
 from .facts import Facts, facts_of_package
 from .horovod_keras import refuse_keras_3
-from .horovod_libraries import Library, begin_optimizers_anew
+from .horovod_libraries import Library, begin_optimizers_anew, hook_optimizers
 from .horovod_shim import NOTICE, SHIM_VERSION, install_shim, installed_version, is_shim
 from .mpi import release_world, with_patience
 
@@ -65,6 +66,7 @@ class Horovod(Framework):
         self._arriving = self._released = False
         wrapt.register_post_import_hook(self._hook, "horovod.common.basics")
         wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
+        wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
 
     def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Remember the generation."""
@@ -75,7 +77,9 @@ class Horovod(Framework):
         """What it is built with, where this rank is in it; or that it is the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
-            return Facts("Horovod", SHIM_VERSION, "", imported=True, details={"stand-in": f"yes: {NOTICE}"})
+            return Facts(
+                "Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details={"stand-in": f"yes: {NOTICE}"}
+            )
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
     def in_use(self) -> str:
@@ -99,7 +103,8 @@ class Horovod(Framework):
             frame = frame.f_back
         horovod = _folder_of("horovod")
         if horovod and frame.f_code.co_filename.startswith(horovod):
-            return _outermost(frame, (horovod, _folder_of("torch"), _folder_of("tensorflow")), horovod)
+            through = (horovod, _folder_of("torch"), _folder_of("tensorflow"))
+            return _outermost(frame, through, horovod) or frame.f_code.co_name
         library = self._libraries.get("tensorflow")
         tensorflow = _folder_of("tensorflow")
         if not idle or library is None or not library.was_ready or not tensorflow:
@@ -154,6 +159,7 @@ class Horovod(Framework):
         def init(basics: Any, comm: Any = None, process_sets: Any = None) -> None:
             library = self._library(basics)
             plain = comm is None or comm == []
+            library.settle()
             if plain and not library.ready:
                 self._arrive()
                 if self._generation != self._first:

@@ -83,6 +83,24 @@ def test_ranks_that_wait_are_released_and_the_same_optimizer_goes_on(pair):
         assert found == {0: (True, 1), 1: (True, 1)}
 
 
+def test_an_optimizer_can_be_made_again_for_the_same_parameters(pair):
+    """As a cell that is run again does; as it comes, Horovod refuses the second's gradients."""
+    code = f"""
+net, other = fresh(), fresh()
+for _ in range(3):
+    optimizer = distributed(net)
+    losses = train(net, optimizer, 2)
+for _ in range(3):
+    same = distributed(other)
+train(other, same, 2), {ALIKE}, apart(net, other) > 0
+"""
+    _, found = play(pair, code)
+    _, once = play(pair, "net = fresh()\ntrain(net, distributed(net), 2)")
+
+    assert [found[rank][1:] for rank in range(RANKS)] == [(1, True)] * 2
+    assert [found[rank][0] for rank in range(RANKS)] == [pytest.approx(once[rank]) for rank in range(RANKS)]
+
+
 def test_a_rank_that_never_comes_to_init_is_not_waited_for(pair):
     """Neither when it raises, nor when the cell is stopped; the next cell sets Horovod up."""
     with pytest.raises(DistributedError, match=r"ZeroDivisionError.*rank 0 stopped because of that"):
