@@ -77,9 +77,8 @@ class Horovod(Framework):
         """What it is built with, where this rank is in it; or that it is the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
-            return Facts(
-                "Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details={"stand-in": f"yes: {NOTICE}"}
-            )
+            details = {"stand-in": f"yes: {NOTICE}"}
+            return Facts("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
     def in_use(self) -> str:
@@ -126,7 +125,7 @@ class Horovod(Framework):
     def recover(self) -> list[str]:
         """Set up again what was set up, with all ranks, and let optimizers begin anew."""
         begin_optimizers_anew()
-        if not installed_version() or is_shim(sys.modules.get("horovod")):
+        if not installed_version():
             return []
         mpi: Any = sys.modules["mpi4py.MPI"]
         mine = {name: library.plain for name, library in self._libraries.items() if library.was_ready}
@@ -158,9 +157,12 @@ class Horovod(Framework):
         @functools.wraps(original)
         def init(basics: Any, comm: Any = None, process_sets: Any = None) -> None:
             library = self._library(basics)
-            plain = comm is None or comm == []
             library.settle()
-            if plain and not library.ready:
+            if library.ready:
+                original(basics, comm, process_sets)
+                return
+            plain = comm is None or comm == []
+            if plain:
                 self._arrive()
                 if self._generation != self._first:
                     # MPI's world of before may be revoked, and what Horovod knows by itself is that one.

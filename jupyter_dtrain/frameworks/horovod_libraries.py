@@ -13,6 +13,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 END_PATIENCE = 10.0
@@ -30,7 +31,8 @@ class Library:
         self._lock = threading.Lock()
         self._ending: threading.Thread | None = None
         self._process_sets: Any = None
-        self.name = "torch" if "torch" in str(getattr(basics.MPI_LIB_CTYPES, "_name", "")) else "tensorflow"
+        self.name = Path(str(getattr(basics.MPI_LIB_CTYPES, "_name", ""))).parent.name
+        """``torch`` or ``tensorflow``: the folder that it is in."""
         self.plain = True
         """Whether it was set up for all ranks."""
         self.was_ready = False
@@ -42,9 +44,8 @@ class Library:
         return bool(self._basics.is_initialized())
 
     def is_set_up(self, process_sets: Any, *, plain: bool) -> None:
-        """User code has set it up."""
-        if not self.was_ready:
-            self._process_sets, self.plain = process_sets, plain
+        """User code has set it up, with these."""
+        self._process_sets, self.plain = process_sets, plain
         self.was_ready = True
 
     def shut_down(self) -> None:
@@ -64,6 +65,7 @@ class Library:
 
     def end(self) -> None:
         """Be shut down. Raises :class:`TimeoutError` when another rank keeps it from that."""
+        self.was_ready = False
         self.begin_shutdown()
         self.settle()
         native: Any = getattr(sys.modules.get(f"horovod.{self.name}.mpi_ops"), "mpi_lib", None)
