@@ -30,7 +30,7 @@ from . import Framework, Watch
 from .facts import Facts, facts_of_package
 from .horovod_keras import refuse_keras_3
 from .horovod_libraries import Library, begin_optimizers_anew, hook_optimizers
-from .horovod_shim import NOTICE, SHIM_VERSION, install_shim, installed_version, is_shim
+from .horovod_shim import LACKING, SHIM_VERSION, install_shim, installed_version, is_shim
 from .mpi import release_world, with_patience
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Horovod(Framework):
         """What it is built with, where this rank is in it; or that it is the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
-            details = {"stand-in": f"yes: {NOTICE}"}
+            details = {"stand-in": f"yes: {LACKING}"}
             return Facts("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
