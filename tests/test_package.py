@@ -48,6 +48,20 @@ def test_the_magics_are_light_as_well():
     assert [] == [name for name in modules if name.partition(".")[0] in {"torch", "tensorflow", "jax", "mpi4py"}]
 
 
+def test_frameworks_are_known_without_being_imported():
+    """A rank pays for what its cells import, and for nothing else."""
+    code = (
+        "from jupyter_dtrain.frameworks import load_frameworks; names = [one.name for one in load_frameworks()]\n"
+        "import json, sys; print(json.dumps([names, sorted(sys.modules)]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
+    names, modules = json.loads(answer.stdout)
+    heavy = {"numpy", "torch", "tensorflow", "tf_keras", "keras", "jax", "jaxlib", "horovod", "deepspeed", "mpi4py"}
+
+    assert {"horovod", "jax", "keras", "mpi", "tensorflow", "torch"} <= set(names)
+    assert [] == [name for name in modules if name.partition(".")[0] in heavy]
+
+
 def test_every_name_that_is_promised_is_there():
     """__all__, dir() and attributes agree."""
     assert sorted(jupyter_dtrain.__all__) == sorted(set(jupyter_dtrain.__all__)) == sorted(dir(jupyter_dtrain))
