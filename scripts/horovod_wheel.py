@@ -91,8 +91,8 @@ def build(folder: Path, *, tensorflow: bool) -> Path:
     there, log = sources(folder), folder / "build.log"
     environ = {**os.environ, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_MPI": "1"}
     environ |= {"HOROVOD_WITH_GLOO": "1", f"HOROVOD_WITH{'' if tensorflow else 'OUT'}_TENSORFLOW": "1"}
-    environ.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
-    # As long as it says so, it goes on where it was.
+    # The flags of a make that runs this are not meant for it; without any, Horovod's build starts 8 compilers at once.
+    environ["MAKEFLAGS"] = f"-j{os.cpu_count()}"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose", "--no-build-isolation"]
     pip += ["--no-deps", "--wheel-dir", str(folder), str(there)]
     print(f"building Horovod {VERSION}: some minutes; {log.relative_to(ROOT)} has all of it", flush=True)

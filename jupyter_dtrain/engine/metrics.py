@@ -46,7 +46,8 @@ class MetricBuffer:
 
     def __init__(self, emit: Callable[[Body], object], complain: Callable[[str], None], shield: Shield) -> None:
         """``emit`` records an event, ``complain`` says a line to the user; ``shield`` puts off interrupts."""
-        self._shield = shield
+        self.shield = shield
+        """Around what must not be left half done by an interrupt, and takes no time."""
         self._emit = emit
         self._complain = complain
         self._points: list[_Point] = []
@@ -96,7 +97,7 @@ class MetricBuffer:
         elif waiting == SOON:
             self._soon.set()
         elif waiting >= LIMIT >> 4:
-            with self._shield:
+            with self.shield:
                 self.flush()
 
     def add(
@@ -134,7 +135,7 @@ class MetricBuffer:
         elif waiting == SOON:
             self._soon.set()
         elif waiting >= LIMIT and self._flusher != threading.get_ident():
-            with self._shield:
+            with self.shield:
                 self.flush()
 
     def _claim(self, name: str) -> None:

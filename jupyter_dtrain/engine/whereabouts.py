@@ -51,6 +51,7 @@ class Whereabouts:
         self._place: tuple[tuple[int, int], ...] = ()
         self._looked_at = self._moved_at = 0.0
         self._used = 0.0
+        self._worked = 0
         self._has_run = True
         self._probe = _PENDING_CALL(self._ran)
 
@@ -94,12 +95,12 @@ class Whereabouts:
 
         It moves when it comes to another line, and when it takes a processor, but for MPI, which waits with all of one.
         Where it waits for other ranks, it moves as soon as any Python code runs in the main thread; but not where it
-        waits in code of ours, which looks again and again.
+        waits in code of ours, which looks again and again. And it moves while others do what it has given to them.
         """
         now, used, frame = time.monotonic(), time.clock_gettime(self._clock), self._frame()
         works = used - self._used > MOVING * max(now - self._looked_at, LISTEN)
-        place = self._lines(frame)
-        if place != self._place:
+        place, worked = self._lines(frame), sum(framework.worked() for framework in self._frameworks)
+        if place != self._place or worked != self._worked:
             moved = True
         elif self._polls(frame):
             moved = False
@@ -109,7 +110,7 @@ class Whereabouts:
             moved = works and not self._waits_at(frame)
         if moved:
             self._moved_at = now
-        self._place, self._used, self._looked_at = place, used, now
+        self._place, self._used, self._worked, self._looked_at = place, used, worked, now
         if self._has_run:
             self._has_run = False
             ctypes.pythonapi.Py_AddPendingCall(self._probe, None)

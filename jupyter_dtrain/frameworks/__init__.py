@@ -166,6 +166,10 @@ class Framework:
         """
         return ""
 
+    def worked(self) -> int:
+        """Counts what others, or other threads, do for this rank's cell, which moves while this rises. Any thread."""
+        return 0
+
     def collectives(self) -> list[Collective]:
         """The last few collectives that this rank has begun, of each group, where the framework records them."""
         return []

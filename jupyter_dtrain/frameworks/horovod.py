@@ -3,6 +3,7 @@
 Horovod needs no launcher and no variables here: its MPI controller takes the world of MPI that a rank is in. Beyond:
 
 * ``hvd.init()`` waits for the other ranks in MPI first, where they can be released; Horovod's own wait has no end.
+* A ``DistributedOptimizer`` that is made again for the same parameters takes them over: so a cell can be run again.
 * An optimizer of Keras 3 is refused: Horovod 0.28 would train with it on each rank alone (:mod:`.horovod_keras`).
 * Where Horovod is not installed, :func:`install_shim` offers its calls for PyTorch over torch.distributed
   (:mod:`.horovod_shim`). What waits in those, waits in torch, which is released and made again by itself.
@@ -28,8 +29,8 @@ import wrapt
 from . import Framework, Watch
 from .facts import Facts, facts_of_package
 from .horovod_keras import refuse_keras_3
-from .horovod_libraries import Library, begin_optimizers_anew
-from .horovod_shim import NOTICE, SHIM_VERSION, install_shim, installed_version, is_shim
+from .horovod_libraries import Library, begin_optimizers_anew, hook_optimizers
+from .horovod_shim import LACKING, SHIM_VERSION, install_shim, installed_version, is_shim
 from .mpi import release_world, with_patience
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Horovod(Framework):
         self._arriving = self._released = False
         wrapt.register_post_import_hook(self._hook, "horovod.common.basics")
         wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
+        wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
 
     def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Remember the generation."""
@@ -75,7 +77,8 @@ class Horovod(Framework):
         """What it is built with, where this rank is in it; or that it is the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
-            return Facts("Horovod", SHIM_VERSION, "", imported=True, details={"stand-in": f"yes: {NOTICE}"})
+            details = {"stand-in": f"yes: {LACKING}"}
+            return Facts("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
     def in_use(self) -> str:
@@ -99,7 +102,8 @@ class Horovod(Framework):
             frame = frame.f_back
         horovod = _folder_of("horovod")
         if horovod and frame.f_code.co_filename.startswith(horovod):
-            return _outermost(frame, (horovod, _folder_of("torch"), _folder_of("tensorflow")), horovod)
+            through = (horovod, _folder_of("torch"), _folder_of("tensorflow"))
+            return _outermost(frame, through, horovod) or frame.f_code.co_name
         library = self._libraries.get("tensorflow")
         tensorflow = _folder_of("tensorflow")
         if not idle or library is None or not library.was_ready or not tensorflow:
@@ -121,7 +125,7 @@ class Horovod(Framework):
     def recover(self) -> list[str]:
         """Set up again what was set up, with all ranks, and let optimizers begin anew."""
         begin_optimizers_anew()
-        if not installed_version() or is_shim(sys.modules.get("horovod")):
+        if not installed_version():
             return []
         mpi: Any = sys.modules["mpi4py.MPI"]
         mine = {name: library.plain for name, library in self._libraries.items() if library.was_ready}
@@ -153,8 +157,12 @@ class Horovod(Framework):
         @functools.wraps(original)
         def init(basics: Any, comm: Any = None, process_sets: Any = None) -> None:
             library = self._library(basics)
+            library.settle()
+            if library.ready:
+                original(basics, comm, process_sets)
+                return
             plain = comm is None or comm == []
-            if plain and not library.ready:
+            if plain:
                 self._arrive()
                 if self._generation != self._first:
                     # MPI's world of before may be revoked, and what Horovod knows by itself is that one.

@@ -22,10 +22,9 @@ def refuse_keras_3(module: Any) -> None:
     def create_distributed_optimizer(keras: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if is_of_keras_3(optimizer):
             raise TypeError(
-                f"Horovod cannot average the gradients of {type(optimizer).__name__} of Keras 3: each rank would train "
-                f"alone, and ranks would move apart without a word. Take the optimizers of tf_keras (pip install "
-                f"tf_keras; %distributed start --env TF_USE_LEGACY_KERAS=1, since it must be set before TensorFlow is "
-                f"imported), or a loop of your own with hvd.DistributedGradientTape."
+                f"Horovod averages no gradients of Keras 3 ({type(optimizer).__name__}): each rank would train alone, "
+                f"silently. Set TF_USE_LEGACY_KERAS=1 (%distributed start --env) and take tf_keras, or a loop with "
+                f"hvd.DistributedGradientTape. The variable must be set before TensorFlow is imported."
             )
         return original(keras, optimizer, *args, **kwargs)
 

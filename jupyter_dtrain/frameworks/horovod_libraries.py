@@ -8,10 +8,12 @@ Under failure: where another rank does not answer, a shutdown waits for it, on a
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 END_PATIENCE = 10.0
@@ -29,7 +31,8 @@ class Library:
         self._lock = threading.Lock()
         self._ending: threading.Thread | None = None
         self._process_sets: Any = None
-        self.name = "torch" if "torch" in str(getattr(basics.MPI_LIB_CTYPES, "_name", "")) else "tensorflow"
+        self.name = Path(str(getattr(basics.MPI_LIB_CTYPES, "_name", ""))).parent.name
+        """``torch`` or ``tensorflow``: the folder that it is in."""
         self.plain = True
         """Whether it was set up for all ranks."""
         self.was_ready = False
@@ -41,9 +44,8 @@ class Library:
         return bool(self._basics.is_initialized())
 
     def is_set_up(self, process_sets: Any, *, plain: bool) -> None:
-        """User code has set it up."""
-        if not self.was_ready:
-            self._process_sets, self.plain = process_sets, plain
+        """User code has set it up, with these."""
+        self._process_sets, self.plain = process_sets, plain
         self.was_ready = True
 
     def shut_down(self) -> None:
@@ -63,15 +65,20 @@ class Library:
 
     def end(self) -> None:
         """Be shut down. Raises :class:`TimeoutError` when another rank keeps it from that."""
+        self.was_ready = False
         self.begin_shutdown()
-        assert self._ending is not None
-        self._ending.join(END_PATIENCE)
-        if self._ending.is_alive():
-            raise TimeoutError("Horovod cannot be shut down, as a rank does not answer: %distributed restart.")
+        self.settle()
         native: Any = getattr(sys.modules.get(f"horovod.{self.name}.mpi_ops"), "mpi_lib", None)
         if hasattr(native, "horovod_torch_reset"):
             # Tensors without a name are called by a number, which must be the same on all ranks.
             native.horovod_torch_reset()
+
+    def settle(self) -> None:
+        """Wait until a shutdown that was begun is over. Raises :class:`TimeoutError`, see :meth:`end`."""
+        if self._ending is not None:
+            self._ending.join(END_PATIENCE)
+            if self._ending.is_alive():
+                raise TimeoutError("Horovod cannot be shut down, as a rank does not answer: %distributed restart.")
 
     def set_up_again(self) -> None:
         """As user code had it, with all ranks."""
@@ -84,6 +91,32 @@ class Library:
         built = [name for name, ask in asked.items() if ask is not None and ask()]
         place = f"rank {self._basics.rank()} of {self._basics.size()}" if self.ready else "not set up"
         return f"{place}: built with {', '.join(built) or 'nothing'}"
+
+
+def hook_optimizers(module: Any) -> None:
+    """``horovod.torch.optimizer`` was imported: of the optimizers that were made for a parameter the newest reduces it.
+
+    As it comes, each of them does, and the second is refused for a name that is taken.
+    """
+    kind: Any = getattr(module, "_DistributedOptimizer", None)
+    if not hasattr(kind, "_make_hook"):
+        return
+    original = kind._make_hook  # noqa: SLF001 — there is no public way to its hooks
+    newest: Any = sys.modules["torch"].utils.weak.WeakIdKeyDictionary()
+
+    @functools.wraps(original)
+    def _make_hook(optimizer: Any, parameter: Any) -> Callable[..., None]:
+        hook = original(optimizer, parameter)
+        newest[parameter] = mark = object()  # the hook itself would keep the parameter alive
+
+        @functools.wraps(hook)
+        def reduce(*args: Any) -> None:
+            if newest.get(parameter) is mark:
+                hook(*args)
+
+        return reduce
+
+    kind._make_hook = _make_hook  # noqa: SLF001
 
 
 def begin_optimizers_anew() -> None:

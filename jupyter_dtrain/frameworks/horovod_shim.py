@@ -17,10 +17,8 @@ from types import ModuleType
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
 """What the stand-in's ``__version__`` is: no number of Horovod's."""
-NOTICE = (
-    "horovod.torch is not Horovod here but jupyter-dtrain's stand-in over torch.distributed: the same calls, without "
-    "process sets, elastic training, Adasum, join and the timeline."
-)
+LACKING = "without process sets, elastic training, Adasum, join and the timeline"
+NOTICE = f"horovod.torch is not Horovod here: jupyter-dtrain's stand-in over torch.distributed, {LACKING}."
 
 
 def install_shim(*, replace: bool = False) -> ModuleType:

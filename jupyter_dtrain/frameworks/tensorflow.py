@@ -21,6 +21,7 @@ from . import Framework, Watch
 from .facts import Facts, facts_of_package, imported
 from .tensorflow_collectives import WORDS, Collectives
 from .tensorflow_keras import KerasTrainer
+from .tensorflow_metrics import TensorFlowMetrics
 from .tensorflow_values import number
 from .tensorflow_waits import call_that_waits
 
@@ -64,12 +65,19 @@ class TensorFlow(Framework):
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
         """Wait for ``tensorflow`` to be imported."""
         self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
+        self._metrics = TensorFlowMetrics(metrics)
         wrapt.register_post_import_hook(self._collectives.hook, "tensorflow")
+        wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
         wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
-        """Strategies of a new generation are counted from 0 on every rank."""
+    def before_cell(self, generation: int, watch: Watch) -> None:
+        """Losses are taken from now on; strategies of a new generation are counted from 0 on every rank."""
+        self._metrics.begin(on=watch.metrics)
         self._collectives.begin_cell(generation)
+
+    def after_cell(self) -> None:
+        """Losses that traced functions have written are points now."""
+        self._metrics.end()
 
     def describe(self) -> Facts:
         """The devices that a cell has met; which task of the cluster this rank is; whether collectives work."""

@@ -74,7 +74,11 @@ class TensorFlowCluster(Framework):
         """Wait for TensorFlow to be imported, where this rank or another has a server then."""
         self._serves = "ps" in spec.roles and self._task[0] in SERVING
         if self._servers is not None and "ps" in spec.roles:
-            self._servers.install()
+            self._servers.install(metrics.shield)
+
+    def worked(self) -> int:
+        """The steps of a chief's loop: its main thread waits while workers do them."""
+        return 0 if self._servers is None else self._servers.steps
 
     def describe(self) -> Facts:
         """Which task this rank is, and whether its server is there."""

@@ -54,14 +54,17 @@ class TensorFlowServers:
         self._addresses = addresses
         self._made: dict[bytes, Any] = {}
         """Servers of this process, by their definition; they are never collected, as that stops them."""
+        self.steps = 0
+        """Counts the steps of a chief that its workers have done."""
 
-    def install(self) -> None:
-        """Wait for TensorFlow and Keras to be imported."""
+    def install(self, shield: contextlib.AbstractContextManager[Any]) -> None:
+        """Wait for TensorFlow and Keras to be imported. ``shield`` puts off interrupts."""
         hook = wrapt.register_post_import_hook
         hook(self._hook_servers, "tensorflow.python.training.server_lib")
         hook(self._hook_strategy, "tensorflow.python.distribute.parameter_server_strategy_v2")
         hook(self._serve, "tensorflow")
-        hook(_hook_coordinator, "tensorflow.python.distribute.coordinator.cluster_coordinator")
+        hook(functools.partial(_hook_scope, shield), "tensorflow.python.distribute.distribute_lib")
+        hook(self._hook_coordinator, "tensorflow.python.distribute.coordinator.cluster_coordinator")
         hook(_hook_keras, "keras.src.backend.tensorflow.trainer")
 
     @property
@@ -144,6 +147,26 @@ class TensorFlowServers:
 
         kind.__init__ = __init__
 
+    def _hook_coordinator(self, module: Any) -> None:
+        """What an interrupted loop has scheduled ends with it: it would go on behind the cells that follow."""
+        kind = getattr(module, "ClusterCoordinator", None)
+        queue: Any = getattr(module, "_CoordinatedClosureQueue", None)
+        private = ("_raise_if_error", "_cancel_all_closures", "mark_finished")
+        if kind is None or not all(hasattr(queue, name) for name in private):
+            return
+        for name in ("schedule", "join", "fetch"):
+            if hasattr(kind, name):
+                setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
+        queue.mark_finished = self._counted(queue.mark_finished)
+
+    def _counted(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(original)
+        def mark_finished(queue: Any) -> None:
+            self.steps += 1
+            original(queue)
+
+        return mark_finished
+
     def check_chief(self, resolver: Any) -> None:
         """Raise :class:`RuntimeError` where a worker or parameter server would tell others what to do."""
         role, index = getattr(resolver, "task_type", None), getattr(resolver, "task_id", None)
@@ -175,15 +198,37 @@ class TensorFlowServers:
         return f"rank {self._addresses.index(address)} ({task})" if address in self._addresses else f"{task} {address}"
 
 
-def _hook_coordinator(module: Any) -> None:
-    """What a loop has scheduled ends with it when it is interrupted: it would go on behind the cells that follow."""
-    kind = getattr(module, "ClusterCoordinator", None)
-    queue = getattr(module, "_CoordinatedClosureQueue", None)
-    if kind is None or not all(hasattr(queue, name) for name in ("_raise_if_error", "_cancel_all_closures")):
+def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> None:
+    """A strategy's scope is entered and left wholly, or not at all.
+
+    ``schedule`` does so each time: an interrupt there would leave the thread in the scope of a strategy for ever, and
+    every other one would be refused ("Mixing different tf.distribute.Strategy objects").
+    """
+    kind = getattr(module, "_CurrentDistributionContext", None)
+    if kind is None:
         return
-    for name in ("schedule", "join", "fetch"):
-        if hasattr(kind, name):
-            setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
+    enter, leave = kind.__enter__, kind.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        entered = False
+        try:
+            with shield:
+                strategy = enter(self)
+                entered = True
+        except BaseException:
+            if entered:  # the interrupt that was put off
+                with shield:
+                    leave(self, None, None, None)
+            raise
+        return strategy
+
+    @functools.wraps(leave)
+    def __exit__(self: Any, *raised: object) -> None:  # noqa: N807
+        with shield:
+            leave(self, *raised)
+
+    kind.__enter__, kind.__exit__ = __enter__, __exit__
 
 
 def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,6 +239,7 @@ def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]
         except Exception:
             raise
         except BaseException:  # KeyboardInterrupt, and what ends a cell that catches that
+            self.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
             queue = self._cluster.closure_queue
             with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
                 # As after a failed step: what runs is cancelled, what waits is dropped, and the loop may begin again.

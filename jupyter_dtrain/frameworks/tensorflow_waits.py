@@ -7,6 +7,7 @@ next to no processor.
 
 from __future__ import annotations
 
+import multiprocessing.pool
 import os
 import sys
 import threading
@@ -24,10 +25,16 @@ _EXECUTING = {
     ("eager", "executor.py"),
     ("eager", "context.py"),
     ("ops", "gen_collective_ops.py"),
+    # What a strategy runs untraced runs in threads of its own, for which the main thread waits.
+    ("distribute", "cross_device_ops.py"),
+    ("distribute", "mirrored_run.py"),
+    ("training", "coordinator.py"),
 }
 """Folder and name of the files whose functions are left for native code that may wait for other ranks."""
 _WRAPPERS = {"error_handler", "__call__", "_call", "__init__", "wrapper", "<lambda>", "new_func", "_method_wrapper"}
 """Functions that say nothing of what was called."""
+_FOR_THREADS = (threading.__file__, multiprocessing.pool.__file__)
+"""Python's own files, in which a thread waits for others."""
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
@@ -39,14 +46,19 @@ def call_that_waits(frame: FrameType) -> str:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or not getattr(tensorflow, "__file__", None):
         return ""
-    file = frame.f_code.co_filename
+    inner: FrameType | None = frame
+    while inner is not None and inner.f_code.co_filename in _FOR_THREADS:
+        inner = inner.f_back
+    if inner is None:
+        return ""
+    file = inner.f_code.co_filename
     if tuple(file.rsplit(os.sep, 2)[1:]) not in _EXECUTING:
         return ""
     if not file.startswith(f"{Path(str(tensorflow.__file__)).parent}{os.sep}"):
         return ""
     if _is_alive(frame) and not _is_idle():
         return ""
-    return _outermost(frame) or frame.f_code.co_name
+    return _outermost(inner) or inner.f_code.co_name
 
 
 def _outermost(frame: FrameType | None) -> str:

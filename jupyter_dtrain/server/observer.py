@@ -144,6 +144,7 @@ class Observer:
                 state,
                 rank.words,
                 self._waits.get(rank.rank, "") if state == "waiting" else "",
+                rank.role,
             ]
             for rank in self._ranks
             for state in [self._rank_state(rank)]

@@ -53,19 +53,22 @@ def steered(browser, lab):
 
 
 def test_a_world_is_started_from_the_dialog_and_attached(steered):
-    """Nobody drives it at first; then the notebook that is open does."""
+    """Nobody drives it at first; then the notebook that is open does. Its ranks have the roles that were asked for."""
     panel = show(steered)
     expect(panel.get_by_text("No world is running.")).to_be_visible()
     panel.get_by_role("button", name="Start a world…").click()
     dialog = steered.get_by_role("dialog")
     dialog.get_by_label("Ranks", exact=True).fill("4")
     dialog.get_by_label("Name", exact=True).fill("steered")
+    dialog.get_by_label("Chief", exact=True).check()
+    dialog.get_by_label("Parameter servers", exact=True).fill("1")
     dialog.get_by_role("button", name="Start", exact=True).click()
     world = panel.locator(".dtrain-world")
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(world).to_contain_text("4 ranks")
     expect(world).to_contain_text("nobody drives it yet: it ends in")
-    expect(panel.locator(".dtrain-ranks li")).to_have_count(4)
+    ranks = panel.locator(".dtrain-ranks li")
+    expect(ranks).to_contain_text(["chief · cpu", "worker · cpu", "worker · cpu", "ps · cpu"])
     attach(panel)
 
 

@@ -100,6 +100,35 @@ CELLS_OF = {
 """Where it is another cell in each framework."""
 CELLS_OF |= {("raises", library): "meet(fails=rank == victim)\n" for library in libraries.MEET}
 
+SERVERS = """
+kept = object()
+kept_id = id(kept)
+import tensorflow as tf
+"""
+"""On all of a chief, workers and parameter servers."""
+
+LOOP = """
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    weight = tf.Variable(0.0)
+
+@tf.function
+def step():
+    tf.linalg.matmul(tf.ones([300, 300]), tf.ones([300, 300]))
+    weight.assign_add(1.0)
+
+coordinator.schedule(step)
+coordinator.join()
+print("here", flush=True)
+for _ in range(3000):
+    coordinator.schedule(step)
+coordinator.join()
+assert float(weight) >= 3001
+"""
+"""On the chief."""
+
 LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
 """What is found on a rank: its process, whether its objects are there, and what an all-reduce gives."""
 

@@ -52,6 +52,7 @@ Framework = Literal[
     "horovod",
     "horovod-stand-in",
     "jax",
+    "tensorflow",
 ]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
@@ -80,6 +81,9 @@ LIBRARIES: tuple[Framework, ...] = tuple(
 """Those on top of PyTorch that are installed."""
 DEATHS = ("killed", "segfault", "exit-0", "exit-3", "watch-killed", "types-torch")
 """Situations in which a rank dies: an interrupt comes as it does."""
+SERVERS = ("worker-killed", "server-killed")
+"""Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""
+SERVERS_SIZE = 4
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations that befall a client which is a notebook's kernel."""
 OLD_MPI = """#!/bin/sh
@@ -115,12 +119,16 @@ class Played(NamedTuple):
 def frameworks_of(situation: str) -> list[Framework]:
     """Those in which it can come about."""
     only = ROWS[situation].framework
+    if only == "tensorflow":
+        return ["tensorflow"] if importlib.util.find_spec("tensorflow") else []
     found: list[Framework] = [name for name in get_args(Framework)[:2] if only in ("", name)]
     return [*found, *LIBRARIES] if situation == "raises" else found
 
 
 def modes_of(situation: str) -> list[Mode]:
     """Those that make sense."""
+    if situation in SERVERS:
+        return ["attended", "interrupted"]
     if situation in KERNELS:
         return ["alone", "interrupted"] if situation != "kernel-shut-down" else ["alone"]
     if situation in ("raises-everywhere", "steward-killed", "controller-killed"):
@@ -133,13 +141,22 @@ def all_plans(size: int, turn: int = 0) -> list[Plan]:
     """Each situation in each framework, once; with ``turn``, counted from 0, victims and modes change."""
     plans = []
     for index, situation in enumerate(ROWS):
+        if situation in SERVERS and size != SERVERS_SIZE:
+            continue
         for framework in frameworks_of(situation):
             modes = modes_of(situation)
             # Six turns take each mode with the first and with the last rank as the victim.
             mode = modes[(turn + index) % len(modes)]
             victim = 0 if ((turn + index) // len(modes) + (framework != "torch")) % 2 else size - 1
+            if situation in SERVERS:
+                victim = victim_of(situation, turn)
             plans.append(Plan(situation, framework, size, victim, mode))
     return plans
+
+
+def victim_of(situation: str, turn: int = 0) -> int:
+    """Of a chief (rank 0), two workers and a parameter server."""
+    return 1 + turn % 2 if situation == "worker-killed" else SERVERS_SIZE - 1
 
 
 def in_turns(situations: list[str], size: int) -> list[Plan]:
@@ -250,6 +267,8 @@ class _Play:
     def run(self) -> tuple[float, str]:
         if self.plan.situation in KERNELS:
             return _KernelPlay(self).run()
+        if self.plan.situation in SERVERS:
+            return _ServersPlay(self).run()
         world = self._stage.world(self.plan.size, old_mpi=self.old_mpi)
         before = self._processes(world.session)
         if self.plan.framework in LIBRARIES:
@@ -446,7 +465,7 @@ class _Play:
 
     def _hear(self, text: str, wanted: list[str] | None = None) -> None:
         """What is told has the words of the table."""
-        call = cells.CALL[self.plan.framework]
+        call = cells.CALL.get(self.plan.framework, "")
         if self.plan.situation == "never-arrives" and self.plan.framework == "torch":
             call = "init_process_group"
         values = {
@@ -533,6 +552,51 @@ class _KernelPlay:
                 notebook.manager.restart_kernel()
             case "kernel-shut-down":
                 notebook.manager.shutdown_kernel()
+
+
+class _ServersPlay:
+    """A play in which a chief hands out work, and a rank dies that works for it."""
+
+    def __init__(self, play: _Play) -> None:
+        self._play = play
+        self._plan = play.plan
+
+    def run(self) -> tuple[float, str]:
+        play, plan = self._play, self._plan
+        mark, shared, notes = f"play-{secrets.token_hex(8)}", shared_memory(), Notes()
+        with _environment(DTRAIN_TEST_MARK=mark):
+            session = Session.start(plan.size, name=mark, settings=QUICK, chief=True, ps=1)
+        try:
+            session.run(cells.SERVERS, view=None, timeout=IMPORTS)
+            run = session.run(cells.LOOP, 0, wait=False, view=notes)
+            play._until(lambda: "here" in run.text(0), "the loop has begun")
+            began = time.monotonic()
+            os.kill(session.world.ranks[plan.victim].pid, 9)
+            if plan.mode == "interrupted":
+                time.sleep(0.5)
+                session.interrupt()
+            limit = play.row.ends.of(SETTINGS) if play.row.ends else PATIENCE
+            play._check(run.wait(limit + SLACK), "the chief's loop goes on")
+            seconds = time.monotonic() - began
+            # A loop that only lost a worker comes to its end.
+            wanted = {"interrupted", play.row.outcome} if plan.mode == "interrupted" else {play.row.outcome or "ok"}
+            play._check(run.outcome in wanted, f"ended as {run.outcome}, not as {wanted}")
+            play._until(lambda: session.world.dead, "a rank is dead")
+            if plan.mode == "attended":
+                play._hear("\n".join([*blocks(run), *notes.words]))
+            with contextlib.suppress(RanksDead):
+                session.run("1", view=None)
+                play.problems.append("a cell on all ranks is not refused")
+            living = [rank for rank in range(plan.size) if rank != plan.victim]
+            look = session.run("id(kept) == kept_id", living, view=None, timeout=PATIENCE)
+            kept = {rank: result.data["text/plain"] for rank, result in look.results.items()}
+            play._check(kept == dict.fromkeys(living, "True"), f"kept: {kept}")
+            return seconds, run.outcome
+        finally:
+            session.leave()
+            with contextlib.suppress(NoWorld):
+                worlds.stop_world(mark)
+            play.problems += left_of(mark, session.request.passing_folders, shared)
 
 
 @contextlib.contextmanager

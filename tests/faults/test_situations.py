@@ -10,7 +10,19 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_dtrain.failures import SITUATIONS
-from tests.faults.play import LIBRARIES, QUICK, Framework, Plan, Stage, in_turns
+from tests.faults.play import (
+    LIBRARIES,
+    QUICK,
+    SERVERS,
+    SERVERS_SIZE,
+    Framework,
+    Mode,
+    Plan,
+    Stage,
+    frameworks_of,
+    in_turns,
+    victim_of,
+)
 
 SIZE = 3
 
@@ -23,7 +35,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     assert stage.close() == []
 
 
-@pytest.mark.parametrize("plan", in_turns([row.name for row in SITUATIONS], SIZE), ids=str)
+@pytest.mark.parametrize("plan", in_turns([row.name for row in SITUATIONS if row.name not in SERVERS], SIZE), ids=str)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """Outcome, time, words, what is kept, the next cell; nothing is left behind."""
     played = stage.play(plan)
@@ -36,5 +48,15 @@ def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
 def test_a_library_trains_again_after_one_rank_has_raised(stage: Stage, library: Framework) -> None:
     """The others were in its collective."""
     played = stage.play(Plan("raises", library, SIZE, SIZE - 1, "attended"))
+
+    assert played.problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["attended", "interrupted"])
+@pytest.mark.parametrize("situation", [name for name in SERVERS if frameworks_of(name)])
+def test_a_rank_that_works_for_a_chief_dies(stage: Stage, situation: str, mode: Mode) -> None:
+    """A worker is done without; without a parameter server nobody goes on."""
+    played = stage.play(Plan(situation, "tensorflow", SERVERS_SIZE, victim_of(situation), mode))
 
     assert played.problems == []

@@ -116,7 +116,7 @@ hasattr(hvd, "elastic"), horovod.__version__, words
     assert len(words) == len(LACKING)
     assert all("needs Horovod itself" in one for one in words)
     assert facts.version == SHIM_VERSION
-    assert facts.details["stand-in"].startswith("yes: horovod.torch is not Horovod here")
+    assert facts.details["stand-in"].startswith("yes: without process sets")
 
 
 def test_it_is_set_up_and_shut_down_ten_times_in_ten_cells(pair):

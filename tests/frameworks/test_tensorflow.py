@@ -267,8 +267,40 @@ def test_pytorch_tensorflow_and_mpi_meet_in_one_rank(launch, imports):
             "if rank == 0: raise RuntimeError\nstrategy.run(lambda: "
             "tf.distribute.get_replica_context().all_reduce('SUM', tf.constant(1.0)))",
             view=None,
+            timeout=PATIENCE,
         )
     again = alike(cell(session, MIXED.format(imports="\n".join(imports))))
     session.stop()
 
     assert found == again == (3.0, 3.0, 3.0)
+
+
+LOSSES = """
+scale = tf.Variable(1.0)
+def one_step(number):
+    with tf.GradientTape() as tape:
+        error = (scale * float(number) - 1.0) ** 2
+    tape.gradient(error, scale)
+    return error
+traced = tf.function(one_step)
+compiled = tf.function(one_step, jit_compile=True)
+"""
+
+
+def test_losses_of_tapes_are_seen_in_eager_and_in_traced_functions(ranks):
+    """Each with its variable's name, of every call; what XLA compiles runs, and is not seen. Not where nobody looks."""
+    code = LOSSES + "[float({steps}(tf.constant(float(n)))) for n in range(4)]"
+    runs = {
+        steps: ranks.run(code.replace("{steps}", steps), view=None, timeout=PATIENCE)
+        for steps in ("one_step", "traced", "compiled")
+    }
+    again = ranks.run("[float(traced(tf.constant(float(n)))) for n in range(4)]", view=None, timeout=PATIENCE)
+    unseen = ranks.run("traced(tf.constant(5.0))", view=None, timeout=PATIENCE, metrics=False)
+
+    for run in (runs["one_step"], runs["traced"], again):
+        assert {rank: list(one.values) for rank, one in run.metrics["error"].items()} == dict.fromkeys(
+            (0, 1), [1, 0, 1, 4]
+        )
+    assert "error" not in runs["compiled"].metrics
+    assert alike(values(runs["compiled"])) == [1.0, 0.0, 1.0, 4.0]
+    assert "error" not in unseen.metrics

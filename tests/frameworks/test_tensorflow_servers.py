@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from jupyter_dtrain import DistributedError, RanksDead
+from jupyter_dtrain import DistributedError, RanksDead, Settings
 from tests.session.cells import Notes, until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
@@ -43,9 +43,10 @@ def loop(steps, work=0, fails=False):
     @tf.function
     def step():
         tf.debugging.Assert(not fails, ["a step that fails"])
+        busy = tf.random.uniform([300, 300])
         for _ in range(work):
-            tf.linalg.matmul(tf.ones([300, 300]), tf.ones([300, 300]))
-        total.assign_add(1.0)
+            busy = tf.linalg.matmul(busy, busy) / 300
+        total.assign_add(tf.minimum(1.0, 1.0 + tf.abs(busy[0, 0])))  # 1; what nobody uses TensorFlow leaves out
         return total.device
 
     for _ in range(steps):
@@ -83,7 +84,7 @@ model.fit(tf.data.Dataset.from_tensors((tf.ones((4, 1)), tf.ones((4, 1)))))
 @pytest.fixture(scope="module")
 def cluster(launch):
     """A chief, two workers, a parameter server; the script has run on all of them."""
-    with launch(n=4, chief=True, ps=1) as session:
+    with launch(n=4, chief=True, ps=1, settings=Settings(hang_notice=2.0)) as session:
         session.first = session.run(SCRIPT, view=None, timeout=PATIENCE)
         yield session
 
@@ -155,6 +156,51 @@ def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
     assert run.outcome == "interrupted"
     assert stays == "True True\n"
     assert "on /job:ps" in on_chief(cluster, "loop(8)")
+
+
+def test_a_chief_whose_workers_do_steps_is_not_said_to_hang(cluster):
+    """Its main thread waits; who stops the workers is told."""
+    run, notes = begin_loop(cluster, steps=500, work=60)
+    time.sleep(4.0)
+    assert not run.done
+    assert notes.words == []
+    workers = [rank.pid for rank in cluster.world.ranks if rank.role != "chief"]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        told = until(lambda: [words for words in notes.words if "moved" in words])
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+    cluster.interrupt()
+    assert run.wait(20)
+
+    assert "join" in told[0]
+
+
+@pytest.mark.slow
+def test_a_loop_that_is_interrupted_while_it_schedules_leaves_no_scope_behind(cluster):
+    """As often as not the interrupt falls into the scope that each call enters and leaves."""
+    for _ in range(5):
+        on_chief(cluster, "make()")
+        run = cluster.run("print('begins', flush=True)\nloop(10**6)", 0, view=None, wait=False)
+        until(lambda run=run: "begins" in run.text(0))
+        time.sleep(0.3)
+        cluster.interrupt()
+        assert run.wait(20)
+        assert run.outcome == "interrupted"
+
+    assert "total: 8 on" in on_chief(cluster, "make()\nloop(8)")
+
+
+def test_a_script_file_is_one_cell_that_ends_too(cluster, tmp_path):
+    """`%distributed exec` of what runs under TensorFlow's own launchers."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = cluster.run_script(script, view=None, timeout=PATIENCE)
+
+    assert run.outcome == "ok"
+    assert "total: 20 on" in run.text(0)
 
 
 def test_who_works_for_a_chief_makes_no_strategy_and_is_told_so(cluster):

@@ -1,4 +1,4 @@
-"""The example for Horovod, by Horovod itself, as ``make horovod`` runs it: in cells and under Horovod's launcher."""
+"""The example for Horovod, by Horovod itself, in cells and under its own launcher: ``make horovod``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_example_does_in_cells_what_it_does_under_horovodrun(home, tmp_path)
 
     cells = execute(NOTEBOOK, tmp_path)
     ended = subprocess.run(
-        ["horovodrun", "-np", "2", sys.executable, script],
+        ["horovodrun", "--gloo", "-np", "2", sys.executable, script],
         check=False,
         capture_output=True,
         text=True,

@@ -44,7 +44,7 @@ def train(step, steps, fails_at=None):
 
 def alike():
     mine = repr(weights.numpy().tolist())
-    return len(set(hvd.allgather_object(mine))), sum(map(float, weights.numpy()))
+    return len(set(hvd.allgather_object(mine))), float(weights.numpy().sum())
 """
 KERAS = """
 import numpy
@@ -114,9 +114,7 @@ def test_the_stop_button_ends_a_graph_that_waits(pair):
 @pytest.mark.parametrize("module", ["horovod.tensorflow.keras", "horovod.tensorflow"])
 def test_an_optimizer_of_keras_3_is_refused(pair, module):
     """Horovod would let each rank train alone, and say nothing."""
-    with pytest.raises(
-        DistributedError, match=r"cannot average the gradients of SGD of Keras 3.*TF_USE_LEGACY_KERAS=1"
-    ):
+    with pytest.raises(DistributedError, match=r"no gradients of Keras 3 \(SGD\).*TF_USE_LEGACY_KERAS=1"):
         play(pair, f"import keras, {module} as hk\nhk.DistributedOptimizer(keras.optimizers.SGD(0.1))")
 
 

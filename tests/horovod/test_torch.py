@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(not has_horovod(), reason="needs Horovod with Py
 
 RANKS = 2
 SUM = "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()"
+ONE_RANK = "import torch, horovod.torch as hvd\none = hvd.ProcessSet([1])\n"
+OF_ONE = f"{SUM}, hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=one).item() if rank else None"
 ALIKE = "len(set(hvd.allgather_object(repr(net.state_dict()))))"
 
 
@@ -83,6 +85,24 @@ def test_ranks_that_wait_are_released_and_the_same_optimizer_goes_on(pair):
         assert found == {0: (True, 1), 1: (True, 1)}
 
 
+def test_an_optimizer_can_be_made_again_for_the_same_parameters(pair):
+    """As a cell that is run again does; as it comes, Horovod refuses the second's gradients."""
+    code = f"""
+net, other = fresh(), fresh()
+for _ in range(3):
+    optimizer = distributed(net)
+    losses = train(net, optimizer, 2)
+for _ in range(3):
+    same = distributed(other)
+train(other, same, 2), {ALIKE}, apart(net, other) > 0
+"""
+    _, found = play(pair, code)
+    _, once = play(pair, "net = fresh()\ntrain(net, distributed(net), 2)")
+
+    assert [found[rank][1:] for rank in range(RANKS)] == [(1, True)] * 2
+    assert [found[rank][0] for rank in range(RANKS)] == [pytest.approx(once[rank]) for rank in range(RANKS)]
+
+
 def test_a_rank_that_never_comes_to_init_is_not_waited_for(pair):
     """Neither when it raises, nor when the cell is stopped; the next cell sets Horovod up."""
     with pytest.raises(DistributedError, match=r"ZeroDivisionError.*rank 0 stopped because of that"):
@@ -123,6 +143,22 @@ def test_it_goes_on_after_mpis_world_was_revoked(pair):
         play(pair, "from mpi4py import MPI\nif rank == 1: 1 / 0\nMPI.COMM_WORLD.Barrier()")
     assert play(pair, f"{SUM}, MPI.COMM_WORLD.allreduce(1)")[1] == {0: (2.0, 2), 1: (2.0, 2)}
     assert play(pair, f"hvd.shutdown()\nhvd.init()\n{SUM}")[1] == {0: 2.0, 1: 2.0}
+
+
+def test_process_sets_are_there_again_after_a_failure_and_ranks_of_ones_own_are_said_to_be_not(launch):
+    with launch(n=RANKS) as session:
+        _, before = play(session, ONE_RANK + "hvd.init(process_sets=[one])\nrank = hvd.rank()\n" + OF_ONE)
+        with pytest.raises(DistributedError, match=r"rank 1 stopped because of that"):
+            play(session, f"{SUM} if rank else 1 / 0")
+        _, after = play(session, OF_ONE)
+        play(session, f"hvd.shutdown()\nhvd.init(comm=[0, 1])\n{SUM}")
+        with pytest.raises(DistributedError, match=r"rank 1 stopped because of that"):
+            play(session, f"{SUM} if rank else 1 / 0")
+        run, found = play(session, "hvd.is_initialized()")
+
+    assert before == after == {0: (2.0, None), 1: (2.0, 1.0)}
+    assert found == {0: False, 1: False}
+    assert "in a way of its own: call hvd.init() on all ranks" in run.text(0)
 
 
 def test_where_only_some_ranks_have_it_afterwards_that_is_said(pair):

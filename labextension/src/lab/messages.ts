@@ -49,8 +49,8 @@ export interface World {
   run: RunSummary | null;
 }
 
-/** rank, node, host, local rank, device, pid, state, what happened to it, what it waits in. */
-export type RankRow = [number, number, string, number, string, number, RankState, string, string];
+/** rank, node, host, local rank, device, pid, state, what happened to it, what it waits in, its role. */
+export type RankRow = [number, number, string, number, string, number, RankState, string, string, string];
 
 export interface Item {
   id: string;

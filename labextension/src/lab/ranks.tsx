@@ -40,7 +40,12 @@ export function RankList({ world, details, actions, trans }: Shared & { world: W
                     state={rank.state}
                     does={rankDoes(rank, trans)}
                     step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
-                    place={[rank.device, `pid ${rank.pid}`, rank.pace === null ? "" : `${duration(rank.pace)}/step`]
+                    place={[
+                      rank.role,
+                      rank.device,
+                      `pid ${rank.pid}`,
+                      rank.pace === null ? "" : `${duration(rank.pace)}/step`,
+                    ]
                       .filter((one) => one !== "")
                       .join(" · ")}
                     memory={memoryOf(rank)?.used ?? null}

@@ -33,9 +33,9 @@ export class Details {
   }
 
   /** All ranks of the world, with what the run says of those that run it. */
-  get ranks(): (Rank & { host: string; device: string; pid: number; waits: string })[] {
+  get ranks(): (Rank & { host: string; device: string; pid: number; waits: string; role: string })[] {
     const running = new Map(this.run?.ranks.map((rank) => [rank.rank, rank]));
-    return this.rows.map(([rank, node, host, , device, pid, state, words, waits]) => {
+    return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
       const own = running.get(rank);
       return {
         rank,
@@ -44,6 +44,7 @@ export class Details {
         device,
         pid,
         waits,
+        role,
         state: stateOf(state, own),
         step: own?.step ?? null,
         memory: own?.memory ?? null,
