@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..variables import Variable
+from ..launch.local import count_gpus
 from . import Framework
 from .facts import Facts, facts_of_package, imported
 from .jax_groups import JaxGroups
@@ -40,17 +40,12 @@ class Jax(Framework):
     name = "jax"
     server = "jupyter_dtrain.frameworks.jax_server" if importlib.util.find_spec("jax") is not None else None
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
-        """On a host with GPUs each rank has its own, and of that not all memory at once."""
-        if "CUDA_VISIBLE_DEVICES" in os.environ or not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110
-            return {}
-        return {"JAX_LOCAL_DEVICE_IDS": Variable(str(place.local_rank), "the GPU of this rank")}
-
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
         """Wait for ``jax`` to be imported."""
         host, _, port = spec.options.get(self.name, "").rpartition(":")
         self._groups = JaxGroups(place, spec.generation, (host, int(port)) if port else None)
         wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
+        wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
 
     def before_cell(self, generation: int, watch: Any) -> None:  # noqa: ARG002
         """Set-ups of a new generation are counted from 0 on every rank."""
@@ -111,6 +106,17 @@ class Jax(Framework):
     def recover(self) -> list[str]:
         """JAX's processes as they were, with the arrays that the user's names hold."""
         return self._groups.recover()
+
+
+def _see_own_gpu(local_rank: int, bridge: Any) -> None:
+    """Of the GPUs of the host this rank uses one, unless the cell says which after it has imported JAX."""
+    flag = getattr(bridge, "CUDA_VISIBLE_DEVICES", None)
+    config = getattr(bridge, "config", None)
+    if flag is None or config is None or flag.value != "all":
+        return
+    gpus = count_gpus()
+    if gpus > 1:
+        config.update("jax_cuda_visible_devices", str(local_rank % gpus))
 
 
 def _read(values: Sequence[Any]) -> list[float]:

@@ -4,7 +4,8 @@
 
 * without arguments it means the ranks of the world. They meet in Python, so that an interrupt or a release ends a
   set-up to which some rank does not come, at a coordinator that is no rank's, see :mod:`.jax_server`. Where the cell
-  names ``MASTER_PORT``, or JAX's own detection of MPI, it means the same; any other address is the user's;
+  names ``MASTER_PORT``, or JAX's own detection of MPI, it means the same. Any other address is the user's, and JAX
+  does there what it does elsewhere: the coordinator is in rank 0, and all processes end when one has died;
 * a second one in a live world does nothing; after a change of the world it leaves the old one and joins the new;
 * after JAX has computed it is no error either: backends are begun anew, and arrays go with them by way of the host,
   see :mod:`.jax_arrays`;
@@ -44,7 +45,7 @@ RECOVER_PATIENCE = 5.0
 CALL = "initialize"
 _NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
 """Parts of ``jax._src.distributed`` that are used here."""
-_NATIVE = ("get_distributed_runtime_service", "get_distributed_runtime_client", "make_gloo_tcp_collectives")
+_NATIVE = ("get_distributed_runtime_service", "make_gloo_tcp_collectives")
 _OWN = ("coordinator_address", "num_processes", "process_id")
 """Arguments by which a cell says who the processes are."""
 _WHO = (*_OWN, "cluster_detection_method")
@@ -99,7 +100,6 @@ class JaxGroups:
         self._distributed = distributed
         native = distributed._jax  # noqa: SLF001 — where JAX itself looks its coordinator up
         native.get_distributed_runtime_service = self._service(native.get_distributed_runtime_service)
-        native.get_distributed_runtime_client = _patient(native.get_distributed_runtime_client)
         native.make_gloo_tcp_collectives = self._listening(native.make_gloo_tcp_collectives)
         distributed.initialize = self._initialize(distributed.initialize)
 
@@ -129,7 +129,7 @@ class JaxGroups:
                 self._attempts += 1
                 self._join(original, self._named(f"setup-{self._attempts}"), others, timeout)
             else:
-                self._whole = None
+                self._whole, self._elsewhere = None, ""
                 original(*args, **kwargs)
             self._half_made = False
             self._joined = self._generation
@@ -197,8 +197,6 @@ class JaxGroups:
         def get_distributed_runtime_service(address: str, *args: Any, **kwargs: Any) -> Any:
             if self._elsewhere and address.rsplit(":", 1)[-1] == self._elsewhere.rsplit(":", 1)[-1]:
                 return _Elsewhere()
-            # Else all processes end when one has died, and one that leaves waits for the others.
-            kwargs["recoverable"] = True
             return original(address, *args, **kwargs)
 
         return get_distributed_runtime_service
@@ -234,8 +232,9 @@ class JaxGroups:
         self._released = True
         client = getattr(getattr(self._distributed, "global_state", None), "client", None)
         end_connections(registered(self._loops & epolls()))
-        if client is not None and self._joined is not None:
-            # What waits for a word of another rank, at the coordinator, is ended by this.
+        if client is not None and self._whole is not None:
+            # What waits for a word of another rank, at the coordinator, is ended by this. At a coordinator of the
+            # cell's own it would wait for all.
             with contextlib.suppress(Exception):
                 client.shutdown()
 
@@ -263,15 +262,6 @@ class JaxGroups:
         _keep_sigterm()
         sys.modules["jax"].devices()  # on all ranks: each needs the others' for that
         return carried.arrive()
-
-
-def _patient(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_distributed_runtime_client(*args: Any, **kwargs: Any) -> Any:
-        kwargs["heartbeat_timeout"] = LONG
-        return original(*args, **kwargs)
-
-    return get_distributed_runtime_client
 
 
 def _keep_sigterm() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import threading
 import time
 
@@ -180,6 +181,19 @@ def test_collectives_through_mpi_are_refused_before_they_end_the_rank(pair):
     with pytest.raises(DistributedError, match="end the process"):
         pair.run(DOWN + chosen.format("mpi") + "jax.distributed.initialize()", view=None, timeout=PATIENCE)
     assert play(pair, chosen.format("gloo") + UP + SUM) == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.slow
+def test_each_rank_sees_the_gpu_of_its_own(launch, tmp_path):
+    """As far as that can be seen without one: of two that the driver's tool lists, JAX is told which."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: GPU-0)'\necho 'GPU 1: A (UUID: GPU-1)'\n")
+    tool.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    session = launch(n=2, env={"JAX_PLATFORMS": "cpu", "PATH": path})
+    code = "import jax\nfrom jax._src import xla_bridge\nxla_bridge.CUDA_VISIBLE_DEVICES.value"
+    assert play(session, code) == {0: "0", 1: "1"}
+    session.stop()
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
