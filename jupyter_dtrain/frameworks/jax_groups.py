@@ -30,13 +30,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import user_names
-from .jax_arrays import Carried, carry
 from .jax_meetings import meet, stay_away
 from .jax_server import LONG
 from .torch_sockets import end_connections, epolls, registered
 
 if TYPE_CHECKING:
     from ..world import Placement
+    from .jax_arrays import Carried
 
 TIMEOUT = 1800.0
 """Seconds that ranks wait for each other in a set-up, where the cell does not say."""
@@ -167,6 +167,8 @@ class JaxGroups:
 
     def _leave(self) -> Carried:
         """End what there is of JAX in this process; its arrays, which need a new backend."""
+        from .jax_arrays import Carried, carry  # it imports numpy
+
         distributed = self._distributed
         jax: Any = sys.modules["jax"]
         if distributed.global_state.client is None and not distributed.xla_bridge.backends_are_initialized():
