@@ -72,6 +72,22 @@ if resolver.task_type == "chief":
     first, *_, last = model.fit(creator, epochs=4, steps_per_epoch=16, verbose=0).history["loss"]
     print("learns:", last < first / 2)
 """
+TAPE = """
+make()
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = (weight - 3.0) ** 2
+    weight.assign_sub(0.25 * tape.gradient(loss, weight))
+    return loss
+
+losses = []
+for _ in range(3):
+    losses.append(coordinator.schedule(step))
+    coordinator.join()
+print([float(loss) for loss in coordinator.fetch(losses)], float(weight))
+"""
 KERAS_3 = """
 import keras
 with strategy.scope():
@@ -131,6 +147,11 @@ def test_ten_strategies_one_after_the_other(cluster):
     found = on_chief(cluster, "for _ in range(10):\n    make()\n    loop(8)")
 
     assert found.count("total: 8 on /job:ps") == 10
+
+
+def test_a_step_takes_gradients_on_its_worker(cluster):
+    """Whatever is taken of tapes elsewhere: nothing of this process is there."""
+    assert on_chief(cluster, TAPE) == "[9.0, 2.25, 0.5625] 2.625\n"
 
 
 def test_a_step_that_fails_is_the_chiefs_error_and_the_next_strategy_works(cluster):
