@@ -30,6 +30,7 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "05_lightning": ("lightning", [*TORCHRUN, "2"]),
     "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
     "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
+    "08_tensorflow": ("tensorflow", [sys.executable, str(Path(__file__).with_name("tf_processes.py")), "2"]),
 }
 """By notebook: what it needs, and the launcher of that framework's own."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"

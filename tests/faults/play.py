@@ -40,7 +40,9 @@ from tests.processes import wait_until_gone
 from tests.session.cells import Notes
 from tests.steward.until import child_named, runs, steward_of, until
 
-Framework = Literal["torch", "mpi", "lightning", "accelerate", "transformers", "deepspeed", "deepspeed-zero3", "fsdp2"]
+Framework = Literal[
+    "torch", "mpi", "lightning", "accelerate", "transformers", "deepspeed", "deepspeed-zero3", "fsdp2", "tensorflow"
+]
 Mode = Literal["attended", "alone", "interrupted"]
 """A client looks on; it is gone before the situation comes about, and one attaches afterwards; it interrupts."""
 
