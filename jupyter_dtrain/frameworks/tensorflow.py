@@ -37,8 +37,8 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
 """In errors that are none: there is no GPU; a library is there twice; what a release says everywhere."""
 _LOG = re.compile(
-    rf"[IW]\d{{4}} [\d:.]+ +\d+ \S+:\d+\] |E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
-    rf"|[\d-]+ [\d:.]+: (?:[IW] \S+:\d+\] |E \S+:\d+\] .*({_HARMLESS}))"
+    rf"[IW]\d{{4}} [\d:.]+ +\d+ |E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
+    rf"|[\d-]+ [\d:.]+: (?:[IW] (?:tensorflow|external|xla)/|E \S+:\d+\] .*({_HARMLESS}))"
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
     r"|To enable the following instructions: "
     # The rest of messages of several lines.

@@ -135,7 +135,7 @@ class TensorFlowMetrics:
         if hasattr(target, "numpy"):
             if self._on:
                 self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)
-        elif not _in_xla(tensorflow) and _is_first_replica(tensorflow):
+        elif not _in_xla(tensorflow) and not _runs_elsewhere() and _is_first_replica(tensorflow):
             ring = _Ring(_name(frame) or LOSS, len(self._rings))
             ring.make(tensorflow)
             ring.write(tensorflow, target)
@@ -158,6 +158,13 @@ class TensorFlowMetrics:
         rings = list(self._rings)
         news = [(ring.name, value) for ring in rings for value in ring.news(self._tensorflow)]
         return news if self._on else []
+
+
+def _runs_elsewhere() -> bool:
+    """Whether traced functions may run in other processes, which have no variable of ours: a chief's do, on workers."""
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    served = context.get_server_def() if hasattr(context, "get_server_def") else None
+    return served is not None and any(job.name == "ps" for job in served.cluster.job)
 
 
 def _in_keras(frame: FrameType | None) -> bool:

@@ -1,4 +1,4 @@
-"""How ranks meet in each library on top of PyTorch: by training some steps, in the midst of which one may raise.
+"""How ranks meet in TensorFlow and in each library on PyTorch: by training, in the midst of which one may raise.
 
 As in :mod:`.cells`, ``meet()`` is what is run on all ranks; its value is the number of ranks whose weights are alike
 in the end, which all are. ``meet(fails=True)`` divides by zero at the third batch.
@@ -166,7 +166,36 @@ def meet(fails=False):
     return float(sum(one == alike[rank] for one in alike))
 """
 
+_TENSORFLOW = """
+import tensorflow as tf
+try:
+    strategy
+except NameError:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        weights = tf.Variable([1.0, 2.0])
+
+@tf.function
+def tensorflow_step():
+    def replica():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - float(rank)) ** 2)
+        gradient = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * tf.distribute.get_replica_context().all_reduce("SUM", gradient))
+    strategy.run(replica)
+
+def meet(fails=False):
+    for index in range(4):
+        if fails and index == 2:
+            1 / 0
+        tensorflow_step()
+    mine = strategy.run(lambda: tf.identity(weights))
+    everything = strategy.gather(tf.reshape(mine, [1, 2]), axis=0)
+    return float(sum(bool(tf.reduce_all(row == everything[0])) for row in everything))
+"""
+
 MEET = {
+    "tensorflow": _TENSORFLOW,
     "lightning": _BEGIN + _LIGHTNING,
     "accelerate": _BEGIN + _ACCELERATE,
     "transformers": _BEGIN + _TRANSFORMERS,
@@ -187,5 +216,6 @@ CALL = dict.fromkeys(MEET, "backward") | {
     "horovod": "step",
     "horovod-stand-in": "step",
     "jax": "descend",
+    "tensorflow": "tensorflow_step",
 }
 """What ranks wait in there."""
