@@ -38,10 +38,10 @@ BUDGETS = {
     "session": 380,
     "magics": 230,
     "store": 110,
-    "frameworks": 190,
+    "frameworks": 420,
     "server": 120,
     "browser": 260,
-    "examples": 120,
+    "examples": 150,
     "horovod": 10,
 }
 """Seconds that each part may take on a machine with 2 cores, in the order in which they run."""

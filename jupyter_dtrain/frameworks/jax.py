@@ -65,6 +65,10 @@ class Jax(Framework):
         """Its backends and processes, once they are there."""
         return facts_of_package("JAX", "jax", TESTED, _details)
 
+    def is_log(self, line: str) -> bool:
+        """What gloo prints when ranks have connected."""
+        return line.startswith("[Gloo] Rank ")
+
     def in_use(self) -> str:
         """Once it is imported."""
         return "JAX" if "jax" in sys.modules else ""
