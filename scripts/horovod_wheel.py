@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -112,8 +113,16 @@ def build(folder: Path, *, tensorflow: bool) -> Path:
         lines = log.read_text(encoding="utf-8").splitlines()
         errors = [line for line in lines if "error:" in line.lower()][:5] or lines[-20:]
         raise SystemExit("\n".join(["Horovod could not be built:", *errors]))
+    wheel = next(folder.glob("horovod-*.whl"))
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    if not any(name.startswith("horovod/torch/mpi_lib_v2") for name in names):
+        wheel.unlink()
+        raise SystemExit(
+            f"Horovod's library is not where it belongs: are there other than plain characters in {there}?"
+        )
     print(f"built in {time.monotonic() - began:.0f} s", flush=True)
-    return next(folder.glob("horovod-*.whl"))
+    return wheel
 
 
 def main() -> None:
@@ -123,7 +132,9 @@ def main() -> None:
         raise SystemExit(f"Horovod cannot be built here: {'; '.join(words)}.")
     tensorflow = next(filter(None, map(installed, TENSORFLOW)), "")
     parts = [f"python{platform.python_version()}", f"torch{installed('torch')}"]
-    folder = BUILD / "-".join([*parts, f"tensorflow{tensorflow}"] if tensorflow else parts)
+    name = "-".join([*parts, f"tensorflow{tensorflow}"] if tensorflow else parts)
+    # Horovod's build takes its own path for a regular expression.
+    folder = BUILD / re.sub(r"[^\w.-]", "-", name)
     wheel = next(folder.glob("horovod-*.whl"), None)
     print(wheel or build(folder, tensorflow=bool(tensorflow)))
 

@@ -27,7 +27,9 @@ from .horovod_shim_collectives import Average, Compression, Sum, chosen, scale, 
 from .horovod_shim_world import NotInStandIn, check, size
 
 BUCKET = 25 << 20
-"""Bytes of gradients that travel together, if no single one is bigger."""
+"""Bytes of gradients after which no more travel with them."""
+FIRST_BUCKET = 1 << 20
+"""The same of those that are there first, so that they are on their way soon."""
 
 _hooks: Any = WeakIdKeyDictionary()
 """By parameter: the hook of the optimizer that it belongs to."""
@@ -240,13 +242,15 @@ def _hook(optimizer: weakref.ref[Distributed]) -> Any:
 def _in_buckets(parameters: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
     """In their order, by type and device."""
     buckets: list[list[torch.Tensor]] = []
-    open_ones: dict[Any, tuple[list[torch.Tensor], int]] = {}
+    open_ones: dict[Any, list[torch.Tensor]] = {}
     for one in parameters:
-        kind, length = (one.dtype, one.device), one.numel() * one.element_size()
-        bucket, used = open_ones.get(kind, ([], BUCKET))
-        if used + length > BUCKET:
-            bucket, used = [], 0
-            buckets.append(bucket)
+        kind = (one.dtype, one.device)
+        if kind not in open_ones:
+            open_ones[kind] = []
+            buckets.append(open_ones[kind])
+        bucket = open_ones[kind]
         bucket.append(one)
-        open_ones[kind] = bucket, used + length
+        length = sum(other.numel() * other.element_size() for other in bucket)
+        if length >= (FIRST_BUCKET if bucket is buckets[0] else BUCKET):
+            del open_ones[kind]
     return buckets

@@ -111,7 +111,7 @@ def test_the_stop_button_ends_a_graph_that_waits(pair):
     assert play(pair, "train(graph, 5)[0]")[1] == {0: 1, 1: 1}
 
 
-@pytest.mark.parametrize("module", ["horovod.tensorflow.keras", "horovod.tensorflow"])
+@pytest.mark.parametrize("module", ["horovod.keras", "horovod.tensorflow.keras", "horovod.tensorflow"])
 def test_an_optimizer_of_keras_3_is_refused(pair, module):
     """Horovod would let each rank train alone, and say nothing."""
     with pytest.raises(DistributedError, match=r"no gradients of Keras 3 \(SGD\).*TF_USE_LEGACY_KERAS=1"):
