@@ -41,7 +41,7 @@ from .lifecycle import open_sessions
 from .link import Link
 from .news import News
 from .presses import Presses
-from .rank_names import RankNames
+from .rank_access import RankAccess
 from .run import Run
 from .scripts import script_cell
 from .settings import Settings
@@ -57,15 +57,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .channels import StewardChannel
-    from .engine.surroundings import Surroundings
-    from .stacks import Stacks
     from .tuning import Tuning
     from .view import CommRelay, RunView
 
 DEATH_POLL = 0.01
 
 
-class Session:
+class Session(RankAccess):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -74,9 +72,9 @@ class Session:
         settings = request.settings
         self._settings = settings
         self._news = News()
-        self._link = Link(listing, steward, settings, self._news, describe_process())
-        self._fold = Fold(settings, self._link.ask, self._news.ended)
-        self._exchange = Exchange(self._link.bound, self._fold.busy, settings)
+        link = Link(listing, steward, settings, self._news, describe_process())
+        self._fold = Fold(settings, link.ask, self._news.ended)
+        super().__init__(link, Exchange(link.bound, self._fold.busy, settings), request.size)
         self._relay: CommRelay | None = None
         self._link.rejoin = self._rejoin
         self._started_here = False
@@ -407,50 +405,6 @@ class Session:
                 raise WorldLost(f"{count_ranks(living).capitalize()} did not die: %distributed restart.")
             time.sleep(DEATH_POLL)
 
-    def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
-        """Where every rank is now: its main thread's frames from the cell on; None for one that is not known.
-
-        A rank that does not answer within ``timeout`` seconds is looked at from outside, which shows native frames;
-        with ``native`` all are.
-        """
-        chosen = self._choose(ranks)
-        return self._exchange.stacks(chosen, timeout, native=native)
-
-    def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
-        """What each of ``ranks`` (default: all) sees: its variables with why they are set, its frameworks.
-
-        Also while a cell runs. None for a rank that is dead, or has not answered within ``timeout`` seconds. Values
-        that were given as ``env`` are not in it.
-        """
-        return self._exchange.surroundings(self._choose(ranks), timeout)
-
-    # Values.
-
-    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
-        """Bind ``values`` by name on ``ranks`` (default: all): on all of them or, when one cannot be pickled, on none.
-
-        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
-        """
-        self._link.check_drives()
-        chosen = self._choose(ranks)
-        self._link.check_ranks(chosen)
-        self._exchange.push(values, chosen)
-
-    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
-        """The value of ``name`` on ``ranks`` (default: all), by rank.
-
-        Raises :class:`TransferFailed` naming the ranks where it is missing or cannot be pickled, :class:`RanksBusy` and
-        :class:`RanksDead`.
-        """
-        return self.pull_many([name], ranks)[name]
-
-    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
-        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
-        self._link.check_drives()
-        chosen = self._choose(ranks)
-        self._link.check_ranks(chosen)
-        return self._exchange.pull(names, chosen)
-
     def resync(self, names: Iterable[str], source: int = 0) -> Run:
         """Make what ``names`` hold on all ranks what they hold on the rank ``source``: a run of its own.
 
@@ -462,15 +416,6 @@ class Session:
         named = "".join(f"{name!r}, " for name in names)
         parse_ranks(source, self.request.size)
         return self.run(f"import jupyter_dtrain; jupyter_dtrain.resync({named}source={source})", view=None)
-
-    def __getitem__(self, name: str) -> dict[int, Any]:
-        """``session["x"]``: the value of ``x`` on every rank."""
-        return self.pull(name)
-
-    @property
-    def names(self) -> RankNames:
-        """The names that live on the ranks, as words: where they are defined, how they go on, what they stand for."""
-        return RankNames(self._exchange.ask_agents, lambda: self._link.world)
 
     # Ending.
 
@@ -553,7 +498,3 @@ class Session:
     def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
         world, channel = self._link.bound()
         return channel.values(world.ranks[rank].engine, "comm", content)
-
-    def _choose(self, ranks: Ranks) -> list[int]:
-        self._link.check()
-        return parse_ranks(ranks, self.request.size)
