@@ -7,6 +7,7 @@ next to no processor.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing.pool
 import os
 import sys
@@ -66,7 +67,8 @@ def _outermost(frame: FrameType | None) -> str:
     packages = tuple(f"{os.sep}{library}{os.sep}" for library in _LIBRARIES)
     name = ""
     while frame is not None and any(package in frame.f_code.co_filename for package in packages):
-        traced = getattr(frame.f_locals.get("self"), "_python_function", None)
+        # Without running code of theirs: to ask a variable of several replicas for an attribute can be a collective.
+        traced = inspect.getattr_static(frame.f_locals.get("self"), "_python_function", None)
         if traced is not None and frame.f_code.co_name in _WRAPPERS:
             name = getattr(traced, "__name__", "") or name
         elif frame.f_code.co_name not in _WRAPPERS:

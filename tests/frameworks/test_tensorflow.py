@@ -118,6 +118,17 @@ def test_who_waits_for_a_rank_that_failed_is_released_and_the_strategy_goes_on(r
     assert after[0] < before[0]
 
 
+def test_a_variable_that_is_read_across_ranks_is_known_to_wait_without_being_asked(ranks):
+    """Any attribute of it may be a collective, in which the thread that is to release would wait itself."""
+    make = "with strategy.scope():\n    total = tf.Variable(0.0, trainable=False, synchronization=tf.Variable"
+    make += "Synchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)\n"
+    with pytest.raises(DistributedError) as failure:
+        ranks.run(f"{make}if rank == 1: raise RuntimeError('one of them')\ntotal.read_value()", view=None, timeout=30)
+
+    assert "RuntimeError: one of them (rank 1)" in str(failure.value)
+    assert alike(cell(ranks, "float(total.read_value())")) == 0.0
+
+
 def wait_until_waiting(session, rank, call):
     """Until ``rank`` waits in ``call``, as its stack says."""
     deadline = time.monotonic() + PATIENCE
