@@ -36,6 +36,8 @@ TESTED = "2.21"
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
 """In errors that are none: there is no GPU; a library is there twice; what a release says everywhere."""
+_LOGGING = {"tensorflow", "jaxlib"}
+"""Modules whose native code logs in that way."""
 _LOG = re.compile(
     rf"[IW]\d{{4}} [\d:.]+ +\d+ |E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
     rf"|[\d-]+ [\d:.]+: (?:[IW] (?:tensorflow|external|xla)/|E \S+:\d+\] .*({_HARMLESS}))"
@@ -106,9 +108,12 @@ class TensorFlow(Framework):
     def is_log(self, line: str) -> bool:
         """What native code says below an error; nothing is where the user has set ``TF_CPP_MIN_LOG_LEVEL``.
 
-        In a cell that is 0, for everything: JAX, too, sets it when it is imported.
+        In a cell that is 0, for everything: JAX, too, sets it when it is imported. Others write such lines as well:
+        they are shown where neither is imported.
         """
-        return not self._shows_logs and os.environ.get(LOG_LEVEL) != "0" and _LOG.match(line) is not None
+        if self._shows_logs or sys.modules.keys().isdisjoint(_LOGGING) or os.environ.get(LOG_LEVEL) == "0":
+            return False
+        return _LOG.match(line) is not None
 
     def needs_regroup(self) -> bool:
         """Whether collectives were aborted."""
