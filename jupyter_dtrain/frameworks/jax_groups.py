@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from . import user_names
 from .jax_meetings import meet, stay_away
 from .jax_server import LONG
-from .torch_sockets import end_connections, epolls, registered
+from .sockets import end_connections, epolls, registered
 
 if TYPE_CHECKING:
     from ..world import Placement

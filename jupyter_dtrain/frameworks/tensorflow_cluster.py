@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ..variables import Variable
 from . import Framework
 from .facts import Facts, facts_of_package
+from .tensorflow_ports import hold_port, keep_here
 from .tensorflow_servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class TensorFlowCluster(Framework):
         """``TF_CONFIG``: all ranks are workers, but for those that have another role."""
         if not all(self._addresses):
             return {}
-        addresses = self._addresses if place.nodes > 1 else [on_loopback(address) for address in self._addresses]
+        addresses = self._addresses
+        if place.nodes == 1:
+            addresses = [on_loopback(address) for address in addresses]
+            keep_here(int(addresses[place.rank].rpartition(":")[2]))
         self._task = task_of(spec.roles, place.rank)
         config = json.dumps(cluster_config(addresses, spec.roles, place.rank))
         self._servers = TensorFlowServers(config, addresses)
@@ -91,18 +95,6 @@ class TensorFlowCluster(Framework):
             running = self._servers is not None and self._servers.running
             details["server"] = "listens: it works for the chief beside the cells" if running else "none"
         return details
-
-
-def hold_port() -> socket.socket:
-    """A socket on a free port of all addresses, kept for a server that sets ``SO_REUSEADDR``, as gRPC does."""
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-    except OSError:
-        held.close()
-        raise
-    return held
 
 
 def on_loopback(address: str) -> str:

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+from .tensorflow_ports import guard_server
+
 WORDS: Final = "another rank has failed or was interrupted"
 """What TensorFlow says in the errors of ranks that are released."""
 UNAVAILABLE: Final = 14
@@ -140,6 +142,7 @@ class Collectives:
             self.problem = f"its server did not start: {error}"
             context._collective_ops_server_def = None  # noqa: SLF001
             return
+        guard_server()
         self._serving = definition
         context.enable_collective_ops = self._enable(context)
         context.configure_collective_ops = self._configure(context.configure_collective_ops)
@@ -261,6 +264,7 @@ class Collectives:
         if self._serving is not None:
             with _without_warning():
                 self._begin_anew(self._serving)
+            guard_server()
             first = sys.modules[_KEYS].INSTANCE_KEY_START_NUMBER
             for keys in self._all_keys():
                 for table in keys._instance_key_table.values():  # noqa: SLF001

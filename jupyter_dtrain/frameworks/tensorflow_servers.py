@@ -27,6 +27,7 @@ from typing import Any, Final
 import wrapt
 
 from . import CellEnds
+from .tensorflow_ports import guard_server
 
 TF_CONFIG: Final = "TF_CONFIG"
 PATIENCE = 60.0
@@ -120,6 +121,7 @@ class TensorFlowServers:
             if any(self is one for one in made.values()):
                 return
             original(self, *args, **kwargs)
+            guard_server()
             if type(self) is kind and not _is_local(self.server_def):
                 made[known_as(*args, **kwargs)] = self
 
@@ -144,6 +146,7 @@ class TensorFlowServers:
             servers.check_chief(cluster_resolver)
             servers.await_servers(cluster_resolver)
             original(self, cluster_resolver, *args, **kwargs)
+            guard_server()
 
         kind.__init__ = __init__
 

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..world import count_ranks
 from . import user_names
+from .sockets import connected_to, end_connections, epolls, registered
 from .torch_arrival import ARRIVAL_POLL, arrive
 from .torch_backends import Backends
 from .torch_meetings import Address, Meeting, meet, meeting_at
-from .torch_sockets import connected_to, end_connections, epolls, registered
 
 if TYPE_CHECKING:
     from ..world import Placement

@@ -21,8 +21,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
+from .sockets import listeners
 from .torch_arrival import ARRIVAL_POLL, awaits_ranks
-from .torch_sockets import listens_at
 
 OUTSIDE_PATIENCE = 30.0
 """Seconds after which whoever listens there, and is no rank of the world, is taken for the group's rank 0."""
@@ -91,7 +91,7 @@ def _serve(dist: Any, address: Address, timeout: timedelta) -> tuple[Any, str]:
         listener = socket.create_server(address[:2])
     except OSError as error:
         # It may be an earlier group's, of this process, whose store something still holds: torch finds that again.
-        if error.errno != errno.EADDRINUSE or not listens_at(address.port):
+        if error.errno != errno.EADDRINUSE or not listeners(address.port):
             raise
         prefix = f"again-{time.monotonic_ns()}"
     else:

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework, Watch, value_of
+from .sockets import connected_to, end_connections, epolls, registered
 from .torch_arrival import ARRIVAL_POLL, arrive, arriving_in, is_here
 from .torch_references import References
-from .torch_sockets import connected_to, end_connections, epolls, registered
 from .torch_waits import outermost_of
 
 if TYPE_CHECKING:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import socket
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError
@@ -127,6 +129,23 @@ def test_a_variable_that_is_read_across_ranks_is_known_to_wait_without_being_ask
 
     assert "RuntimeError: one of them (rank 1)" in str(failure.value)
     assert alike(cell(ranks, "float(total.read_value())")) == 0.0
+
+
+def own_addresses():
+    """Of this host, beside loopback."""
+    found = [one for interface in psutil.net_if_addrs().values() for one in interface]
+    return [one.address for one in found if one.family == socket.AF_INET and not one.address.startswith("127.")]
+
+
+@pytest.mark.skipif(not own_addresses(), reason="this host has no address but loopback")
+def test_the_server_of_a_rank_hears_its_own_host_alone(ranks):
+    """TensorFlow has it listen at all addresses, for whoever comes."""
+    found = cell(ranks, "import json\njson.loads(os.environ['TF_CONFIG'])['cluster']['worker'][rank]")
+    for address in found.values():
+        port = int(address.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        with pytest.raises(TimeoutError):
+            socket.create_connection((own_addresses()[0], port), timeout=1)
 
 
 def wait_until_waiting(session, rank, call):

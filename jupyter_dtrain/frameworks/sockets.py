@@ -1,9 +1,12 @@
-"""The connections of gloo, and other sockets, in this process, found from outside what made them.
+"""The sockets of this process, of gloo and of TensorFlow, found from outside what made them.
 
 gloo has no way to abort a collective: ``abort()`` and ``shutdown()`` of its process group do nothing, and a rank that
 waits for a peer does so until the group's timeout, 30 minutes (torch 2.13). What does free it is the end of its
 connections. They are those that are registered with the epoll instances that gloo made: one for each process group,
 whose thread is called ``gloo_tcp_loop``. Listeners among them are left alone, as the process would end with them.
+
+TensorFlow's servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop
+what reaches such a listener from elsewhere, by a filter on the socket, for which no rights are needed.
 
 Everything here works on ``/proc/self`` and fails silently on what has gone meanwhile.
 """
@@ -11,15 +14,32 @@ Everything here works on ``/proc/self`` and fails silently on what has gone mean
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import socket
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTENS = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 _TARGET = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
+_SO_ATTACH_FILTER = 26
+"""Of asm-generic/socket.h; Python has no name for it."""
+_HEADER = 0xFFF00000
+"""Where the packet's IP header begins for a filter: SKF_NET_OFF of linux/filter.h."""
+_FROM_LOOPBACK = (
+    (0x30, 0, 0, _HEADER),  # the byte with the version, …
+    (0x74, 0, 0, 4),  # … its upper half,
+    (0x15, 0, 4, 4),  # is 4: else drop
+    (0x20, 0, 0, _HEADER + 12),  # the source address, …
+    (0x54, 0, 0, 0xFF000000),  # … its first byte,
+    (0x15, 0, 1, 0x7F000000),  # is 127: else drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
+    (0x06, 0, 0, 0),  # drop
+)
+"""A classic BPF program, see Documentation/networking/filter.rst of Linux: opcode, jumps if true and false, operand."""
 
 
 def epolls() -> set[int]:
@@ -54,16 +74,26 @@ def connected_to(port: int) -> set[int]:
     return found
 
 
-def listens_at(port: int) -> bool:
-    """Whether a socket of this process listens at ``port``."""
+def listeners(port: int) -> set[int]:
+    """The file descriptors of this process's sockets that listen at ``port``."""
+    found = set()
     for entry in _DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):
             if str(entry.readlink()).startswith("socket:"):
                 with _opened(int(entry.name)) as one:
                     name = one.getsockname()
                     if isinstance(name, tuple) and name[1] == port and one.getsockopt(*_LISTENS):
-                        return True
-    return False
+                        found.add(int(entry.name))
+    return found
+
+
+def keep_on_loopback(fds: Iterable[int]) -> None:
+    """From now on the listeners ``fds`` hear only who comes from 127.0.0.0/8, at whatever address they listen."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _FROM_LOOPBACK))
+    program = struct.pack("HL", len(_FROM_LOOPBACK), ctypes.addressof(code))
+    for fd in fds:
+        with contextlib.suppress(OSError), _opened(fd) as one:
+            one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def end_connections(fds: Iterable[int]) -> int:
