@@ -198,7 +198,7 @@ class Agent:
             watch = msgspec.convert(content["watch"], Watch)
             self._generation = generation = int(content["generation"])
             for framework in self._frameworks:
-                framework.before_cell(generation, watch)
+                framework.before_cell(run, generation, watch)
             if generation != self._whole and len(ranks) == self._place.size:
                 self._recover()
                 self._whole = generation
@@ -212,7 +212,11 @@ class Agent:
         finally:
             self._descriptors.drain()
             self._sampler.end()
-            self._end_metrics()
+            if outcome != "ok":
+                # Before what may wait for ranks that wait for this one: those are released once this is known.
+                with contextlib.suppress(OSError):
+                    self._report(Ended(self._rank, run, outcome))
+            self._end_metrics(failed=outcome != "ok")
             words = ""
             if self._interrupts.ending:
                 outcome, words = "lost", f"rank {self._rank} was told to end (SIGTERM)"
@@ -222,9 +226,6 @@ class Agent:
             steps = {name: count for framework in self._frameworks for name, count in framework.steps().items()}
             self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
             self._running, self._released = None, False
-            if outcome != "ok":
-                with contextlib.suppress(OSError):
-                    self._report(Ended(self._rank, run, outcome))
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
 
     def _recover(self) -> None:
@@ -233,10 +234,10 @@ class Agent:
                 for note in framework.recover():
                     self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
-    def _end_metrics(self) -> None:
+    def _end_metrics(self, *, failed: bool) -> None:
         for framework in self._frameworks:
             try:
-                framework.after_cell()
+                framework.after_cell(failed=failed)
             except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
                 self._metrics.complain(f"the metrics of {framework.name} are not whole: {error}")
         self._metrics.end()

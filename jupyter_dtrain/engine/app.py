@@ -72,9 +72,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        descriptors = DescriptorReader(
-            self._channel, recorder, lambda line: any(framework.is_log(line) for framework in self._frameworks)
-        )
+        tellers = [one.is_log for one in self._frameworks if type(one).is_log is not Framework.is_log]
+        descriptors = DescriptorReader(self._channel, recorder, lambda line: any(is_log(line) for is_log in tellers))
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)

@@ -251,16 +251,17 @@ class DescriptorReader:
 
     def _split(self, stream: Stream, text: str) -> list[tuple[bool, str]]:
         """The stretches of ``text`` that are a library's log, True, and that are not."""
-        parts: list[tuple[bool, str]] = []
+        parts: list[tuple[bool, list[str]]] = []
         for line in text.splitlines(keepends=True):
             # Native code writes a line of its log in one piece; what goes on with one is more of it.
             if not self._unfinished[stream]:
                 self._in_log[stream] = self._is_log(line)
             self._unfinished[stream] = not line.endswith("\n")
             log = self._in_log[stream]
-            before = parts.pop()[1] if parts and parts[-1][0] == log else ""
-            parts.append((log, before + line))
-        return parts or [(False, text)]
+            if not parts or parts[-1][0] != log:
+                parts.append((log, []))
+            parts[-1][1].append(line)
+        return [(log, "".join(lines)) for log, lines in parts] or [(False, text)]
 
 
 def _letter(stream: Stream) -> bytes:

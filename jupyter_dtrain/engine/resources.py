@@ -61,7 +61,8 @@ class Sampler:
             while not self._off.wait(_pause()):
                 before, since = spent, at
                 spent, at = self._spent(), time.monotonic()
-                with contextlib.suppress(psutil.Error):
+                # A framework that cannot tell now may tell the next time.
+                with contextlib.suppress(Exception):
                     self._emit(self._sample(100 * (spent - before) / (at - since)))
 
     def _spent(self) -> float:

@@ -6,6 +6,7 @@ thread in native code that keeps the interpreter lock lets nobody ask.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -146,8 +147,10 @@ class Whereabouts:
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> dict[str, str] | None:
         for framework in self._frameworks:
-            if waits := framework.waits(frame, call, idle=idle):
-                return {"framework": framework.name, "call": waits}
+            # What one of them cannot tell must not hide what another can.
+            with contextlib.suppress(Exception):
+                if waits := framework.waits(frame, call, idle=idle):
+                    return {"framework": framework.name, "call": waits}
         return None
 
 

@@ -94,11 +94,14 @@ class Framework:
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Hook into the framework's import. Called once, before user code. ``metrics``: where losses go."""
 
-    def before_cell(self, generation: int, watch: Watch) -> None:
-        """A cell is about to run in the world's ``generation``; ``watch`` says what it wants to see."""
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:
+        """A cell is about to run in the world's ``generation``; ``watch`` says what it wants to see.
 
-    def after_cell(self) -> None:
-        """The cell has ended: add what waits to be a point of its metrics."""
+        ``run``: its number, which all ranks have that it runs on, and no other cell of the world.
+        """
+
+    def after_cell(self, *, failed: bool) -> None:
+        """The cell has ended: add what waits to be a point of its metrics. ``failed``: in this rank, or interrupted."""
 
     def describe(self) -> Facts | None:
         """What it sees in this rank; None where it has nothing to tell. Any thread, at any time, also in mid-cell.
@@ -204,7 +207,8 @@ def value_of(frame: FrameType, node: ast.expr) -> Any:
         case ast.Name(id=name):
             return frame.f_locals.get(name, frame.f_globals.get(name))
         case ast.Attribute(value=inner, attr=attr):
-            return getattr(value_of(frame, inner), "__dict__", {}).get(attr)
+            with contextlib.suppress(AttributeError):
+                return object.__getattribute__(value_of(frame, inner), "__dict__").get(attr)
     return None
 
 

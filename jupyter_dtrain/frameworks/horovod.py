@@ -68,7 +68,7 @@ class Horovod(Framework):
         wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
         wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Remember the generation."""
         self._generation = generation
         self._released = False
@@ -92,7 +92,8 @@ class Horovod(Framework):
 
     def is_apart(self) -> bool:
         """After a cell that failed: something may have been begun, which the same cell would begin a second time."""
-        return any(library.ready for library in self._libraries.values())
+        # The stand-in's optimizers may be in the midst of a step.
+        return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002 — it spins
         """What was called of Horovod. In TensorFlow, also what runs a graph, which may have Horovod's operations."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from . import Framework
 from .facts import Facts, facts_of_package, imported
 from .jax_groups import JaxGroups
 from .jax_meetings import meeting_in
-from .jax_waits import call_that_waits, settle
+from .jax_waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer, Read
@@ -47,17 +48,21 @@ class Jax(Framework):
         wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
         wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
 
-    def before_cell(self, generation: int, watch: Any) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Any) -> None:  # noqa: ARG002
         """Set-ups of a new generation are counted from 0 on every rank."""
         self._groups.begin_cell(generation)
 
-    def after_cell(self) -> None:
-        """What the cell has begun to compute is over, and what it logs from there has come."""
+    def after_cell(self, *, failed: bool) -> None:
+        """What the cell has begun to compute is over, and what it logs from there has come.
+
+        What a cell that failed has begun may have no counterpart on other ranks: it is ended after a while.
+        """
         jax: Any = imported("jax")
         if jax is None:
             return
-        if self._groups.is_up:
-            settle(lambda: self._groups.unusable)
+        patience = PATIENCE_FAILED if failed else math.inf
+        if self._groups.is_up and not settle(lambda: self._groups.unusable, patience):
+            self._groups.release()
         if not self._groups.unusable:
             jax.effects_barrier()
 
@@ -78,7 +83,7 @@ class Jax(Framework):
         jax: Any = sys.modules.get("jax")
         if jax is None:
             return value
-        return jax.tree.map(lambda leaf: _on_host(jax, leaf), value)
+        return _moved(jax, value)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """An array with one element is read when the metrics are flushed, on whatever device it is."""
@@ -125,6 +130,18 @@ def _see_own_gpu(local_rank: int, bridge: Any) -> None:
 
 def _read(values: Sequence[Any]) -> list[float]:
     return [float(value.reshape(())) for value in values]
+
+
+def _moved(jax: Any, value: Any) -> Any:
+    if type(value) is dict:  # JAX would sort it, and ranks are to see one order
+        return {key: _moved(jax, item) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(_moved(jax, item) for item in value)
+    if isinstance(value, jax.Array):
+        return _on_host(jax, value)
+    if jax.tree_util.all_leaves([value]):
+        return value
+    return jax.tree.map(lambda one: _moved(jax, one), value, is_leaf=lambda one: one is not value)
 
 
 def _on_host(jax: Any, leaf: Any) -> Any:

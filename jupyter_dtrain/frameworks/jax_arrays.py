@@ -26,6 +26,10 @@ _CLOSED |= {"pandas", "tensorflow", "torch", "traitlets", "zmq"}
 """Packages whose objects have none of the user's arrays, or keep them to themselves."""
 
 
+_JITTED = {"jax", "jaxlib"}
+"""Packages whose objects, where they wrap a function of the user's, are what ``jax.jit`` has made."""
+
+
 class _Place(NamedTuple):
     """A device, as it will be found again."""
 
@@ -66,7 +70,7 @@ class Carried:
 
         self._places = {id(device): (device, place) for place, device in _devices(jax, backends()).items()}
         for name, value in self._names:
-            _Walk(functools.partial(self._hold, name)).into(value)
+            self._walk(name, value, self._hold)
 
     def _hold(self, name: str, value: Any) -> Any:
         jax = _jax()
@@ -90,7 +94,7 @@ class Carried:
             if own in devices:
                 self._new[id(old)] = devices[own]
         for name, value in self._names:
-            changed = _Walk(functools.partial(self._put, name)).into(value)
+            changed = self._walk(name, value, self._put)
             if changed is not value and space.get(name) is value:
                 space[name] = changed
         return self._words()
@@ -98,8 +102,16 @@ class Carried:
     def lost(self) -> list[str]:
         """Nothing arrives: what is gone, in words."""
         for name, value in self._names:
-            _Walk(functools.partial(self._lose, name)).into(value)
+            self._walk(name, value, self._lose)
         return self._words()
+
+    def _walk(self, name: str, value: Any, leaf: Callable[[str, Any], Any]) -> Any:
+        """Through what ``name`` holds. One that cannot be gone through must not take the others along."""
+        try:
+            return _Walk(functools.partial(leaf, name)).into(value)
+        except Exception:  # noqa: BLE001 — too deep, or a class of the user's that objects
+            self._gone.add(name)
+            return value
 
     def _lose(self, name: str, value: Any) -> Any:
         if id(value) in self._held:
@@ -110,7 +122,8 @@ class Carried:
         if not self._gone:
             return []
         names = ", ".join(sorted(self._gone))
-        return [f"{names}: arrays of JAX from before, which went with the computation that failed: make them again."]
+        why = "which went with the computation that failed, or are out of reach"
+        return [f"{names}: arrays of JAX from before, {why}: make them again."]
 
     def _put(self, name: str, value: Any) -> Any:
         jax = _jax()
@@ -228,8 +241,8 @@ class _Walk:
             self.into(value.__self__)
         elif isinstance(value, FunctionType):
             self._closure(value)
-        elif callable(value) and isinstance(getattr(value, "__wrapped__", None), FunctionType):
-            self.into(value.__wrapped__)  # what jax.jit has made
+        elif type(value).__module__.partition(".")[0] in _JITTED:
+            self.into(getattr(value, "__wrapped__", None))
         else:
             self._attributes(value)
         return value

@@ -247,7 +247,8 @@ class JaxGroups:
         name = self._named("recover")
         whole = self._whole if self.is_up else None
         if whole is None:
-            stay_away(self._server, name, self._place.rank, self._place.size)
+            with contextlib.suppress(OSError):
+                stay_away(self._server, name, self._place.rank, self._place.size)
         if not self.is_up:
             return []
         carried = self._leave()
@@ -258,11 +259,11 @@ class JaxGroups:
             ]
         try:
             self._join(inspect.unwrap(self._distributed.initialize), name, whole, RECOVER_PATIENCE)
-        except TimeoutError as error:
+            sys.modules["jax"].devices()  # on all ranks: each needs the others' for that
+        except Exception as error:  # noqa: BLE001 — other frameworks are to be made whole all the same
             return [*carried.lost(), f"JAX is not set up any more ({error}): call jax.distributed.initialize() again."]
         self._joined = self._generation
         _keep_sigterm()
-        sys.modules["jax"].devices()  # on all ranks: each needs the others' for that
         return carried.arrive()
 
 

@@ -28,12 +28,16 @@ _PLUMBING = {"wrapper", "inner", "_call", "call", "__call__", "reraise_with_filt
 _METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__array__", "addressable_data"}
 
 
+PATIENCE_FAILED = 5.0
+"""Seconds for what a cell has begun that failed."""
 SETTLE_POLL = 0.01
 """Seconds between two looks at what is being computed."""
 
 
-def settle(released: Callable[[], bool]) -> None:
+def settle(released: Callable[[], bool], patience: float) -> bool:
     """Wait until all arrays there are have been computed; no longer than until ranks are ``released()``.
+
+    False when that took longer than ``patience`` seconds.
 
     JAX computes behind the back of the code, also what ranks do together. What one has begun when its cell ends, and
     another that failed has not, would meet what that does in its next cell.
@@ -41,9 +45,13 @@ def settle(released: Callable[[], bool]) -> None:
     jax: Any = sys.modules["jax"]
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not bridge.backends_are_initialized():
-        return  # to ask for arrays would make backends, for which ranks wait for each other
+        return True  # to ask for arrays would make backends, for which ranks wait for each other
+    deadline = time.monotonic() + patience
     while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(SETTLE_POLL)
+    return True
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:

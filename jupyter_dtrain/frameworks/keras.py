@@ -2,7 +2,7 @@
 
 ``fit`` tells what it tells every callback: after each batch the losses and metrics so far in this epoch, under Keras'
 own names, after each epoch those of the validation (``val_loss``). What its backend computes within is not listened
-to a second time: :func:`is_fitting`. Its progress bar, which each rank would draw for itself, is the cell's.
+to a second time. Its progress bar, which each rank would draw for itself, is the cell's.
 
 The ranks of Keras 3 are its backend's: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's strategies,
 or PyTorch's DDP inside of the model. Under the torch backend ``fit`` of a plain model averages nothing across ranks;
@@ -45,13 +45,6 @@ _MODELS = ("keras.src.models.model", "tf_keras.src.engine.training")
 _MAX_BAR_METRICS = 8
 """Numbers in the line of a bar."""
 
-_fits = 0
-
-
-def is_fitting() -> bool:
-    """Whether ``fit`` of a Keras model is at work in this process, which tells its losses itself. Any thread."""
-    return _fits > 0
-
 
 class Keras(Framework):
     """Keras in one rank."""
@@ -62,6 +55,8 @@ class Keras(Framework):
         """Wait for the parts of Keras to be imported."""
         self._metrics = metrics
         self._on = False
+        self._steps = 0
+        """Batches of this cell, of one fit after the other."""
         for module in _CALLBACKS:
             wrapt.register_post_import_hook(self._hook_callbacks, module)
         for module in _BARS:
@@ -69,9 +64,10 @@ class Keras(Framework):
         for module in _MODELS:
             wrapt.register_post_import_hook(self._hook_fit, module)
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
+        self._steps = 0
 
     def describe(self) -> Facts:
         """Of the Keras that is imported; its backend."""
@@ -97,8 +93,9 @@ class Keras(Framework):
         def on_train_batch_end(callbacks: Any, batch: int, logs: Any = None) -> Any:
             if self._on:
                 with contextlib.suppress(Exception):
-                    state = _state_of(callbacks)
+                    state = _state_of(callbacks, self._steps)
                     state.batch = int(batch)
+                    self._steps = state.first + state.batch + 1
                     self._tell(logs or {}, state.first + state.batch)
             return original(callbacks, batch, logs)
 
@@ -109,7 +106,7 @@ class Keras(Framework):
         def on_epoch_end(callbacks: Any, epoch: int, logs: Any = None) -> Any:
             if self._on:
                 with contextlib.suppress(Exception):
-                    state = _state_of(callbacks)
+                    state = _state_of(callbacks, self._steps)
                     of_validation = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
                     self._tell(of_validation, state.first + state.batch)
                     state.first += state.batch + 1
@@ -134,15 +131,11 @@ class Keras(Framework):
     def _fitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            global _fits  # noqa: PLW0603 — of the process, since strategies train in threads of their own
-            if not _fits and (why := _trains_alone(model)):
-                self._metrics.complain(why)
-            _fits += 1
-            try:
-                with unheard():
-                    return original(model, *args, **kwargs)
-            finally:
-                _fits -= 1
+            with contextlib.suppress(Exception):  # another version than those that are known
+                if why := _trains_alone(model):
+                    self._metrics.complain(why)
+            with unheard():
+                return original(model, *args, **kwargs)
 
         return fit
 
@@ -155,10 +148,11 @@ class _State:
     batch = 0
 
 
-def _state_of(callbacks: Any) -> _State:
+def _state_of(callbacks: Any, first: int) -> _State:
     found = vars(callbacks).get("_dtrain_state")
     if found is None:
         found = callbacks._dtrain_state = _State()  # noqa: SLF001 — ours
+        found.first = first
     return cast("_State", found)
 
 

@@ -59,7 +59,7 @@ class Lightning(Framework):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
             wrapt.register_post_import_hook(self._logged.hook, connector)
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
 

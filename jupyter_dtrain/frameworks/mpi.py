@@ -71,7 +71,7 @@ class Mpi(Framework):
             return ""
         owner = value_of(frame, call.func.value)
         kinds = (mpi.Comm, mpi.Request, mpi.Message, mpi.Win, mpi.File)
-        if isinstance(owner, kinds) or (isinstance(owner, type) and issubclass(owner, kinds)):
+        if issubclass(type(owner), kinds) or (issubclass(type(owner), type) and issubclass(owner, kinds)):
             return call.func.attr
         return ""
 

@@ -39,7 +39,7 @@ _HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
 _LOG = re.compile(
-    rf"[IW]\d{{4}} [\d:.]+ +\d+ |E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
+    rf"[IW]\d{{4}} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]|E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
     rf"|[\d-]+ [\d:.]+: (?:[IW] (?:tensorflow|external|xla)/|E \S+:\d+\] .*({_HARMLESS}))"
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
     r"|To enable the following instructions: "
@@ -72,12 +72,12 @@ class TensorFlow(Framework):
         wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
         wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:
-        """Losses are taken from now on; strategies of a new generation are counted from 0 on every rank."""
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+        """Losses are taken from now on; strategies are counted from 0 in every cell."""
         self._metrics.begin(on=watch.metrics)
-        self._collectives.begin_cell(generation)
+        self._collectives.begin_cell(run)
 
-    def after_cell(self) -> None:
+    def after_cell(self, *, failed: bool) -> None:  # noqa: ARG002
         """Losses that traced functions have written are points now."""
         self._metrics.end()
 

@@ -46,8 +46,8 @@ PATIENCE: Final = 10.0
 POLL: Final = 0.001
 KEYS_OF_STRATEGY: Final = 16
 """Group keys that one strategy may take; it needs one for each set of devices."""
-STRATEGIES: Final = 4096
-"""Strategies of one generation."""
+STRATEGIES: Final = 1024
+"""Strategies of one cell."""
 
 _CONTEXT = "tensorflow.python.eager.context"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
@@ -74,9 +74,9 @@ class Collectives:
         self._lock = threading.RLock()
         self._serving: Any = None
         """What the server of this rank was started with; None where there is none."""
-        self._generation = 0
+        self._run = 0
         self._made = 0
-        """Strategies that were made in this generation."""
+        """Strategies that were made in this cell."""
         self._counted = 0
         """The collectives that were begun before this cell."""
         self._begin_anew: Callable[[Any], None] = lambda _: None
@@ -184,7 +184,7 @@ class Collectives:
             with self._lock:
                 self._start(context, cluster_resolver)
             if self._serving is not None:
-                number = self._generation * STRATEGIES + self._made
+                number = self._run * STRATEGIES + self._made
                 self._made += 1
                 strategy._collective_key_base = number % (1 << 26) * KEYS_OF_STRATEGY  # noqa: SLF001
             try:
@@ -239,10 +239,9 @@ class Collectives:
             return None
         return serving.job_name, serving.task_index, sum(len(job.tasks) for job in serving.cluster.job)
 
-    def begin_cell(self, generation: int) -> None:
-        """Strategies of a new generation are counted from 0 on every rank."""
-        if generation != self._generation:
-            self._generation, self._made = generation, 0
+    def begin_cell(self, run: int) -> None:
+        """Strategies are counted from 0 in every cell: ranks that have run different ones count alike from here."""
+        self._run, self._made = run, 0
         self._counted = self._count()
 
     def has_begun(self) -> bool:

@@ -27,11 +27,14 @@ from .tensorflow_values import read
 if TYPE_CHECKING:
     from ..engine.metrics import MetricBuffer
 
+RINGS: Final = 256
+"""Traced functions whose losses are taken, at most: those of more are left out, which is said."""
 RING: Final = 1 << 14
 """Steps whose losses wait for a flush, at most; of more the oldest are left out."""
 LOSS: Final = "loss"
 """What a value is called that has no name."""
 KERAS: Final = ("keras", "tf_keras")
+_BACKPROP = "tensorflow.python.eager.backprop"
 _GENERATED = "__autograph_generated_file"
 _LIBRARIES = ("tensorflow", *KERAS)
 
@@ -59,10 +62,17 @@ class _Ring:
             raw = tensorflow.raw_ops
             values, count = self._handles(tensorflow)
             number = tensorflow.cast(tensorflow.reshape(tensorflow.stop_gradient(value), []), tensorflow.float32)
-            written = raw.ReadVariableOp(resource=count, dtype=tensorflow.int64)
-            scattered = raw.ResourceScatterUpdate(resource=values, indices=written % RING, updates=number)
-            with tensorflow.control_dependencies([scattered] if scattered is not None else []):
-                raw.AssignAddVariableOp(resource=count, value=tensorflow.constant(1, tensorflow.int64))
+
+            def add() -> Any:
+                written = raw.ReadVariableOp(resource=count, dtype=tensorflow.int64)
+                scattered = raw.ResourceScatterUpdate(resource=values, indices=written % RING, updates=number)
+                with tensorflow.control_dependencies([scattered] if scattered is not None else []):
+                    raw.AssignAddVariableOp(resource=count, value=tensorflow.constant(1, tensorflow.int64))
+                return tensorflow.constant(0)
+
+            # A function that was saved may run where nobody has made them.
+            there = raw.VarIsInitializedOp(resource=count)
+            tensorflow.cond(there, add, lambda: tensorflow.constant(0))
 
     def news(self, tensorflow: Any) -> list[float]:
         """The losses that were written since the last look, without those that were overwritten meanwhile."""
@@ -91,6 +101,7 @@ class TensorFlowMetrics:
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
         self._rings: list[_Ring] = []
+        self._made = 0
         self._tensorflow: Any = None
         self._on = False
         metrics.before_flush(self._collect)
@@ -132,11 +143,18 @@ class TensorFlowMetrics:
             return
         if target.shape.num_elements() != 1 or _in_keras(frame):
             return
+        if frame is not None and frame.f_globals.get("__name__") == _BACKPROP:
+            return  # of a jacobian
         if hasattr(target, "numpy"):
             if self._on:
                 self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)
         elif not _in_xla(tensorflow) and not _runs_elsewhere() and _is_first_replica(tensorflow):
-            ring = _Ring(_name(frame) or LOSS, len(self._rings))
+            if self._made == RINGS:
+                words = f"losses of more than {RINGS} traced functions are not taken: %distributed restart"
+                self._metrics.complain(words, kind="rings")
+                return
+            ring = _Ring(_name(frame) or LOSS, self._made)
+            self._made += 1
             ring.make(tensorflow)
             ring.write(tensorflow, target)
             self._rings.append(ring)
@@ -155,8 +173,13 @@ class TensorFlowMetrics:
             self._metrics.expect(1)
 
     def _news(self) -> list[tuple[str, float]]:
-        rings = list(self._rings)
-        news = [(ring.name, value) for ring in rings for value in ring.news(self._tensorflow)]
+        news: list[tuple[str, float]] = []
+        for ring in list(self._rings):
+            try:
+                news += [(ring.name, value) for value in ring.news(self._tensorflow)]
+            except Exception as error:  # noqa: BLE001 — TensorFlow was reset, or executes nothing eagerly any more
+                self._rings.remove(ring)
+                self._metrics.complain(f"the losses of {ring.name} cannot be read: {error}", kind="tape")
         return news if self._on else []
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 
 LISTEN = 0.03
 """Seconds for which the process is listened to."""
@@ -70,7 +70,7 @@ def _outermost(frame: FrameType | None) -> str:
         # Without running code of theirs: to ask a variable of several replicas for an attribute can be a collective.
         traced = inspect.getattr_static(frame.f_locals.get("self"), "_python_function", None)
         if traced is not None and frame.f_code.co_name in _WRAPPERS:
-            name = getattr(traced, "__name__", "") or name
+            name = traced.__name__ if type(traced) in {FunctionType, MethodType} else name
         elif frame.f_code.co_name not in _WRAPPERS:
             name = frame.f_code.co_name
         frame = frame.f_back

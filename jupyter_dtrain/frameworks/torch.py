@@ -69,13 +69,13 @@ class Torch(Framework):
         wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
         wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
         self._metrics.begin(watch)
         self._pipelines.begin(on=watch.metrics)
         self._groups.begin_cell(generation)
 
-    def after_cell(self) -> None:
+    def after_cell(self, *, failed: bool) -> None:  # noqa: ARG002
         """Losses that wait for their optimizer step are points now; the last steps of pipelines are told."""
         self._pipelines.end()
         self._metrics.end()

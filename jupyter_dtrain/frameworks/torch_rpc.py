@@ -83,7 +83,7 @@ class TorchRpc(Framework):
         self._half_made = self._arriving = self._leaving = self._released = self._ended = False
         wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002 — the protocol's shape
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002 — the protocol's shape
         """Set-ups of a new generation are counted from 0 on every rank."""
         if generation != self._generation:
             self._generation = generation

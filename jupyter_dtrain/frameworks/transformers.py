@@ -47,7 +47,7 @@ class Transformers(Framework):
         self._on = False
         wrapt.register_post_import_hook(self._hook, "transformers.trainer")
 
-    def before_cell(self, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
 

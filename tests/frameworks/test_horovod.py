@@ -64,6 +64,16 @@ def test_ranks_that_wait_in_a_step_are_released_and_the_same_optimizer_goes_on(p
     assert found == {0: (True, 1), 1: (True, 1)}
 
 
+def test_an_optimizer_goes_on_after_a_failure_between_gradients_and_step(pair):
+    """All ranks have reduced them by then: nobody waits, and nothing is released."""
+    play(pair, "net = fresh()\noptimizer = distributed(net)\ntrain(net, optimizer, 1)")
+    with pytest.raises(DistributedError):
+        play(pair, "net(torch.ones(4, 10)).mean().backward()\nraise RuntimeError('before the step')")
+    _, found = play(pair, "train(net, optimizer, 2), len(set(hvd.allgather_object(repr(net.state_dict()))))")
+
+    assert [found[rank][1] for rank in range(RANKS)] == [1, 1]
+
+
 def test_an_optimizer_can_be_made_again_for_the_same_parameters_and_gradients_accumulate(pair):
     """The one of before reduces nothing any more: with Horovod itself the cell could not be run twice."""
     _, found = play(

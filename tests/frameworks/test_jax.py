@@ -143,6 +143,40 @@ def test_what_was_begun_when_another_rank_failed_does_not_meet_the_next_cell(up)
     assert play(up, SUM) == {0: 3.0, 1: 3.0}
 
 
+def test_a_cell_that_fails_while_its_computation_waits_for_a_rank_that_is_done_is_released(up):
+    """What it has begun behind its own back has no counterpart there, and is ended."""
+    begun = (
+        "big = jax.make_array_from_process_local_data(NamedSharding(mesh, P('ranks')), np.ones((1, 500_000)))\n"
+        "if rank == 0:\n    later = jax.jit(lambda x: total(jnp.sin(x)) * 2)(big)\n    raise RuntimeError('on purpose')"
+    )
+    play(up, SUM)
+    with pytest.raises(DistributedError, match="on purpose") as caught:
+        up.run(begun, view=None, timeout=60)
+
+    assert caught.value.run.outcome == "error"
+    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_names_that_cannot_be_gone_through_stand_in_nobodys_way(up):
+    """Deeper than Python goes; an object that answers nothing."""
+    define = (
+        "class Node:\n    def __init__(self, following): self.following = following\n"
+        "class Closed:\n    def __getattr__(self, name): raise OSError(name)\n"
+        "chain, closed = None, Closed()\nfor _ in range(3000): chain = Node(chain)\n"
+    )
+    failing(up, define + FAIL + SUM)
+    assert play(up, SUM + "\n") == {0: 3.0, 1: 3.0}
+    up.run("del chain, closed", view=None)
+
+
+def test_resync_keeps_the_order_of_a_dictionary(up):
+    """JAX's own walk would sort its keys, also of one that holds no array of JAX."""
+    up.run("grads = {'w': 1.0, 'b': jnp.ones(1), 3: None} if rank == 0 else None", view=None)
+    up.resync(["grads"])
+
+    assert play(up, "list(grads), float(grads['b'][0])") == {rank: (["w", "b", 3], 1.0) for rank in range(2)}
+
+
 def test_a_rank_that_does_not_come_is_named(pair):
     error = failing(pair, DOWN + FAIL + "jax.distributed.initialize()")
     assert "initialize: rank 1 did not come" in error.run.errors[0].evalue

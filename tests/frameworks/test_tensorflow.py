@@ -167,6 +167,25 @@ def test_stop_ends_a_rank_that_waits_in_a_collective(ranks):
     assert len(alike(cell(ranks, "train(1)"))) == 5
 
 
+def test_a_strategy_of_one_rank_alone_does_not_keep_the_next_of_all_ranks_from_meeting(ranks):
+    """Nobody failed, and nothing was released: ranks must count alike all the same."""
+    ranks.run(MULTI.replace("strategy =", "lone ="), "0", view=None, timeout=PATIENCE)
+    total = "float(both.reduce('SUM', both.run(lambda: tf.constant(1.0)), axis=None))"
+    sums = f"both.run(lambda: tf.distribute.get_replica_context().all_reduce('SUM', tf.constant(rank + 1.0)))\n{total}"
+
+    assert alike(cell(ranks, MULTI.replace("strategy =", "both =") + sums)) == 2.0
+
+
+def test_a_jacobian_is_no_loss(ranks):
+    """TensorFlow asks the tape for each of its rows."""
+    code = "with tf.GradientTape(persistent=True) as tape:\n    y = earlier * earlier\n"
+    run = ranks.run(
+        f"{code}tape.jacobian(y, earlier), tape.jacobian(y, earlier, experimental_use_pfor=False)\n0", view=None
+    )
+
+    assert dict(run.metrics) == {}
+
+
 def test_ten_strategies_in_a_row_do_not_meet_each_other(ranks):
     """Of different shapes; and an older one goes on beside the newer."""
     code = MULTI.replace("strategy =", "newer =") + (
