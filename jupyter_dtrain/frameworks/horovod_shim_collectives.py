@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 
+from .arrival import awaits_ranks
 from .horovod_shim_world import NotInStandIn, check, rank, size
-from .torch_arrival import awaits_ranks
 
 Tensor: TypeAlias = torch.Tensor
 

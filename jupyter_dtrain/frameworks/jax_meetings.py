@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from ..world import count_ranks
+from .arrival import ARRIVAL_POLL, end_of_wait
 
-ARRIVAL_POLL = 0.02
-"""Seconds between two looks at who has arrived."""
 ANSWER_PATIENCE = 30.0
 """Seconds for an answer: the first one waits until the server has begun."""
 
@@ -51,13 +50,8 @@ def meet(
             if answer["absent"]:
                 raise Absent(f"{count_ranks(answer['absent'])} had none")
             missing = [one for one in range(size) if one not in answer["here"]]
-            if released():
-                raise RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{call}: {count_ranks(missing)} did not come within {timeout:g} s. "
-                    f"Every rank of the world must call it."
-                )
+            if end := end_of_wait(call, missing, deadline, timeout, released):
+                raise end
             time.sleep(ARRIVAL_POLL)
 
 

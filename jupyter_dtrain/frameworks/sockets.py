@@ -19,8 +19,9 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTENS = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -63,28 +64,12 @@ def registered(instances: Iterable[int]) -> set[int]:
 
 def connected_to(port: int) -> set[int]:
     """The file descriptors of sockets whose peer is at ``port``, on whatever host."""
-    found = set()
-    for entry in _DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):
-            if str(entry.readlink()).startswith("socket:"):
-                with _opened(int(entry.name)) as one:
-                    peer = one.getpeername()
-                if isinstance(peer, tuple) and peer[1] == port:
-                    found.add(int(entry.name))
-    return found
+    return _those(lambda one: _port(one.getpeername()) == port)
 
 
 def listeners(port: int) -> set[int]:
     """The file descriptors of this process's sockets that listen at ``port``."""
-    found = set()
-    for entry in _DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):
-            if str(entry.readlink()).startswith("socket:"):
-                with _opened(int(entry.name)) as one:
-                    name = one.getsockname()
-                    if isinstance(name, tuple) and name[1] == port and one.getsockopt(*_LISTENS):
-                        found.add(int(entry.name))
-    return found
+    return _those(lambda one: _port(one.getsockname()) == port and bool(one.getsockopt(*_LISTENS)))
 
 
 def keep_on_loopback(fds: Iterable[int]) -> None:
@@ -105,6 +90,23 @@ def end_connections(fds: Iterable[int]) -> int:
             one.shutdown(socket.SHUT_RDWR)
             ended += 1
     return ended
+
+
+def _those(are_meant: Callable[[socket.socket], bool]) -> set[int]:
+    """The sockets of this process for which ``are_meant`` is true, by file descriptor."""
+    found = set()
+    for entry in _DESCRIPTORS.iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                with _opened(int(entry.name)) as one:
+                    if are_meant(one):
+                        found.add(int(entry.name))
+    return found
+
+
+def _port(address: Any) -> int | None:
+    """Of an address of TCP; None of any other."""
+    return int(address[1]) if isinstance(address, tuple) else None
 
 
 def _opened(fd: int) -> socket.socket:

@@ -16,8 +16,8 @@ import wrapt
 from ..variables import Variable, values_of
 from ..world import rank_environment
 from . import Collective, Framework, Watch
+from .arrival import arriving_in
 from .facts import Facts, facts_of_package
-from .torch_arrival import arriving_in
 from .torch_backends import torch_details
 from .torch_builds import hook_builds
 from .torch_flights import RECORDED, is_unfinished, recorded_collectives

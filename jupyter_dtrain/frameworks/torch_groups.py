@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..world import count_ranks
 from . import user_names
+from .arrival import ARRIVAL_POLL, arrive
 from .sockets import connected_to, end_connections, epolls, registered
-from .torch_arrival import ARRIVAL_POLL, arrive
 from .torch_backends import Backends
 from .torch_meetings import Address, Meeting, meet, meeting_at
 

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from . import Framework, Watch, value_of
+from .arrival import ARRIVAL_POLL, arrive, arriving_in, is_here
 from .sockets import connected_to, end_connections, epolls, registered
-from .torch_arrival import ARRIVAL_POLL, arrive, arriving_in, is_here
 from .torch_references import References
 from .torch_waits import outermost_of
 

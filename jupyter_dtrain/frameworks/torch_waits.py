@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from . import value_of
-from .torch_arrival import arriving_in
+from .arrival import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}

@@ -40,14 +40,26 @@ def arrive(
     deadline = time.monotonic() + timeout.total_seconds()
     missing = list(ranks)
     while missing := [other for other in missing if not store.check([f"here/{other}"])]:
-        if released():
-            raise RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"{call}: {count_ranks(missing)} did not come within {timeout.total_seconds():g} s. "
-                f"Every rank of the world must call it."
-            )
+        # Raised and slept here: by its own frame the function is known to wait.
+        if end := end_of_wait(call, missing, deadline, timeout.total_seconds(), released):
+            raise end
         time.sleep(ARRIVAL_POLL)
+
+
+def end_of_wait(
+    call: str, missing: list[int], deadline: float, timeout: float, released: Callable[[], bool]
+) -> Exception | None:
+    """What a wait for the ranks that are ``missing`` is to raise now, as :func:`arrive` says; None: it goes on.
+
+    ``deadline`` is of ``time.monotonic``, ``timeout`` the seconds that it came from.
+    """
+    if released():
+        return RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
+    if time.monotonic() > deadline:
+        return TimeoutError(
+            f"{call}: {count_ranks(missing)} did not come within {timeout:g} s. Every rank of the world must call it."
+        )
+    return None
 
 
 def is_here(url: str | None) -> bool:
