@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.view.errors import DistributedError, DistributedInterrupt
+
     from .errors import (
         BadRequest,
         BadSyntax,
-        DistributedError,
-        DistributedInterrupt,
         DtrainError,
         NotDriver,
         NoWorld,
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
         TransferFailed,
         WorldLost,
     )
-    from .lifecycle import current
     from .metrics import Columns, RunMetrics
     from .rank_api import log, log_to_csv, progress, resync
     from .run import Run
     from .scripts import run_script
-    from .session import Session
+    from .session import Session, current
     from .settings import Settings
     from .store import Store, StoredRun, runs
     from .world import Node, Rank, World
@@ -50,8 +49,8 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "BadRequest": "errors",
     "BadSyntax": "errors",
-    "DistributedError": "errors",
-    "DistributedInterrupt": "errors",
+    "DistributedError": "view.errors",
+    "DistributedInterrupt": "view.errors",
     "DtrainError": "errors",
     "NoWorld": "errors",
     "NotDriver": "errors",
@@ -63,7 +62,7 @@ _HOMES = {
     "WorldLost": "errors",
     "Run": "run",
     "Session": "session",
-    "current": "lifecycle",
+    "current": "session",
     "Settings": "settings",
     "Store": "store",
     "StoredRun": "store",

@@ -22,11 +22,12 @@ import zmq
 from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from .engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
+from jupyter_dtrain.engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
+from jupyter_dtrain.steward.names import STEWARD_EVENT, STEWARD_REQUEST
+
 from .errors import WorldLost
 from .events import EVENTS_MESSAGE
 from .presses import Presses
-from .steward.names import STEWARD_EVENT, STEWARD_REQUEST
 from .values import pack
 
 HELLO_PERIOD = 0.1

@@ -5,11 +5,6 @@ Every error that a user can meet is one of these classes; each message names the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .run import Run
-
 
 class DtrainError(Exception):
     """Base of all errors that jupyter-dtrain raises by itself.
@@ -68,38 +63,3 @@ class StoreFailed(DtrainError):
 
 class TransferFailed(DtrainError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
-
-
-class DistributedError(DtrainError):
-    """A cell failed on some ranks, or ranks were lost while it ran.
-
-    ``run`` holds everything that the ranks said; ``ranks`` are those that did not end well.
-    """
-
-    def __init__(self, run: Run) -> None:
-        from .view.errors import summary
-
-        self.run = run
-        self.ranks = sorted(rank for rank, outcome in run.outcomes.items() if outcome != "ok")
-        super().__init__(summary(run))
-
-    def _render_traceback_(self) -> list[str]:
-        from .view.errors import blocks
-
-        return blocks(self.run)
-
-
-class DistributedInterrupt(KeyboardInterrupt):
-    """A cell was interrupted. ``busy`` are the ranks that had not ended by the deadline."""
-
-    def __init__(self, run: Run) -> None:
-        from .view.errors import summary
-
-        self.run = run
-        self.busy = list(run.busy)
-        super().__init__(summary(run))
-
-    def _render_traceback_(self) -> list[str]:
-        from .view.errors import blocks
-
-        return blocks(self.run)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .engine.spool import read_file
-from .engine.surroundings import Surroundings
+from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.engine.surroundings import Surroundings
+
 from .errors import RanksBusy, RanksDead, TransferFailed, WorldLost
 from .events import Event, Finished, from_wire
-from .gathering import OUTSIDE_PATIENCE, Answers, Futures, ask_agents, ask_watches, silent, take_answers
+from .gathering import OUTSIDE_PATIENCE, Futures, ask_agents, ask_watches, silent, take_answers
 from .presses import Presses
-from .stacks import Stacks, stacks_of, with_native
+from .stacks import Answers, Stacks, stacks_of, with_native
 from .values import check_variable, collect_pulled, pack, pickle_values
 from .world import World, count_ranks, format_ranks
 

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from .engine.spool import read_file, spool_path
+from jupyter_dtrain.engine.spool import read_file, spool_path
+
 from .entry import Entry
 from .events import Batch, Event, Finished, from_wire
-from .gathering import Answers, Gathering
+from .gathering import Gathering
 from .interruption import STEWARD_PATIENCE, Interruption
 from .presses import Latch
 from .run import Run
+from .stacks import Answers
 from .stillness import Stillness
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .stacks import Stacks, stacks_of
+from .stacks import Answers, Stacks, stacks_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 OUTSIDE_PATIENCE = 5.0
 """Seconds that a watch may take to look at its rank."""
 
-Answers = dict[int, dict[str, Any] | None]
 Futures = Mapping[int, "Future[dict[str, Any]]"]
 
 

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import WorldLost
-from .stacks import Stacks, describe_stacks
+from .stacks import Answers, Stacks, describe_stacks
+from .stillness import Asks as AsksForStacks
 from .world import count_ranks
 
 if TYPE_CHECKING:
-    from .gathering import Answers, Gathering
     from .settings import Settings
 
 AGAIN = 0.5
@@ -39,6 +39,13 @@ DYING = 3.0
 FORCED = "since an interrupt with --force did not end it"
 STEWARD_PATIENCE = 1.0
 """Seconds that the steward may take to answer: nothing else is folded meanwhile."""
+
+
+class Asks(AsksForStacks, Protocol):
+    """The one that asks ranks and passes their answers on; see :class:`.Gathering`."""
+
+    def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
+        """Ask agents; ``then`` gets what they answer within ``patience`` seconds. Returns at once."""
 
 
 class Unended(Protocol):
@@ -60,7 +67,7 @@ class Interruption:
         self,
         run: Unended,
         settings: Settings,
-        gathering: Gathering,
+        gathering: Asks,
         ask_steward: Callable[..., dict[str, Any]],
         note: Callable[[str], None],
         now: float,

@@ -12,38 +12,57 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import NoWorld
 
-if TYPE_CHECKING:
-    from .session import Session
+
+class OpenSession(Protocol):
+    """As much of a session as decides about its world when this process ends."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was stopped, or has lost its world."""
+
+    @property
+    def started_here(self) -> bool:
+        """Whether it started the world, rather than attached to it."""
+
+    @property
+    def drives(self) -> bool:
+        """Whether it may run cells."""
+
+    def stop_soon(self) -> None:
+        """Ask the world to end, without waiting for it."""
 
 
-class OpenSessions:
+S = TypeVar("S", bound=OpenSession)
+
+
+class OpenSessions(Generic[S]):
     """The open sessions, the newest last."""
 
     def __init__(self) -> None:
-        self._sessions: list[Session] = []
+        self._sessions: list[S] = []
         self._watching = False
         self._restarting = False
 
-    def add(self, session: Session) -> None:
+    def add(self, session: S) -> None:
         """``session`` was started here, or attached."""
         self._sessions.append(session)
         if not self._watching:
             self._watching = True
             self._watch_this_process()
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: S) -> None:
         """``session`` was stopped, or never came up."""
         if session in self._sessions:
             self._sessions.remove(session)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[S]:
         return reversed(list(self._sessions))
 
-    def current(self) -> Session:
+    def current(self) -> S:
         """The newest one that has a world. Raises :class:`NoWorld` when there is none."""
         for session in reversed(self._sessions):
             if not session.closed:
@@ -79,11 +98,3 @@ class OpenSessions:
             return original(restart)
 
         kernel.do_shutdown = do_shutdown
-
-
-open_sessions = OpenSessions()
-
-
-def current() -> Session:
-    """The session that was started last in this process. Raises :class:`NoWorld` when none has a world."""
-    return open_sessions.current()

@@ -13,7 +13,8 @@ from .rank_names import RankNames
 from .world import Ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from .engine.surroundings import Surroundings
+    from jupyter_dtrain.engine.surroundings import Surroundings
+
     from .exchange import Exchange
     from .link import Link
     from .stacks import Stacks

@@ -18,11 +18,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
-from .engine.metrics import MAX_NAME
+from jupyter_dtrain.engine.metrics import MAX_NAME
+
 from .events import Body, Progress
 
 if TYPE_CHECKING:
-    from .engine.metrics import MetricBuffer
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+
     from .frameworks import Framework
     from .world import Placement
 
@@ -93,7 +95,8 @@ def resync(*names: str, source: int = 0) -> None:
         return
     from IPython.core.getipython import get_ipython
 
-    from .engine.resync import resync as transfer
+    from jupyter_dtrain.engine.resync import resync as transfer
+
     from .values import check_variable
     from .world import parse_ranks
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from .engine.inspection import Description
+from jupyter_dtrain.engine.inspection import Description
+
 from .errors import DtrainError
 from .world import Ranks, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .gathering import Answers
+    from .stacks import Answers
 
 TYPING: Final = 0.7
 """Seconds that ranks have while somebody types: JupyterLab drops completions that come after a second."""

@@ -20,24 +20,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from jupyter_dtrain.engine.spool import last_run
+from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.view.errors import DistributedError, DistributedInterrupt
+
 from . import worlds
 from .cells import current_cell
-from .engine.spool import last_run
 from .entry import Entry
-from .errors import (
-    BadRequest,
-    DistributedError,
-    DistributedInterrupt,
-    DtrainError,
-    NoWorld,
-    WorldLost,
-)
+from .errors import BadRequest, DtrainError, NoWorld, WorldLost
 from .exchange import Exchange, check_free
 from .fold import Fold
 from .frameworks import Watch
 from .identity import describe_process
-from .launch.request import WorldRequest
-from .lifecycle import open_sessions
+from .lifecycle import OpenSessions
 from .link import Link
 from .news import News
 from .presses import Presses
@@ -498,3 +493,12 @@ class Session(RankAccess):
     def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
         world, channel = self._link.bound()
         return channel.values(world.ranks[rank].engine, "comm", content)
+
+
+open_sessions: OpenSessions[Session] = OpenSessions()
+"""The open sessions of this process."""
+
+
+def current() -> Session:
+    """The session that was started last in this process. Raises :class:`NoWorld` when none has a world."""
+    return open_sessions.current()

@@ -13,6 +13,8 @@ from .world import count_ranks
 
 Stacks = Mapping[int, list[dict[str, Any]] | None]
 
+Answers = dict[int, dict[str, Any] | None]
+"""What each rank answered to a question; None for one that did not."""
 SILENT = "no answer (dead, or in native code that holds the interpreter lock)"
 STOPPED = "stopped (SIGSTOP); SIGCONT lets it go on"
 NATIVE = "no answer, in native code"

@@ -15,7 +15,8 @@ from . import worlds
 from .errors import StartFailed, WorldLost
 
 if TYPE_CHECKING:
-    from .launch.request import WorldRequest
+    from jupyter_dtrain.launch.request import WorldRequest
+
     from .link import Link
 
 POLL = 0.03

@@ -16,9 +16,11 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from .errors import BadRequest, DistributedError, DtrainError
+from jupyter_dtrain.view.errors import DistributedError
+
+from .errors import BadRequest, DtrainError
 from .events import Output, Progress
 from .presses import Presses
 from .values import check_variable
@@ -27,7 +29,7 @@ from .world import count_ranks
 if TYPE_CHECKING:
     from .events import Batch
     from .run import Run
-    from .session import Session
+    from .view import RunView
 
 STAGES = (0, 1, 2, 3)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -97,8 +99,8 @@ class Tuning:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """As a table, for text and HTML."""
-        from .view.labels import human
-        from .view.tables import table
+        from jupyter_dtrain.view.labels import human
+        from jupyter_dtrain.view.tables import table
 
         headers = ["ZeRO", "micro-batch", "samples/s", "ms/step", "memory", ""]
         rows = [
@@ -123,7 +125,7 @@ class Tuning:
 
 
 def sweep(
-    session: Session,
+    session: RunsCells,
     model: str,
     batch: str,
     *,
@@ -168,7 +170,7 @@ def _options(
     return {"model": model, "batch": batch, "config": config, "steps": steps, "warmup": warmup}
 
 
-def _check(session: Session, options: dict[str, Any]) -> None:
+def _check(session: RunsCells, options: dict[str, Any]) -> None:
     try:
         session.run(_CALL.format("check", options), view=None, metrics=False)
     except DistributedError as failed:
@@ -178,11 +180,21 @@ def _check(session: Session, options: dict[str, Any]) -> None:
         raise
 
 
+class RunsCells(Protocol):
+    """As much of a session as a sweep needs."""
+
+    def run(self, code: str, *, wait: bool = True, metrics: bool = True, view: RunView | None = None) -> Run:
+        """Run a cell on all ranks."""
+
+    def interrupt(self) -> object:
+        """Interrupt what runs."""
+
+
 class _Sweep:
     """Goes through the combinations."""
 
     def __init__(
-        self, session: Session, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
+        self, session: RunsCells, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
     ) -> None:
         self._session = session
         self._options = options
@@ -219,8 +231,8 @@ class _Sweep:
                 full = f"micro-batch {size} is out of memory"
 
     def _try(self, stage: int, size: int, presses: Presses) -> Trial:
-        from .frameworks.deepspeed_tuning import OutOfMemory
-        from .view.errors import summary
+        from jupyter_dtrain.frameworks.deepspeed_tuning import OutOfMemory
+        from jupyter_dtrain.view.errors import summary
 
         what = f"ZeRO {stage}, micro-batch {size}"
         self._say(what)
@@ -255,7 +267,7 @@ class _Sweep:
 
 
 def _measured(run: Run, stage: int, size: int) -> Trial:
-    from .frameworks.deepspeed_tuning import MEASURED
+    from jupyter_dtrain.frameworks.deepspeed_tuning import MEASURED
 
     found = [
         json.loads(str(display.data[MEASURED]))

@@ -25,13 +25,14 @@ import psutil
 from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
+from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.store.schema import store_file
+from jupyter_dtrain.store.tensorboard import check_folder
+
 from .errors import BadRequest, NoWorld, StartFailed, WorldLost
 from .identity import still_runs
 from .launch import local
-from .launch.request import WorldRequest
 from .settings import Settings
-from .store.schema import store_file
-from .store.tensorboard import check_folder
 from .world import TorchBackend, assign_roles, check_environment, check_name, check_size
 
 if TYPE_CHECKING:

@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
-from ..cells import Cell
-from ..events import CommMessage, Outcome, to_wire
-from ..frameworks import CellEnds, Framework, Watch
-from ..rank_api import Bar
-from ..values import pack, unpack
+from jupyter_dtrain.cells import Cell
+from jupyter_dtrain.events import CommMessage, Outcome, to_wire
+from jupyter_dtrain.frameworks import CellEnds, Framework, Watch
+from jupyter_dtrain.rank_api import Bar
+from jupyter_dtrain.values import pack, unpack
+
 from .aside import Aside
 from .comms import RankComms
 from .descriptors import DescriptorReader
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
-    from ..world import Placement
+    from jupyter_dtrain.world import Placement
 
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "

@@ -17,7 +17,8 @@ from typing import Any
 
 from jupyter_client.session import Session
 
-from ..events import ClearOutput, Display, Result
+from jupyter_dtrain.events import ClearOutput, Display, Result
+
 from .recorder import Recorder
 
 

@@ -17,8 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..events import Body, Metrics
-from ..metrics import Columns, pack
+from jupyter_dtrain.events import Body, Metrics
+from jupyter_dtrain.metrics import Columns, pack
+
 from .interrupts import Shield
 
 PERIOD = 0.25

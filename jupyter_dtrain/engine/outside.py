@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..events import Frame, Started
+from jupyter_dtrain.events import Frame, Started
+
 from .spool import read_file
 from .tracebacks import cell_name
 

@@ -25,9 +25,22 @@ from typing import Literal
 
 import msgspec
 
-from ..cells import Cell
-from ..events import VERSION, Batch, Body, Dropped, Event, Finished, Metrics, Outcome, Output, Started, Totals
-from ..metrics import pack, unpack
+from jupyter_dtrain.cells import Cell
+from jupyter_dtrain.events import (
+    VERSION,
+    Batch,
+    Body,
+    Dropped,
+    Event,
+    Finished,
+    Metrics,
+    Outcome,
+    Output,
+    Started,
+    Totals,
+)
+from jupyter_dtrain.metrics import pack, unpack
+
 from .interrupts import Shield
 from .spool import Spool, spool_path
 

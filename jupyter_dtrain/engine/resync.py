@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from ..errors import TransferFailed
+from jupyter_dtrain.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from ..frameworks import Framework
+    from jupyter_dtrain.frameworks import Framework
 
 PIECE = 256 << 20
 """Bytes that go through MPI at once: many MPIs count them in 32 bits."""

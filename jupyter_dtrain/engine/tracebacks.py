@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ..events import Error, Frame
-from ..libraries import is_library
-from ..scripts import is_script
+from jupyter_dtrain.events import Error, Frame
+from jupyter_dtrain.libraries import is_library
+from jupyter_dtrain.scripts import is_script
 
 CellName = Callable[[str], str | None]
 """From a code object's file name to a cell's name such as ``cell [3]``; None when it is no cell's."""

@@ -40,9 +40,10 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
-from ..events import Body, Event, Finished, Output, encode
-from ..failures import describe_exit
-from ..launch.request import RankSpec
+from jupyter_dtrain.events import Body, Event, Finished, Output, encode
+from jupyter_dtrain.failures import describe_exit
+from jupyter_dtrain.launch.request import RankSpec
+
 from . import app
 from .descriptors import STREAMS, Holder, Stream, make_channel
 from .names import watch_identity

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..frameworks import called_in
-from ..scripts import is_script
+from jupyter_dtrain.frameworks import called_in
+from jupyter_dtrain.scripts import is_script
+
 from .tracebacks import PACKAGE, causes
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
-    from ..frameworks import Framework
+    from jupyter_dtrain.frameworks import Framework
+
     from .tracebacks import Tracebacks
 
 LISTEN = 0.03

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..libraries import is_library
+from jupyter_dtrain.libraries import is_library
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
-    from ..launch.request import RankSpec
-    from ..variables import Variable
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.variables import Variable
+    from jupyter_dtrain.world import Placement
+
     from .facts import Facts
 
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..variables import Variable, given
+from jupyter_dtrain.variables import Variable, given
+
 from . import Framework
 from .facts import Facts, facts_of_package
 from .torch_metrics import hear_backward
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "1.15"
 """The version that the tests run with."""

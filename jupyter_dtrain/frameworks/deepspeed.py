@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..variables import Variable, given
+from jupyter_dtrain.variables import Variable, given
+
 from . import Framework, user_names
 from .accelerate import has_accelerator
 from .deepspeed_engines import making
@@ -38,9 +39,9 @@ from .torch_builds import building
 from .torch_metrics import hear_backward, one_step
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "0.19"
 """The version that the tests run with."""

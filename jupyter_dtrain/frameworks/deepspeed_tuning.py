@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..engine.memory import is_out_of_memory
-from ..errors import BadRequest
-from ..rank_api import rank_frameworks
+from jupyter_dtrain.engine.memory import is_out_of_memory
+from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.rank_api import rank_frameworks
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"
 """The type of the display that has what was measured."""

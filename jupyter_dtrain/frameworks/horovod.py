@@ -36,9 +36,9 @@ from .mpi import release_world, with_patience
 if TYPE_CHECKING:
     import ast
 
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 __all__ = ["TESTED", "Horovod", "install_shim"]
 

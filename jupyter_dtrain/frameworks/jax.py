@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..launch.local import count_gpus
+from jupyter_dtrain.launch.local import count_gpus
+
 from . import Framework
 from .facts import Facts, facts_of_package, imported
 from .jax_groups import JaxGroups
@@ -27,9 +28,9 @@ from .jax_meetings import meeting_in
 from .jax_waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "0.10"
 """The version that the tests run with."""

@@ -35,7 +35,8 @@ from .jax_server import LONG
 from .sockets import end_connections, epolls, registered
 
 if TYPE_CHECKING:
-    from ..world import Placement
+    from jupyter_dtrain.world import Placement
+
     from .jax_arrays import Carried
 
 TIMEOUT = 1800.0

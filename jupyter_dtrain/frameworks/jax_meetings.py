@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from ..world import count_ranks
+from jupyter_dtrain.world import count_ranks
+
 from .arrival import ARRIVAL_POLL, end_of_wait
 
 ANSWER_PATIENCE = 30.0

@@ -32,9 +32,9 @@ from .facts import Facts, facts_of_package
 from .torch_values import read, take
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "2.6"
 """The version that the tests run with."""

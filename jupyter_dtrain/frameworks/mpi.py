@@ -20,9 +20,9 @@ from . import Framework, user_names, value_of
 from .facts import Facts, facts_of_package
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..variables import Variable
+from jupyter_dtrain.variables import Variable
+
 from . import Framework, Watch
 from .facts import Facts, facts_of_package, imported
 from .tensorflow_collectives import WORDS, Collectives
@@ -26,9 +27,9 @@ from .tensorflow_values import number
 from .tensorflow_waits import call_that_waits
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "2.21"
 """The version that the tests run with."""

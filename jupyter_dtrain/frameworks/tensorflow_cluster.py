@@ -14,16 +14,17 @@ import json
 import socket
 from typing import TYPE_CHECKING, Final
 
-from ..variables import Variable
+from jupyter_dtrain.variables import Variable
+
 from . import Framework
 from .facts import Facts, facts_of_package
 from .tensorflow_ports import hold_port, keep_here
 from .tensorflow_servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "2.21"
 """The version that the tests run with."""

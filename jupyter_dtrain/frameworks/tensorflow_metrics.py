@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .tensorflow_values import read
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
+    from jupyter_dtrain.engine.metrics import MetricBuffer
 
 RINGS: Final = 256
 """Traced functions whose losses are taken, at most: those of more are left out, which is said."""

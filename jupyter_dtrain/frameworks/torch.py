@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from ..variables import Variable, values_of
-from ..world import rank_environment
+from jupyter_dtrain.variables import Variable, values_of
+from jupyter_dtrain.world import rank_environment
+
 from . import Collective, Framework, Watch
 from .arrival import arriving_in
 from .facts import Facts, facts_of_package
-from .torch_backends import torch_details
 from .torch_builds import hook_builds
+from .torch_describe import torch_details
 from .torch_flights import RECORDED, is_unfinished, recorded_collectives
 from .torch_groups import TorchGroups
 from .torch_metrics import TorchMetrics, number
@@ -29,9 +30,9 @@ from .torch_values import on_host
 from .torch_waits import call_that_waits
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 
 TESTED = "2.13"

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..world import Placement
-    from .torch_groups import TorchGroups
+    from jupyter_dtrain.world import Placement
+
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 """Those of torch, by the names that ``torch.distributed.is_NAME_available`` has."""
@@ -101,35 +101,3 @@ def _cure(here: list[str], *, by_option: bool) -> str:
         return ""
     fits = "a world that is started without that" if by_option else "without a backend, init_process_group()"
     return f'init_process_group("gloo") works here; {fits} takes what fits.'
-
-
-def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
-    """What torch, which is imported, sees in this rank."""
-    found = {"built for": _built_for(torch)}
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available():
-        found["backends"] = "none: built without torch.distributed"
-    else:
-        has = built_in(dist)
-        lacks = [name for name in BACKENDS if name not in has]
-        found["backends"] = f"{', '.join(has)}: not built in: {', '.join(lacks)}" if lacks else ", ".join(has)
-        if "nccl" in has:
-            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
-        found["init_process_group()"] = "{}: {}".format(*groups.backends.choose())
-        found["process group"] = _default_group(dist)
-    found["GPUs"] = str(count_gpus())
-    found["threads"] = str(torch.get_num_threads())
-    return found
-
-
-def _built_for(torch: Any) -> str:
-    names = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
-    built = [f"{name} {version}" for key, name in names.items() if (version := getattr(torch.version, key, None))]
-    return ", ".join(built) or "processors only"
-
-
-def _default_group(dist: Any) -> str:
-    if not dist.is_initialized():
-        return "none"
-    backend = dist.get_backend_config() if hasattr(dist, "get_backend_config") else dist.get_backend()
-    return f"{backend}, {dist.get_world_size()} ranks"

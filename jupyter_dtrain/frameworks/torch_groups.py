@@ -32,7 +32,8 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..world import count_ranks
+from jupyter_dtrain.world import count_ranks
+
 from . import user_names
 from .arrival import ARRIVAL_POLL, arrive
 from .sockets import connected_to, end_connections, epolls, registered
@@ -40,7 +41,7 @@ from .torch_backends import Backends
 from .torch_meetings import Address, Meeting, meet, meeting_at
 
 if TYPE_CHECKING:
-    from ..world import Placement
+    from jupyter_dtrain.world import Placement
 
 PLAIN = ("timeout", "pg_options", "device_id")
 """Arguments of a set-up that can be given a second time."""

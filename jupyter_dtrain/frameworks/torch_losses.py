@@ -25,7 +25,7 @@ from .call_sites import Call, CallSites
 from .torch_values import Later, Value
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
+    from jupyter_dtrain.engine.metrics import MetricBuffer
 
 WAITING = 512
 """Values of one name that wait for a step; more micro-batches than anybody accumulates."""

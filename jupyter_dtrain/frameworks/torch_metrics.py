@@ -33,15 +33,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import wrapt
 
-from ..engine.metrics import SOON
-from ..libraries import add_library
+from jupyter_dtrain.engine.metrics import SOON
+from jupyter_dtrain.libraries import add_library
+
 from . import torch_values as values
 from .call_sites import Call, CallSites
 from .torch_losses import UNNAMED, Losses, Training
 from .torch_steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+
     from . import Watch
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])

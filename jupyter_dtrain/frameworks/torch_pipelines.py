@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 
-from ..events import PipelineStep
-from ..pipelines import Action, ideal_bubble, pack
+from jupyter_dtrain.events import PipelineStep
+from jupyter_dtrain.pipelines import Action, ideal_bubble, pack
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+
     from .torch_metrics import TorchMetrics
 
 PERIOD: Final = 1.0

@@ -42,9 +42,9 @@ from .torch_references import References
 from .torch_waits import outermost_of
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 INIT = "init_rpc"
 SCHEME = "dtrain-rpc"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from .torch_values import number, read
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
+    from jupyter_dtrain.engine.metrics import MetricBuffer
 
 MAX_OPTIMIZERS = 8
 MAX_GROUPS = 8

@@ -26,9 +26,9 @@ from .facts import Facts, facts_of_package, imported
 from .torch_metrics import adding
 
 if TYPE_CHECKING:
-    from ..engine.metrics import MetricBuffer
-    from ..launch.request import RankSpec
-    from ..world import Placement
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
 
 TESTED = "5.23"
 """The version that the tests run with."""

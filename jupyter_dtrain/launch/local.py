@@ -15,9 +15,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from ..errors import StartFailed
-from ..variables import Variable, values_of, where_unset
-from ..world import TorchBackend
+from jupyter_dtrain.errors import StartFailed
+from jupyter_dtrain.variables import Variable, values_of, where_unset
+from jupyter_dtrain.world import TorchBackend
+
 from .options import Option, schema
 from .request import RankSpec, WorldRequest
 

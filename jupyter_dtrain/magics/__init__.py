@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .cells import CellMagics
 from .completion import Completions
 from .hints import NameHints
 from .inspection import Inspections
 from .joining import tell_worlds
+from .registered import CellMagics
 from .stored import tell_finished
 from .table import VERBS
 from .transform import CellTransform

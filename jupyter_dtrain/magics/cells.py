@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-from IPython.core.magic import Magics, magics_class
+from jupyter_dtrain.errors import BadRequest, NoWorld
+from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.syntax import check_syntax
+from jupyter_dtrain.values import pickle_values
+from jupyter_dtrain.world import parse_ranks
+from jupyter_dtrain.worlds import default_size
 
-from ..errors import BadRequest, NoWorld
-from ..lifecycle import current
-from ..session import Session
-from ..syntax import check_syntax
-from ..values import pickle_values
-from ..world import parse_ranks
-from ..worlds import default_size
 from .offers import notebook_names, rank_names, some_ranks
-from .parsing import HelpShown, MagicParser, Parsed, names, seconds, variable
+from .parsing import MagicParser, Parsed, names, seconds, variable
 from .worlds import start_world
-
-
-@magics_class
-class CellMagics(Magics):
-    """What the extension registers."""
-
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
-        self._namespace: dict[str, Any] = shell.user_ns
-
-    def distributed(self, line: str, cell: str | None = None) -> None:
-        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h tells more."""
-        with contextlib.suppress(HelpShown):
-            if cell is None:
-                args = verb_parser().parse_line(line or "status")
-                args.run(args)
-            else:
-                run_cell(cell_parser().parse_line(line), cell, self._namespace)
-
-    def rank(self, line: str, cell: str) -> None:
-        """``%%rank RANKS`` runs a cell on some ranks."""
-        with contextlib.suppress(HelpShown):
-            run_cell(rank_parser().parse_line(line), cell, self._namespace)
 
 
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
@@ -85,23 +59,6 @@ def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
         pickle_values(inputs)
         print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
         return start_world()
-
-
-def verb_parser() -> MagicParser:
-    """The parser of ``%distributed``."""
-    from .table import VERBS
-
-    parser = MagicParser(
-        prog="%distributed",
-        description="Steer a world of ranks. Without a verb: status.",
-        epilog="%%distributed -h tells about cells that run on the ranks.",
-    )
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
-    for verb in VERBS:
-        one = verbs.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
-        verb.arguments(one)
-        one.set_defaults(run=verb.run)
-    return parser
 
 
 def cell_parser() -> MagicParser:

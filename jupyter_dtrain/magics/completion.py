@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
-from ..engine.inspection import resolve
-from ..errors import DtrainError
-from ..lifecycle import current
+from jupyter_dtrain.engine.inspection import resolve
+from jupyter_dtrain.errors import DtrainError
+from jupyter_dtrain.session import current
+
 from .cells import cell_parser, rank_parser
 from .parsing import Completer, MagicParser
 from .table import VERBS

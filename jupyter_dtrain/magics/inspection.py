@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from ..errors import DtrainError
-from ..lifecycle import current
-from ..rank_names import describe_names
+from jupyter_dtrain.errors import DtrainError
+from jupyter_dtrain.rank_names import describe_names
+from jupyter_dtrain.session import current
 
 
 class Inspections:

@@ -8,13 +8,13 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from ..errors import NoWorld, WorldLost
-from ..lifecycle import current, open_sessions
-from ..session import Session
-from ..view.labels import took
-from ..view.tables import table
-from ..world import count_ranks
-from ..worlds import Listing, list_worlds, open_channel
+from jupyter_dtrain.errors import NoWorld, WorldLost
+from jupyter_dtrain.session import Session, current, open_sessions
+from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.worlds import Listing, list_worlds, open_channel
+
 from .offers import world_names
 from .parsing import MagicParser, Parsed
 from .transform import tell_auto

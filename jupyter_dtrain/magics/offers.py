@@ -11,8 +11,8 @@ from typing import Final
 
 from IPython.core.getipython import get_ipython
 
-from ..lifecycle import current
-from ..worlds import list_worlds
+from jupyter_dtrain.session import current
+from jupyter_dtrain.worlds import list_worlds
 
 MOST_RANKS: Final = 16
 """Of a larger world not every rank is offered."""
@@ -57,6 +57,6 @@ def world_names(_start: str) -> list[str]:
 
 def stored_runs(_start: str) -> list[str]:
     """The newest runs of the store."""
-    from ..store import Store
+    from jupyter_dtrain.store import Store
 
     return [f"#{run.id}" for run in Store.open().runs(MOST_RUNS, None)]

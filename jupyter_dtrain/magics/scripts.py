@@ -6,8 +6,9 @@ import argparse
 
 from IPython.core.getipython import get_ipython
 
-from ..errors import BadRequest
-from ..scripts import script_cell
+from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.scripts import script_cell
+
 from .cells import cell_arguments, ranks_argument, run_cell
 from .offers import scripts
 from .parsing import MagicParser, Parsed

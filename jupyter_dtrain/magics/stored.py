@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from ..errors import BadRequest, NoWorld, StoreFailed
-from ..lifecycle import current
-from ..run import Run
+from jupyter_dtrain.errors import BadRequest, NoWorld, StoreFailed
+from jupyter_dtrain.run import Run
+from jupyter_dtrain.session import current
+
 from .offers import stored_runs
 from .parsing import MagicParser, Parsed, count
 
 if TYPE_CHECKING:
-    from ..store import Store, StoredRun
+    from jupyter_dtrain.store import Store, StoredRun
 
 TOLD = 10
 """Runs that finished while nobody looked which are told one by one."""
@@ -31,8 +32,8 @@ def runs_arguments(parser: MagicParser) -> None:
 
 def runs(args: Parsed) -> None:
     """``%distributed runs``."""
-    from ..store import Store
-    from ..view.stored import listing
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.view.stored import listing
 
     found = Store.open().runs(args.n, args.world)
     if found:
@@ -50,8 +51,8 @@ def show_arguments(parser: MagicParser) -> None:
 
 def show(args: Parsed) -> None:
     """``%distributed show RUN``: as the stored run shows itself."""
-    from ..store import Store
-    from ..view.stored import bundle, chart
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.view.stored import bundle, chart
 
     run = _find(Store.open(), args.run_name)
     picture = chart(run)
@@ -68,8 +69,8 @@ def compare_arguments(parser: MagicParser) -> None:
 
 def compare(args: Parsed) -> None:
     """``%distributed compare A B``."""
-    from ..store import Store
-    from ..view.stored import comparison, overlay
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.view.stored import comparison, overlay
 
     store = Store.open()
     first, second = _find(store, args.first), _find(store, args.second)
@@ -89,8 +90,8 @@ def compare(args: Parsed) -> None:
 
 def tell_finished() -> None:
     """Say once which runs ended while their notebook was gone. Says nothing where the store cannot be read."""
-    from ..store import Store
-    from ..view.labels import took
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.view.labels import took
 
     try:
         store = Store.open()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
-from ..lifecycle import open_sessions
+from jupyter_dtrain.session import open_sessions
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from jupyter_dtrain.session import Session
 
 _STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
 """Cells that begin so are never sent to the ranks by auto mode; a terminal is left by ``exit``."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from ..errors import DistributedInterrupt
-from ..lifecycle import current
-from ..tuning import MICRO_BATCHES, STAGES, Tuning
+from jupyter_dtrain.session import current
+from jupyter_dtrain.tuning import MICRO_BATCHES, STAGES, Tuning
+from jupyter_dtrain.view.errors import DistributedInterrupt
+
 from .offers import rank_names
 from .parsing import MagicParser, Parsed, count, variable
 from .worlds import ProgressLine

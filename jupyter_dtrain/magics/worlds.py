@@ -8,16 +8,16 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from ..errors import BadRequest, NoWorld
-from ..launch import local
-from ..launch.options import add_to_parser
-from ..lifecycle import current
-from ..session import Session
-from ..store.tensorboard import check_folder
-from ..view import painter_for_cell
-from ..view.tables import table
-from ..world import TorchBackend, assign_roles
-from ..worlds import list_worlds, stop_world
+from jupyter_dtrain.errors import BadRequest, NoWorld
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.options import add_to_parser
+from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.view import painter_for_cell
+from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.world import TorchBackend, assign_roles
+from jupyter_dtrain.worlds import list_worlds, stop_world
+
 from .joining import tell_worlds
 from .offers import world_names
 from .parsing import MagicParser, Parsed, assignment

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from ..view.document import is_main
+from jupyter_dtrain.view.document import is_main
 
 if TYPE_CHECKING:
-    from ..metrics import Columns
-    from ..view.document import Picture
+    from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.view.document import Picture
 
 Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "finished", "failed", "ended"]
 Level = Literal["error", "warning", "info"]

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ..engine.spool import spool_path
-from ..events import Batch, Error, Event, Finished, Output, Started, decode, worst
-from ..view.document import document, status
-from ..view.gathered import Gathered
-from ..view.points import Packet, PointQueue
-from ..view.timelines import LIVE_BYTES, packed
+from jupyter_dtrain.engine.spool import spool_path
+from jupyter_dtrain.events import Batch, Error, Event, Finished, Output, Started, decode, worst
+from jupyter_dtrain.view.document import document, status
+from jupyter_dtrain.view.gathered import Gathered
+from jupyter_dtrain.view.points import Packet, PointQueue
+from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
+
 from .attention import Judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..store.source import Source
-    from ..view.document import Picture
+    from jupyter_dtrain.store.source import Source
+    from jupyter_dtrain.view.document import Picture
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""

@@ -21,11 +21,12 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from ..errors import BadRequest, DtrainError
-from ..launch import LAUNCHERS
-from ..store import Store
-from ..view.document import document
-from ..view.stored import picture
+from jupyter_dtrain.errors import BadRequest, DtrainError
+from jupyter_dtrain.launch import LAUNCHERS
+from jupyter_dtrain.store import Store
+from jupyter_dtrain.view.document import document
+from jupyter_dtrain.view.stored import picture
+
 from .starting import start
 from .steward import Silent
 

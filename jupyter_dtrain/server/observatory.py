@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from .. import worlds
+from jupyter_dtrain import worlds
+
 from .attention import Attention
 from .observer import Observer
 

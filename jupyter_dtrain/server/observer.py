@@ -10,19 +10,20 @@ import asyncio
 import contextlib
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from .. import worlds
-from ..events import RankState
-from ..identity import Client
-from ..stacks import describe_stacks
-from ..steward.names import ASKED_FOR
-from ..stillness import Stillness
-from ..store.source import SpoolFolder
-from ..view.labels import took
-from ..world import Rank
+from jupyter_dtrain import worlds
+from jupyter_dtrain.events import RankState
+from jupyter_dtrain.identity import Client
+from jupyter_dtrain.stacks import describe_stacks
+from jupyter_dtrain.steward.names import ASKED_FOR
+from jupyter_dtrain.stillness import Stillness
+from jupyter_dtrain.store.source import SpoolFolder
+from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.world import Rank
+
 from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .steward import Silent, Steward
@@ -30,9 +31,10 @@ from .steward import Silent, Steward
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..events import Batch
-    from ..stacks import Stacks
-    from .observatory import Observatory
+    from jupyter_dtrain.events import Batch
+    from jupyter_dtrain.stacks import Stacks
+
+    from .attention import Attention
 
 CLOSELY: Final = 0.25
 """Seconds between two looks at a world that somebody watches, while it works."""
@@ -50,10 +52,25 @@ ANSWER: Final = 8.0
 """Seconds in which ranks, or who looks at them from outside, say where they are."""
 
 
+class House(Protocol):
+    """As much of the observatory as one world's observer needs; see :class:`.Observatory`."""
+
+    attention: Attention
+
+    def is_watched(self, key: str) -> bool:
+        """Whether some page watches the world ``key``."""
+
+    def tell(self, message: dict[str, Any], key: str) -> None:
+        """Send ``message`` to the pages that watch the world ``key``."""
+
+    def changed(self) -> None:
+        """Send the list of worlds to all pages."""
+
+
 class Observer:
     """Of one world. All methods are for the server's event loop."""
 
-    def __init__(self, listing: worlds.Listing, observatory: Observatory) -> None:
+    def __init__(self, listing: worlds.Listing, observatory: House) -> None:
         self.listing = listing
         self._observatory = observatory
         self._steward: Steward | None = None

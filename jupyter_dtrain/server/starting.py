@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import worlds
-from ..errors import BadRequest
-from ..launch import LAUNCHERS, local
-from ..launch.options import check
-from ..settings import Settings
+from jupyter_dtrain import worlds
+from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.launch import LAUNCHERS, local
+from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.settings import Settings
 
 
 def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from ..steward.names import STEWARD_EVENT, STEWARD_REQUEST
+from jupyter_dtrain.steward.names import STEWARD_EVENT, STEWARD_REQUEST
 
 if TYPE_CHECKING:
-    from ..worlds import Listing
+    from jupyter_dtrain.worlds import Listing
 
 PATIENCE = 3.0
 """Seconds that a steward may take to answer."""

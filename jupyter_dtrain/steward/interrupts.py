@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..interruption import AGAIN, Interruption
+from jupyter_dtrain.interruption import AGAIN, Interruption
 
 if TYPE_CHECKING:
-    from ..gathering import Answers, Gathering
-    from ..settings import Settings
+    from jupyter_dtrain.gathering import Gathering
+    from jupyter_dtrain.settings import Settings
+    from jupyter_dtrain.stacks import Answers
 
 ACK = 1.0
 LOOK = 0.25

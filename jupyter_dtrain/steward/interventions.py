@@ -15,16 +15,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ..engine.spool import last_run
-from ..gathering import Gathering
+from jupyter_dtrain.engine.spool import last_run
+from jupyter_dtrain.gathering import Gathering
+
 from .interrupts import Interrupts
 from .questions import Questions
 from .release import Release, Waiting
 
 if TYPE_CHECKING:
-    from ..channels import RanksChannel
-    from ..launch.request import WorldRequest
-    from ..world import World
+    from jupyter_dtrain.channels import RanksChannel
+    from jupyter_dtrain.launch.request import WorldRequest
+    from jupyter_dtrain.world import World
 
 _log = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..identity import Client, own_process
-from ..launch.request import WorldRequest
+from jupyter_dtrain.identity import Client, own_process
+from jupyter_dtrain.launch.request import WorldRequest
 
 if TYPE_CHECKING:
-    from ..store.intake import StoreIntake
-    from ..store.tensorboard import TensorBoardIntake
-    from ..store.writer import StoreWriter
+    from jupyter_dtrain.store.intake import StoreIntake
+    from jupyter_dtrain.store.tensorboard import TensorBoardIntake
+    from jupyter_dtrain.store.writer import StoreWriter
 
 PERIOD = 1.0
 """Seconds between two looks at the spools."""
@@ -55,7 +55,7 @@ class Keeper:
 
     def followed(self, content: dict[str, Any]) -> None:
         """A client's request tells which runs it has followed to their end."""
-        from ..store.writer import Told
+        from jupyter_dtrain.store.writer import Told
 
         for told in msgspec.convert(content.get("followed", []), list[Told]):
             self._news.put(lambda writer, told=told: writer.tell(told))  # type: ignore[misc]
@@ -98,10 +98,10 @@ class Keeper:
             self._say(f"Runs are not stored any more ({type(error).__name__}: {error}). Cells run all the same.")
 
     def _begin(self) -> None:
-        from ..store.intake import StoreIntake
-        from ..store.source import SpoolFolder
-        from ..store.tensorboard import UNWANTED, TensorBoardIntake
-        from ..store.writer import SKIPPED, Owner
+        from jupyter_dtrain.store.intake import StoreIntake
+        from jupyter_dtrain.store.source import SpoolFolder
+        from jupyter_dtrain.store.tensorboard import UNWANTED, TensorBoardIntake
+        from jupyter_dtrain.store.writer import SKIPPED, Owner
 
         request = self._request
         owner = Owner(

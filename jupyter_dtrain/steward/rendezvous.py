@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import StartFailed
-from ..frameworks import load_frameworks
+from jupyter_dtrain.errors import StartFailed
+from jupyter_dtrain.frameworks import load_frameworks
 
 MAX_STARTS = 5
 BACKLOG = 2048

@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..engine.reports import Died, Ended, Paused, Ready, Report
-from ..engine.spool import last_run
-from ..errors import DtrainError
-from ..events import Event, RankState
-from ..failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
-from ..identity import Client
-from ..launch import local
-from ..launch.request import WorldRequest
-from ..world import Rank, World
+from jupyter_dtrain.engine.reports import Died, Ended, Paused, Ready, Report
+from jupyter_dtrain.engine.spool import last_run
+from jupyter_dtrain.errors import DtrainError
+from jupyter_dtrain.events import Event, RankState
+from jupyter_dtrain.failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.identity import Client
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.world import Rank, World
+
 from .cluster import Cluster
 from .interventions import Interventions
 from .keeper import Keeper
@@ -42,7 +43,7 @@ from .processes import become_subreaper, describe_descendants, is_running, is_st
 from .release import Waiting
 
 if TYPE_CHECKING:
-    from ..channels import RanksChannel
+    from jupyter_dtrain.channels import RanksChannel
 
 LAUNCHES = 3
 """How often a start tries, when what was in its way was chance."""

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import StoreFailed
-from ..identity import still_runs
+from jupyter_dtrain.errors import StoreFailed
+from jupyter_dtrain.identity import still_runs
+
 from .schema import explain, open_for_writing, transaction
 from .source import Source, SpoolFolder
 from .writer import SKIPPED, Owner, StoreWriter

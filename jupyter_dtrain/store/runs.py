@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from ..engine.spool import read_file
-from ..errors import BadRequest, StoreFailed
-from ..events import Error, Outcome, Output, Result, Series
-from ..identity import still_runs
-from ..metrics import RunMetrics
-from ..world import format_ranks
+from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.errors import BadRequest, StoreFailed
+from jupyter_dtrain.events import Error, Outcome, Output, Result, Series
+from jupyter_dtrain.identity import still_runs
+from jupyter_dtrain.metrics import RunMetrics
+from jupyter_dtrain.world import format_ranks
+
 from . import pieces
 from .schema import explain, open_for_reading, open_for_writing, store_file, transaction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..run import Run
+    from jupyter_dtrain.run import Run
 
 AWAY = 60.0
 """Seconds after which a run that nobody was shown has ended unseen, where its driver cannot be looked for."""
@@ -343,7 +344,7 @@ class StoredRun:
         return f"<run #{self.id} ({self.world}/{self.number}): {self.outcome}, {self.elapsed:.1f} s>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        from ..view.stored import bundle
+        from jupyter_dtrain.view.stored import bundle
 
         return bundle(self)
 

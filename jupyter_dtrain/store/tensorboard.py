@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadRequest
-from ..events import Finished, Metrics
-from ..metrics import Columns
+from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.events import Finished, Metrics
+from jupyter_dtrain.metrics import Columns
+
 from .source import Source
 
 if TYPE_CHECKING:

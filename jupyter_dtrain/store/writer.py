@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+from jupyter_dtrain.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+
 from . import pieces
 from .columns import ColumnWriter, Fresh
 from .schema import transaction

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.errors import DtrainError
 from jupyter_dtrain.world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
@@ -45,6 +46,37 @@ _BOLD: Final = "\x1b[1m"
 _OFF: Final = "\x1b[0m"
 
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
+
+
+class DistributedError(DtrainError):
+    """A cell failed on some ranks, or ranks were lost while it ran.
+
+    ``run`` holds everything that the ranks said; ``ranks`` are those that did not end well.
+    """
+
+    def __init__(self, run: Run) -> None:
+
+        self.run = run
+        self.ranks = sorted(rank for rank, outcome in run.outcomes.items() if outcome != "ok")
+        super().__init__(summary(run))
+
+    def _render_traceback_(self) -> list[str]:
+
+        return blocks(self.run)
+
+
+class DistributedInterrupt(KeyboardInterrupt):
+    """A cell was interrupted. ``busy`` are the ranks that had not ended by the deadline."""
+
+    def __init__(self, run: Run) -> None:
+
+        self.run = run
+        self.busy = list(run.busy)
+        super().__init__(summary(run))
+
+    def _render_traceback_(self) -> list[str]:
+
+        return blocks(self.run)
 
 
 @dataclass

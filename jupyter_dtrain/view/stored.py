@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from jupyter_dtrain.world import count_ranks
 
@@ -22,9 +22,8 @@ from .labels import label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import MimeBundle
+    from jupyter_dtrain.events import Error, MimeBundle, Outcome
     from jupyter_dtrain.metrics import Columns
-    from jupyter_dtrain.store import StoredRun
 
 _SOURCE: Final = 12  # lines of the cell
 _LINES: Final = 10  # last lines of a rank
@@ -41,7 +40,59 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 Series = Mapping[int, "Columns"]
 
 
-def bundle(run: StoredRun) -> MimeBundle:
+class Part(Protocol):
+    """As much of one rank's part in a kept run as is shown."""
+
+    @property
+    def host(self) -> str:
+        """Name of its host."""
+
+    @property
+    def words(self) -> str:
+        """What happened to a rank that was lost; else empty."""
+
+
+class Kept(Protocol):
+    """As much of a kept run as is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
+
+    id: int
+    number: int
+    world: str
+    source: str
+    size: int
+    ranks: list[int]
+    started: float
+    """In ``time.time()`` seconds."""
+
+    @property
+    def outcome(self) -> Outcome | Literal["running"]:
+        """How it ended."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds."""
+
+    @property
+    def outcomes(self) -> Mapping[int, Outcome]:
+        """How each rank ended."""
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[int, Columns]]:
+        """The columns of each metric, by rank."""
+
+    @property
+    def parts(self) -> Mapping[int, Part]:
+        """What is known of each rank that began it."""
+
+    @property
+    def errors(self) -> Mapping[int, Error]:
+        """The exceptions that ended the cell, by rank."""
+
+    def tail(self, rank: int, lines: int) -> list[str]:
+        """The last lines that ``rank`` printed."""
+
+
+def bundle(run: Kept) -> MimeBundle:
     """The run as text and as HTML: the cell, how it ended, the last values of its metrics, the end of its output."""
     head = (
         f"Run #{run.id} ({run.world}/{run.number}): {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
@@ -67,12 +118,12 @@ def bundle(run: StoredRun) -> MimeBundle:
     return {"text/plain": "\n".join(text), "text/html": "".join(html)}
 
 
-def chart(run: StoredRun) -> MimeBundle | None:
+def chart(run: Kept) -> MimeBundle | None:
     """The run as its cell showed it in the end: ranks and curves. None when it has logged nothing."""
     return saved.bundle(picture(run)) if run.metrics else None
 
 
-def picture(run: StoredRun) -> Picture:
+def picture(run: Kept) -> Picture:
     """All that is drawn of the run."""
     parts = run.parts
     return Picture(
@@ -88,7 +139,7 @@ def picture(run: StoredRun) -> Picture:
     )
 
 
-def listing(runs: Sequence[StoredRun]) -> MimeBundle:
+def listing(runs: Sequence[Kept]) -> MimeBundle:
     """A table of runs."""
     rows = [
         [
@@ -105,7 +156,7 @@ def listing(runs: Sequence[StoredRun]) -> MimeBundle:
     return {**table("Stored runs", ["run", "in world", "ranks", "started", "outcome", "took", "cell"], rows)}
 
 
-def comparison(first: StoredRun, second: StoredRun) -> MimeBundle:
+def comparison(first: Kept, second: Kept) -> MimeBundle:
     """A table of the metrics of both runs: the last value (the mean over ranks), and the lowest and highest of all."""
     both = dict(first.metrics), dict(second.metrics)
     names = list(dict.fromkeys([*both[0], *both[1]]))
@@ -126,7 +177,7 @@ def comparison(first: StoredRun, second: StoredRun) -> MimeBundle:
     return {**table(caption, headers, rows)}
 
 
-def overlay(first: StoredRun, second: StoredRun) -> str | None:
+def overlay(first: Kept, second: Kept) -> str | None:
     """The curves of the metrics that both have, as SVG: means over ranks. None when they share no metric.
 
     Raises :class:`ImportError` where matplotlib is not installed.
@@ -169,7 +220,7 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _troubles(run: StoredRun) -> list[str]:
+def _troubles(run: Kept) -> list[str]:
     """What was wrong, once for all ranks that share it."""
     found: dict[str, list[int]] = {}
     for rank, error in run.errors.items():
@@ -225,7 +276,7 @@ def _mean(series: Series) -> tuple[list[float], list[float]]:
     return steps, [total / count if count else math.nan for _, (total, count) in found]
 
 
-def _tails(run: StoredRun) -> list[str]:
+def _tails(run: Kept) -> list[str]:
     """The last lines of each rank; ranks that printed alike are told once."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank in run.parts:

@@ -158,4 +158,4 @@ def test_ranks_answer_while_they_work(defined):
     assert settled(defined, "%%distributed\nbusy_n", ["busy_name"]) == ["busy_name"]
     assert "Value:     1" in defined.inspect("busy_name")
     defined.ok("%distributed interrupt")
-    defined.ok("from jupyter_dtrain.lifecycle import current; current().last_run.wait(15)")
+    defined.ok("from jupyter_dtrain.session import current; current().last_run.wait(15)")

@@ -1,0 +1,50 @@
+"""The magics as IPython registers them: ``%distributed VERB``, ``%%distributed`` and ``%%rank``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from IPython.core.magic import Magics, magics_class
+
+from .cells import cell_parser, rank_parser, run_cell
+from .parsing import HelpShown, MagicParser
+from .table import VERBS
+
+
+@magics_class
+class CellMagics(Magics):
+    """What the extension registers."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._namespace: dict[str, Any] = shell.user_ns
+
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h tells more."""
+        with contextlib.suppress(HelpShown):
+            if cell is None:
+                args = verb_parser().parse_line(line or "status")
+                args.run(args)
+            else:
+                run_cell(cell_parser().parse_line(line), cell, self._namespace)
+
+    def rank(self, line: str, cell: str) -> None:
+        """``%%rank RANKS`` runs a cell on some ranks."""
+        with contextlib.suppress(HelpShown):
+            run_cell(rank_parser().parse_line(line), cell, self._namespace)
+
+
+def verb_parser() -> MagicParser:
+    """The parser of ``%distributed``."""
+    parser = MagicParser(
+        prog="%distributed",
+        description="Steer a world of ranks. Without a verb: status.",
+        epilog="%%distributed -h tells about cells that run on the ranks.",
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
+    for verb in VERBS:
+        one = verbs.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
+        verb.arguments(one)
+        one.set_defaults(run=verb.run)
+    return parser
