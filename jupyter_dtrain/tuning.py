@@ -2,7 +2,7 @@
 
 DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
 one run on all ranks of the world that is there, with the user's own functions; what a rank does in it stands in
-:mod:`.frameworks.deepspeed_tuning`.
+:mod:`jupyter_dtrain.frameworks.deepspeed.trial`.
 
 Under failure: a combination that runs out of memory on any rank has failed on all; larger micro-batches of that stage
 are skipped. Any other error is that combination's, too. Ranks that waited for one that failed are released, and made
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 STAGES = (0, 1, 2, 3)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-_CALL = "__import__('importlib').import_module('jupyter_dtrain.frameworks.deepspeed_tuning').{}(**{!r})"
+_CALL = "__import__('importlib').import_module('jupyter_dtrain.frameworks.deepspeed.trial').{}(**{!r})"
 """The cell of a combination: it leaves no name behind, nor a value."""
 _OURS = "[jupyter-dtrain] "
 
@@ -231,7 +231,7 @@ class _Sweep:
                 full = f"micro-batch {size} is out of memory"
 
     def _try(self, stage: int, size: int, presses: Presses) -> Trial:
-        from jupyter_dtrain.frameworks.deepspeed_tuning import OutOfMemory
+        from jupyter_dtrain.frameworks.deepspeed.trial import OutOfMemory
         from jupyter_dtrain.view.errors import summary
 
         what = f"ZeRO {stage}, micro-batch {size}"
@@ -267,7 +267,7 @@ class _Sweep:
 
 
 def _measured(run: Run, stage: int, size: int) -> Trial:
-    from jupyter_dtrain.frameworks.deepspeed_tuning import MEASURED
+    from jupyter_dtrain.frameworks.deepspeed.trial import MEASURED
 
     found = [
         json.loads(str(display.data[MEASURED]))

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.frameworks.torch.metrics import hear_backward
 from jupyter_dtrain.variables import Variable, given
 
 from . import Framework
 from .facts import Facts, facts_of_package
-from .torch_metrics import hear_backward
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import wrapt
 
+from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.rank_api import Bar, bar_text
 
 from . import Framework, Watch
 from .facts import Facts, facts_of_package, imported
-from .torch_metrics import unheard
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer

@@ -6,10 +6,10 @@ where there is no GPU, so that each rank trains alone. Here a rank is what torch
 * ``sys.ps1``, by which Lightning knows a notebook, is gone from ranks. IPython sets it, and reads it nowhere.
 * ``devices="auto"`` without a GPU are as many processes as the rank's host has.
 
-Losses come from torch, as :mod:`.torch_losses` has them: undivided, where Lightning divides them by the batches of an
-accumulation. What a module logs with ``self.log`` is shown under its name, as Lightning gives it to loggers: values of
-the batches that step, at their step; means of epochs and evaluations at the last step before. With ``sync_dist=True``
-such a mean is of all ranks.
+Losses come from torch, as :mod:`jupyter_dtrain.frameworks.torch.losses` has them: undivided, where Lightning divides
+them by the batches of an accumulation. What a module logs with ``self.log`` is shown under its name, as Lightning gives
+it to loggers: values of the batches that step, at their step; means of epochs and evaluations at the last step before.
+With ``sync_dist=True`` such a mean is of all ranks.
 
 Under failure: a logged value that cannot be read is left out; another version, without the parts that are changed
 here, is left as it is.
@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.frameworks.torch.values import read, take
+
 from . import Framework, Watch
 from .facts import Facts, facts_of_package
-from .torch_values import read, take
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.frameworks.torch.metrics import adding
+
 from . import Framework, Watch
 from .facts import Facts, facts_of_package, imported
-from .torch_metrics import adding
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer

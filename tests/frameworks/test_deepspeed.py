@@ -10,8 +10,8 @@ import time
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, Settings
-from jupyter_dtrain.frameworks.deepspeed import has_compiler
-from jupyter_dtrain.frameworks.torch_builds import building
+from jupyter_dtrain.frameworks.deepspeed.plugin import has_compiler
+from jupyter_dtrain.frameworks.torch.builds import building
 from tests.session.cells import Notes, until
 
 PATIENCE = 240

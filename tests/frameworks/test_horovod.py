@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jupyter_dtrain import DistributedError
-from jupyter_dtrain.frameworks.horovod_shim import SHIM_VERSION
+from jupyter_dtrain.frameworks.horovod.shim.install import SHIM_VERSION
 from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

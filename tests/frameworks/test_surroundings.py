@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.frameworks.torch import TESTED
+from jupyter_dtrain.frameworks.torch.plugin import TESTED
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from jupyter_dtrain.frameworks.tensorflow_cluster import cluster_config
-from jupyter_dtrain.frameworks.tensorflow_ports import hold_port
+from jupyter_dtrain.frameworks.tensorflow.cluster import cluster_config
+from jupyter_dtrain.frameworks.tensorflow.ports import hold_port
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"

@@ -263,7 +263,7 @@ def test_a_worker_that_dies_is_named_and_the_loop_goes_on_with_the_others(mortal
     assert [rank.rank for rank in mortal.world.dead] == [2]
     with pytest.raises(RanksDead):
         mortal.run("1", view=None)
-    patience = "import jupyter_dtrain.frameworks.tensorflow_servers as servers\nservers.PATIENCE = 1.0\nmake()"
+    patience = "import jupyter_dtrain.frameworks.tensorflow.servers as servers\nservers.PATIENCE = 1.0\nmake()"
     with pytest.raises(DistributedError) as refused:
         on_chief(mortal, patience)
     assert "No TensorFlow server listens for rank 2 (worker 1)" in refused.value.run.errors[0].evalue

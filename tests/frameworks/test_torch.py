@@ -46,7 +46,7 @@ def torch_world(world):
 def store_of(session):
     """The process of a world's rendezvous store, if it runs."""
     steward = psutil.Process(session._link.listing.steward)
-    return next((child for child in steward.children() if any("torch_store" in word for word in child.cmdline())), None)
+    return next((child for child in steward.children() if any("torch.store" in word for word in child.cmdline())), None)
 
 
 def test_torch_is_imported_by_nobody_before_the_user_does(launch):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jupyter_dtrain.frameworks.torch_backends import Backends
+from jupyter_dtrain.frameworks.torch.backends import Backends
 from jupyter_dtrain.world import placements
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

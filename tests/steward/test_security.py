@@ -64,8 +64,8 @@ def roles(session: Session) -> dict[psutil.Process, str]:
         elif process.name() == "prterun":
             found[process] = "prterun"
         else:
-            parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch_store": "store"}
-            parts["jax_server"] = "jax"
+            parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch.store": "store"}
+            parts["jax.coordinator"] = "jax"
             parts["engine.watch"] = "watch"
             found[process] = next(role for part, role in parts.items() if part in line)
     return found

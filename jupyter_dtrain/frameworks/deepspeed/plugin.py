@@ -1,0 +1,196 @@
+"""DeepSpeed in one rank: without its launcher, with or without a compiler, and again after the groups were made anew.
+
+``deepspeed.initialize`` finds the rank by its environment. Beyond that:
+
+* On hosts without a GPU it is told so (``DS_ACCELERATOR=cpu``), instead of searching and warning.
+* While it compiles what it needs, once on each host and for half a minute and more, a bar counts the seconds (see
+  :mod:`jupyter_dtrain.frameworks.torch.builds`). Where there is no compiler it goes without its shared-memory
+  communication, which only speeds up inference, and what cannot do without says what to install or to set.
+* It keeps groups of its own for as long as the process lives. When ``initialize`` finds another default group of torch
+  than the last time, they are forgotten, and made again.
+
+The loss is what ``engine.backward`` is given, before it is divided by the steps of an accumulation or scaled.
+
+Under failure: an engine is bound to the groups that it was made with. When those were released it cannot go on, which
+is said, with its name; its module's parameters are there, for another (see :mod:`.engines`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from jupyter_dtrain.frameworks import Framework, user_names
+from jupyter_dtrain.frameworks.accelerate import has_accelerator
+from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
+from jupyter_dtrain.frameworks.torch.builds import building
+from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step
+from jupyter_dtrain.variables import Variable, given
+
+from .engines import making
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
+
+TESTED = "0.19"
+"""The version that the tests run with."""
+ACCELERATOR = "DS_ACCELERATOR"
+
+
+class DeepSpeed(Framework):
+    """DeepSpeed in one rank."""
+
+    name = "deepspeed"
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
+        self._group: Any = None
+        wrapt.register_post_import_hook(_choose_device, "deepspeed.accelerator.real_accelerator")
+        wrapt.register_post_import_hook(_hook_builder, "deepspeed.ops.op_builder.builder")
+        wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
+        wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
+        wrapt.register_post_import_hook(_hook_engine, "deepspeed.runtime.engine")
+
+    def describe(self) -> Facts:
+        """On what it computes, and whether it can compile."""
+        return facts_of_package("DeepSpeed", "deepspeed", TESTED, lambda _: _details())
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "DeepSpeed" if "deepspeed" in sys.modules else ""
+
+    def recover(self) -> list[str]:
+        """The engines that there are, which have to be made again."""
+        if "deepspeed.comm.comm" not in sys.modules:
+            return []
+        kind = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
+        names = [] if kind is None else sorted(name for name, value in user_names() if issubclass(type(value), kind))
+        if not names:
+            return []
+        lost = (
+            f"{', '.join(names)}: this DeepSpeed engine belongs to the process groups of before. Make it again with "
+            f"deepspeed.initialize(model={names[0]}.module, ...), with an optimizer of its own: the parameters are as "
+            f"they were."
+        )
+        return [lost]
+
+    def _hook_comm(self, module: Any) -> None:
+        original = getattr(module, "init_distributed", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def init_distributed(*args: Any, **kwargs: Any) -> Any:
+            if self._group is not None and _default_group() is not self._group:
+                _forget_groups(module)
+            result = original(*args, **kwargs)
+            self._group = _default_group()
+            return result
+
+        module.init_distributed = init_distributed
+
+
+def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
+    if not has_accelerator():
+        given.offer({ACCELERATOR: Variable("cpu", "no GPU here: so it need not search and warn")}, DeepSpeed.name)
+
+
+def _hook_builder(module: Any) -> None:
+    kind = getattr(module, "OpBuilder", None)
+    if kind is not None and hasattr(kind, "jit_load"):
+        kind.jit_load = _jit_load(kind.jit_load)
+
+
+def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with building(f"DeepSpeed's {builder.name}"):
+                return original(builder, *args, **kwargs)
+        except Exception as error:
+            if has_compiler():
+                raise
+            raise RuntimeError(
+                f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
+                f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
+            ) from error
+
+    return jit_load
+
+
+def _hook_shared_memory(module: Any) -> None:
+    # It calls names of torch's that are about to change, many times a step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    original = getattr(module, "build_shm_op", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def build_shm_op() -> Any:
+        try:
+            return original()
+        except Exception:
+            if has_compiler():
+                raise
+            return None
+
+    module.build_shm_op = build_shm_op
+
+
+def _hook_engine(module: Any) -> None:
+    kind = getattr(module, "DeepSpeedEngine", None)
+    if kind is None or not hasattr(kind, "backward"):
+        return
+    kind.__init__ = making(kind.__init__)
+    hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
+    if hasattr(kind, "_take_model_step"):
+        kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+
+
+def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
+    """ZeRO steps once for each group of parameters, and not at all after an overflow."""
+
+    @functools.wraps(original)
+    def _take_model_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with one_step(self.optimizer):
+            return original(self, *args, **kwargs)
+
+    return _take_model_step
+
+
+def _details() -> dict[str, str]:
+    chosen = getattr(sys.modules.get("deepspeed.accelerator.real_accelerator"), "ds_accelerator", None)
+    without = "none: without its shared memory for inference, and without optimizers of its own"
+    return {
+        "accelerator": str(getattr(chosen, "_name", "") or "not chosen yet"),
+        "C++ compiler": "found" if has_compiler() else without,
+    }
+
+
+def has_compiler() -> bool:
+    """Whether torch would find a C++ compiler here."""
+    words = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    return shutil.which(words[0]) is not None
+
+
+def _default_group() -> Any:
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist.group.WORLD if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _forget_groups(comm: Any) -> None:
+    comm.cdb = None
+    groups: Any = sys.modules.get("deepspeed.utils.groups")
+    if hasattr(groups, "_release_process_group_references"):
+        groups._release_process_group_references()  # noqa: SLF001 — what its own destroy_process_group calls

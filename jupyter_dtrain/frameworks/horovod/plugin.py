@@ -1,0 +1,220 @@
+"""Horovod in one rank: set up in any cell, released when a peer is gone, whole again in the next cell.
+
+Horovod needs no launcher and no variables here: its MPI controller takes the world of MPI that a rank is in. Beyond:
+
+* ``hvd.init()`` waits for the other ranks in MPI first, where they can be released; Horovod's own wait has no end.
+* A ``DistributedOptimizer`` that is made again for the same parameters takes them over: so a cell can be run again.
+* An optimizer of Keras 3 is refused: Horovod 0.28 would train with it on each rank alone (:mod:`.keras`).
+* Where Horovod is not installed, :func:`install_shim` offers its calls for PyTorch over torch.distributed
+  (:mod:`.shim`). What waits in those, waits in torch, which is released and made again by itself.
+
+Under failure: ranks that wait are released by Horovod's own shutdown, on all ranks, each on a thread of its own: it
+ends what is begun with an error. A rank that has died makes MPI end Horovod's thread; without ULFM nothing does. The
+first cell on all ranks afterwards sets Horovod up again where it was, in the world as MPI has it then, and gives
+``DistributedOptimizer`` objects a fresh start; what cannot be set up again is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from jupyter_dtrain.frameworks import Framework, Watch
+from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
+from jupyter_dtrain.frameworks.horovod.shim.install import (
+    LACKING,
+    SHIM_VERSION,
+    installed_version,
+    is_shim,
+)
+from jupyter_dtrain.frameworks.mpi import release_world, with_patience
+
+from .keras import refuse_keras_3
+from .libraries import Library, begin_optimizers_anew, hook_optimizers
+
+if TYPE_CHECKING:
+    import ast
+
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
+
+TESTED = "0.28"
+"""The version that ``make horovod`` builds and tests."""
+_WRAPPERS = {"wrapper", "inner", "error_handler", "apply", "_call_impl", "_wrapped_call_impl", "decorate_context"}
+"""Functions that say nothing of what was called."""
+_OF_GRAPHS = {"", "call_function"}
+"""What runs a graph in TensorFlow, by."""
+_GENERATED = "<string>"
+"""The file of what TensorFlow makes for each operation of Horovod's."""
+_LOST = "Horovod was set up on some of the ranks only, or in a way of its own: call hvd.init() on all ranks."
+
+
+class Horovod(Framework):
+    """Horovod in one rank."""
+
+    name = "horovod"
+    recovers_last = True
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for Horovod's Python side to be imported."""
+        self._first = self._generation = spec.generation
+        self._libraries: dict[str, Library] = {}
+        self._arriving = self._released = False
+        wrapt.register_post_import_hook(self._hook, "horovod.common.basics")
+        wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
+        wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
+
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+        """Remember the generation."""
+        self._generation = generation
+        self._released = False
+
+    def describe(self) -> Facts:
+        """What it is built with, where this rank is in it; or that it is the stand-in."""
+        module = sys.modules.get("horovod")
+        if is_shim(module):
+            details = {"stand-in": f"yes: {LACKING}"}
+            return Facts("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
+        return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        module = sys.modules.get("horovod")
+        return "" if module is None else "Horovod's stand-in" if is_shim(module) else "Horovod"
+
+    def needs_regroup(self) -> bool:
+        """Whether it was shut down under a cell."""
+        return self._released
+
+    def is_apart(self) -> bool:
+        """After a cell that failed: something may have been begun, which the same cell would begin a second time."""
+        # The stand-in's optimizers may be in the midst of a step.
+        return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002 — it spins
+        """What was called of Horovod. In TensorFlow, also what runs a graph, which may have Horovod's operations."""
+        if frame.f_code is _arrive.__code__:
+            return "init"
+        while frame.f_code.co_filename == _GENERATED and frame.f_back is not None:
+            frame = frame.f_back
+        horovod = _folder_of("horovod")
+        if horovod and frame.f_code.co_filename.startswith(horovod):
+            through = (horovod, _folder_of("torch"), _folder_of("tensorflow"))
+            return _outermost(frame, through, horovod) or frame.f_code.co_name
+        library = self._libraries.get("tensorflow")
+        tensorflow = _folder_of("tensorflow")
+        if not idle or library is None or not library.was_ready or not tensorflow:
+            return ""
+        if not frame.f_code.co_filename.startswith(f"{tensorflow}python{os.sep}"):
+            return ""
+        name = _outermost(frame, (horovod, tensorflow, _folder_of("tf_keras")), "")
+        return "tf.function" if name in _OF_GRAPHS else name
+
+    def release(self) -> None:
+        """Shut Horovod down, by which all that waits in it raises. The control thread."""
+        self._released = True
+        if self._arriving:
+            release_world()
+        for library in list(self._libraries.values()):
+            if library.ready:
+                library.begin_shutdown()
+
+    def recover(self) -> list[str]:
+        """Set up again what was set up, with all ranks, and let optimizers begin anew."""
+        begin_optimizers_anew()
+        if not installed_version():
+            return []
+        mpi: Any = sys.modules["mpi4py.MPI"]
+        mine = {name: library.plain for name, library in self._libraries.items() if library.was_ready}
+        everybody: list[dict[str, bool]] = with_patience(lambda: mpi.COMM_WORLD.allgather(mine))
+        notes = []
+        for name in sorted({name for one in everybody for name in one}):
+            library = self._libraries.get(name)
+            if library is not None:
+                library.end()
+            if all(one.get(name) for one in everybody):
+                assert library is not None
+                library.set_up_again()
+            else:
+                notes.append(_LOST)
+        return notes[:1]
+
+    def _hook(self, module: Any) -> None:
+        """``horovod.common.basics`` was imported, of which each framework's part makes an object."""
+        kind: Any = getattr(module, "HorovodBasics", None)
+        if all(hasattr(kind, name) for name in ("init", "shutdown", "is_initialized")):
+            self._native_shutdown = kind.shutdown
+            kind.init, kind.shutdown = self._init(kind.init), self._shutdown(kind.shutdown)
+
+    def _library(self, basics: Any) -> Library:
+        library = Library(basics, self._native_shutdown)
+        return self._libraries.setdefault(library.name, library)
+
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(basics: Any, comm: Any = None, process_sets: Any = None) -> None:
+            library = self._library(basics)
+            library.settle()
+            if library.ready:
+                original(basics, comm, process_sets)
+                return
+            plain = comm is None or comm == []
+            if plain:
+                self._arrive()
+                if self._generation != self._first:
+                    # MPI's world of before may be revoked, and what Horovod knows by itself is that one.
+                    comm = sys.modules["mpi4py.MPI"].COMM_WORLD
+            original(basics, comm, process_sets)
+            library.is_set_up(process_sets, plain=plain)
+
+        return init
+
+    def _arrive(self) -> None:
+        self._arriving = True
+        try:
+            _arrive(sys.modules["mpi4py.MPI"])
+        finally:
+            self._arriving = False
+
+    def _shutdown(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def shutdown(basics: Any) -> None:
+            self._library(basics).shut_down()
+
+        return shutdown
+
+    def _details(self) -> dict[str, str]:
+        found = {f"for {name}": library.words() for name, library in self._libraries.items()}
+        return found or {"state": "not set up: hvd.init() does it"}
+
+
+def _arrive(mpi: Any) -> None:
+    """Wait until all ranks have come to ``hvd.init()``."""
+    mpi.COMM_WORLD.Barrier()
+
+
+def _folder_of(package: str) -> str:
+    """Where its files are; empty where it is not imported."""
+    module: ModuleType | None = sys.modules.get(package)
+    file = getattr(module, "__file__", None)
+    return f"{Path(file).parent}{os.sep}" if file else ""
+
+
+def _outermost(frame: FrameType | None, folders: tuple[str, ...], wanted: str) -> str:
+    """The function that the user's code has called: in the folder ``wanted``, through those in ``folders``."""
+    known = tuple(folder for folder in folders if folder)
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(known):
+        code = frame.f_code
+        if code.co_filename.startswith(wanted) and code.co_name not in _WRAPPERS and not code.co_name.startswith("_"):
+            name = code.co_name
+        frame = frame.f_back
+    return name

@@ -1,0 +1,59 @@
+"""A stand-in for ``horovod.torch`` over torch.distributed, where Horovod itself is not installed. It is not Horovod.
+
+:func:`install_shim` makes ``import horovod.torch as hvd`` find :mod:`.calls`: the same calls with the same
+results, on the process group that a rank has anyway, under ``torchrun`` as well as in a world. What it lacks says so
+when it is asked for: process sets, elastic training, Adasum, join, the timeline, TensorFlow.
+
+Under failure: where Horovod is installed, nothing is done and the reason is raised.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+
+SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
+"""What the stand-in's ``__version__`` is: no number of Horovod's."""
+LACKING = "without process sets, elastic training, Adasum, join and the timeline"
+NOTICE = f"horovod.torch is not Horovod here: jupyter-dtrain's stand-in over torch.distributed, {LACKING}."
+
+
+def install_shim(*, replace: bool = False) -> ModuleType:
+    """Make ``import horovod.torch`` find the stand-in, and give that module; once more, it is the same one.
+
+    Raises :class:`RuntimeError` where Horovod is installed, unless ``replace``, and :class:`ImportError` without torch.
+    """
+    there = sys.modules.get("horovod")
+    if is_shim(there):
+        return sys.modules["horovod.torch"]
+    if there is not None:
+        raise RuntimeError("Horovod is imported already: the stand-in cannot take its place in this process.")
+    installed = installed_version()
+    if installed and not replace:
+        raise RuntimeError(
+            f"Horovod {installed} is installed: `import horovod.torch as hvd` finds it, and needs no stand-in. "
+            f"install_shim(replace=True) takes the stand-in all the same."
+        )
+    calls = import_module(f"{__package__}.calls")
+    package = ModuleType("horovod", NOTICE)
+    vars(package).update(__version__=SHIM_VERSION, __path__=[], torch=calls)
+    package.__spec__ = ModuleSpec("horovod", None, is_package=True)
+    sys.modules.update({"horovod": package, "horovod.torch": calls})
+    print(f"[jupyter-dtrain] {NOTICE}", file=sys.stderr)  # noqa: T201 — once in a process, for whoever reads its output
+    return calls
+
+
+def is_shim(module: ModuleType | None) -> bool:
+    """Whether a module called ``horovod`` is the stand-in."""
+    return getattr(module, "__version__", None) == SHIM_VERSION
+
+
+def installed_version() -> str:
+    """Of Horovod itself; empty where it is not installed."""
+    try:
+        return version("horovod")
+    except PackageNotFoundError:
+        return ""

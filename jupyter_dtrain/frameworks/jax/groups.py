@@ -1,0 +1,277 @@
+"""JAX's processes in one rank: set up again and again, freed when a peer is gone, whole again afterwards.
+
+``jax.distributed.initialize()`` is changed when user code imports JAX:
+
+* without arguments it means the ranks of the world. They meet in Python, so that an interrupt or a release ends a
+  set-up to which some rank does not come, at a coordinator that is no rank's, see :mod:`.coordinator`. Where the cell
+  names ``MASTER_PORT``, or JAX's own detection of MPI, it means the same. Any other address is the user's, and JAX
+  does there what it does elsewhere: the coordinator is in rank 0, and all processes end when one has died;
+* a second one in a live world does nothing; after a change of the world it leaves the old one and joins the new;
+* after JAX has computed it is no error either: backends are begun anew, and arrays go with them by way of the host,
+  see :mod:`.arrays`;
+* JAX's collectives through MPI are refused: they would end the process;
+* SIGTERM, which JAX takes for the notice of a preemption, stays what ends a rank.
+
+Under failure: :meth:`JaxGroups.release` makes every collective of this rank raise; with the next generation
+:meth:`JaxGroups.recover` sets JAX up again, with the arrays that the user's names hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.frameworks import user_names
+from jupyter_dtrain.frameworks.sockets import end_connections, epolls, registered
+
+from .coordinator import LONG
+from .rendezvous import meet, stay_away
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.world import Placement
+
+    from .arrays import Carried
+
+TIMEOUT = 1800.0
+"""Seconds that ranks wait for each other in a set-up, where the cell does not say."""
+RECOVER_PATIENCE = 5.0
+"""The same before they set JAX up again by themselves."""
+CALL = "initialize"
+_NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
+"""Parts of ``jax._src.distributed`` that are used here."""
+_NATIVE = ("get_distributed_runtime_service", "make_gloo_tcp_collectives")
+_OWN = ("coordinator_address", "num_processes", "process_id")
+"""Arguments by which a cell says who the processes are."""
+_WHO = (*_OWN, "cluster_detection_method")
+
+
+class _Elsewhere:
+    """In rank 0, the place of the coordinator, which is in a process of its own."""
+
+    def shutdown(self) -> None:
+        """It ends when the ranks have met anew."""
+
+
+class JaxGroups:
+    """The processes of JAX as this rank sees them. Methods are for the main thread, but for :meth:`release`."""
+
+    def __init__(self, place: Placement, generation: int, server: tuple[str, int] | None) -> None:
+        """``server``: where ranks meet; None where there is none, and JAX is left as it is."""
+        self._place = place
+        self._generation = generation
+        self._server = server
+        self._attempts = 0
+        self._elsewhere = ""
+        """Address of the coordinator that is not to be begun in rank 0."""
+        self._joined: int | None = None
+        """The generation in which JAX was set up."""
+        self._whole: dict[str, Any] | None = None
+        """Further arguments of the set-up, if that was of all ranks of the world."""
+        self._half_made = False
+        self._released = False
+        self._loops: set[int] = set()
+        """The epoll instances of gloo."""
+        self._distributed: Any = None
+
+    @property
+    def unusable(self) -> bool:
+        """Whether, in the cell that ran last, a set-up failed or the processes were released."""
+        return self._half_made or self._released
+
+    @property
+    def is_up(self) -> bool:
+        """Whether JAX knows other processes than this. Any thread."""
+        state = getattr(self._distributed, "global_state", None)
+        return state is not None and state.client is not None and state.num_processes > 1
+
+    def hook(self, module: ModuleType) -> None:
+        """``jax._src.distributed`` has been imported: the first to have these functions."""
+        distributed: Any = module
+        if self._server is None or not all(hasattr(distributed, name) for name in _NEEDED):
+            return
+        if not all(hasattr(distributed._jax, name) for name in _NATIVE):  # noqa: SLF001 — see below
+            return
+        self._distributed = distributed
+        native = distributed._jax  # noqa: SLF001 — where JAX itself looks its coordinator up
+        native.get_distributed_runtime_service = self._service(native.get_distributed_runtime_service)
+        native.make_gloo_tcp_collectives = self._listening(native.make_gloo_tcp_collectives)
+        distributed.initialize = self._initialize(distributed.initialize)
+
+    def begin_cell(self, generation: int) -> None:
+        """Set-ups of a new generation are counted from 0 on every rank."""
+        if generation != self._generation:
+            self._generation = generation
+            self._attempts = 0
+        self._half_made = self._released = False
+
+    # Setting up.
+
+    def _initialize(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def initialize(*args: Any, **kwargs: Any) -> None:
+            given = signature.bind(*args, **kwargs).arguments
+            self._refuse_mpi()
+            if self._distributed.global_state.client is not None and self._joined in (None, self._generation):
+                return
+            timeout = given.get("initialization_timeout", TIMEOUT)
+            carried = self._leave()
+            self._half_made = True
+            if self._means_world(given):
+                others = {name: value for name, value in given.items() if name not in _WHO}
+                self._attempts += 1
+                self._join(original, self._named(f"setup-{self._attempts}"), others, timeout)
+            else:
+                self._whole, self._elsewhere = None, ""
+                original(*args, **kwargs)
+            self._half_made = False
+            self._joined = self._generation
+            _keep_sigterm()
+            for note in carried.arrive():
+                print(f"[jupyter-dtrain] {note}", file=sys.stderr)  # noqa: T201 — the cell's output
+
+        return initialize
+
+    def _means_world(self, given: dict[str, Any]) -> bool:
+        """Whether the processes of a set-up are the ranks of the world."""
+        named = {name: given[name] for name in _OWN if given.get(name) is not None}
+        named.setdefault("coordinator_address", os.environ.get("JAX_COORDINATOR_ADDRESS"))
+        world = {
+            "coordinator_address": (None, f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"),
+            "num_processes": (self._place.size,),
+            "process_id": (self._place.rank,),
+        }
+        detected = given.get("cluster_detection_method") in (None, "ompi", "mpi4py")
+        return detected and all(value in world[name] for name, value in named.items())
+
+    def _join(self, original: Callable[..., None], name: str, others: dict[str, Any], timeout: float) -> None:
+        """Set JAX up with all ranks of the world, at the meeting ``name``."""
+        assert self._server is not None
+        place = self._place
+        address = meet(CALL, self._server, name, place.rank, place.size, timeout, lambda: self._released)
+        self._elsewhere = address
+        self._whole = others
+        options = {"local_device_ids": None, "heartbeat_timeout_seconds": LONG, **others}
+        options["cluster_detection_method"] = "deactivate"
+        original(address, place.size, place.rank, **options)
+
+    def _named(self, meeting: str) -> str:
+        return f"generation-{self._generation}/{meeting}"
+
+    def _leave(self) -> Carried:
+        """End what there is of JAX in this process; its arrays, which need a new backend."""
+        from .arrays import Carried, carry  # it imports numpy
+
+        distributed = self._distributed
+        jax: Any = sys.modules["jax"]
+        if distributed.global_state.client is None and not distributed.xla_bridge.backends_are_initialized():
+            return Carried()
+        carried = carry(user_names()) if distributed.xla_bridge.backends_are_initialized() else Carried()
+        state = distributed.global_state
+        manager, state.preemption_sync_manager = state.preemption_sync_manager, None
+        client, state.client = state.client, None
+        service, state.service = state.service, None
+        for one in (manager, client, service):
+            if one is not None:
+                # It says so where the others, or the coordinator, have gone before.
+                with contextlib.suppress(Exception):
+                    one.shutdown()
+        state.num_processes, state.process_id = 1, 0
+        self._joined = None
+        self._loops.clear()
+        jax.clear_caches()
+        # Waiting for what a backend has yet to print, it raises what has failed there.
+        with contextlib.suppress(Exception):
+            from jax.extend.backend import clear_backends
+
+            clear_backends()
+        return carried
+
+    def _service(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def get_distributed_runtime_service(address: str, *args: Any, **kwargs: Any) -> Any:
+            if self._elsewhere and address.rsplit(":", 1)[-1] == self._elsewhere.rsplit(":", 1)[-1]:
+                return _Elsewhere()
+            return original(address, *args, **kwargs)
+
+        return get_distributed_runtime_service
+
+    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Learn which epoll instance gloo brings."""
+
+        @functools.wraps(original)
+        def make_gloo_tcp_collectives(*args: Any, **kwargs: Any) -> Any:
+            before = epolls()
+            self._loops &= before
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._loops |= epolls() - before
+
+        return make_gloo_tcp_collectives
+
+    @staticmethod
+    def _refuse_mpi() -> None:
+        chosen = getattr(sys.modules["jax"].config, "jax_cpu_collectives_implementation", None)
+        if chosen == "mpi":
+            raise ValueError(
+                "JAX's collectives through MPI (JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi) end the process: they load "
+                "MPItrampoline, which has no MPI here, and would initialise MPI a second time in this rank. "
+                'Leave it out, or jax.config.update("jax_cpu_collectives_implementation", "gloo").'
+            )
+
+    # Releasing and recovering.
+
+    def release(self) -> None:
+        """Make what waits for other ranks raise, and whatever would. The control thread."""
+        self._released = True
+        client = getattr(getattr(self._distributed, "global_state", None), "client", None)
+        end_connections(registered(self._loops & epolls()))
+        if client is not None and self._whole is not None:
+            # What waits for a word of another rank, at the coordinator, is ended by this. At a coordinator of the
+            # cell's own it would wait for all.
+            with contextlib.suppress(Exception):
+                client.shutdown()
+
+    def recover(self) -> list[str]:
+        """In a new generation, with all ranks: set JAX up again, as it was; what else is to be done, in words."""
+        if self._distributed is None or self._server is None or self._joined == self._generation:
+            return []
+        name = self._named("recover")
+        whole = self._whole if self.is_up else None
+        if whole is None:
+            with contextlib.suppress(OSError):
+                stay_away(self._server, name, self._place.rank, self._place.size)
+        if not self.is_up:
+            return []
+        carried = self._leave()
+        if whole is None:
+            return [
+                *carried.lost(),
+                "JAX is not set up any more: call jax.distributed.initialize() again on all ranks.",
+            ]
+        try:
+            self._join(inspect.unwrap(self._distributed.initialize), name, whole, RECOVER_PATIENCE)
+            sys.modules["jax"].devices()  # on all ranks: each needs the others' for that
+        except Exception as error:  # noqa: BLE001 — other frameworks are to be made whole all the same
+            return [*carried.lost(), f"JAX is not set up any more ({error}): call jax.distributed.initialize() again."]
+        self._joined = self._generation
+        _keep_sigterm()
+        return carried.arrive()
+
+
+def _keep_sigterm() -> None:
+    """JAX has taken it over, for the notice of a preemption: it ends a rank here."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,165 @@
+"""JAX in one rank: its processes, :mod:`.groups`, what waits for them, :mod:`.waits`, and its numbers.
+
+Outside a world none of this exists: the same cell meets plain JAX. There is nothing in JAX from which losses could be
+read; ``jupyter_dtrain.log`` takes its arrays as they are, in a loop and in ``jax.debug.callback``.
+
+Under failure: another version, without the parts that are changed here, is left as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from jupyter_dtrain.frameworks import Framework
+from jupyter_dtrain.frameworks.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.launch.local import count_gpus
+
+from .groups import JaxGroups
+from .rendezvous import meeting_in
+from .waits import PATIENCE_FAILED, call_that_waits, settle
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
+
+TESTED = "0.10"
+"""The version that the tests run with."""
+
+
+class Jax(Framework):
+    """JAX in one rank."""
+
+    name = "jax"
+    server = "jupyter_dtrain.frameworks.jax.coordinator" if importlib.util.find_spec("jax") is not None else None
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for ``jax`` to be imported."""
+        host, _, port = spec.options.get(self.name, "").rpartition(":")
+        self._groups = JaxGroups(place, spec.generation, (host, int(port)) if port else None)
+        wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
+        wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
+
+    def before_cell(self, run: int, generation: int, watch: Any) -> None:  # noqa: ARG002
+        """Set-ups of a new generation are counted from 0 on every rank."""
+        self._groups.begin_cell(generation)
+
+    def after_cell(self, *, failed: bool) -> None:
+        """What the cell has begun to compute is over, and what it logs from there has come.
+
+        What a cell that failed has begun may have no counterpart on other ranks: it is ended after a while.
+        """
+        jax: Any = imported("jax")
+        if jax is None:
+            return
+        patience = PATIENCE_FAILED if failed else math.inf
+        if self._groups.is_up and not settle(lambda: self._groups.unusable, patience):
+            self._groups.release()
+        if not self._groups.unusable:
+            jax.effects_barrier()
+
+    def describe(self) -> Facts:
+        """Its backends and processes, once they are there."""
+        return facts_of_package("JAX", "jax", TESTED, _details)
+
+    def is_log(self, line: str) -> bool:
+        """What gloo prints when ranks have connected."""
+        return line.startswith("[Gloo] Rank ")
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "JAX" if "jax" in sys.modules else ""
+
+    def on_host(self, value: Any) -> Any:
+        """An array that this rank has all of is one of numpy's. Raises :class:`ValueError` for one that is not."""
+        jax: Any = sys.modules.get("jax")
+        if jax is None:
+            return value
+        return _moved(jax, value)
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:
+        """An array with one element is read when the metrics are flushed, on whatever device it is."""
+        jax: Any = sys.modules.get("jax")
+        if jax is None or not isinstance(value, jax.Array):
+            return None
+        if isinstance(value, jax.core.Tracer):
+            words = "inside of what jax.jit compiles there is no number yet: log it by jax.debug.callback"
+            raise ValueError(words)  # noqa: TRY004 — what the caller tells the user
+        if value.size != 1:
+            raise ValueError(f"an array of shape {value.shape} is not one number")
+        return value, _read
+
+    def needs_regroup(self) -> bool:
+        """Whether, in the last cell, a set-up failed on this rank or it was released."""
+        return self._groups.unusable
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
+        """A jitted function, an array's value, a set-up to which somebody has not come."""
+        if found := meeting_in(frame):
+            return found
+        looks = frame.f_code is settle.__code__  # again and again, and so takes some processor
+        return call_that_waits(frame, call) if (idle or looks) and self._groups.is_up else ""
+
+    def release(self) -> None:
+        """End the connections of gloo, and waits at the coordinator."""
+        self._groups.release()
+
+    def recover(self) -> list[str]:
+        """JAX's processes as they were, with the arrays that the user's names hold."""
+        return self._groups.recover()
+
+
+def _see_own_gpu(local_rank: int, bridge: Any) -> None:
+    """Of the GPUs of the host this rank uses one, unless the cell says which after it has imported JAX."""
+    flag = getattr(bridge, "CUDA_VISIBLE_DEVICES", None)
+    config = getattr(bridge, "config", None)
+    if flag is None or config is None or flag.value != "all":
+        return
+    gpus = count_gpus()
+    if gpus > 1:
+        config.update("jax_cuda_visible_devices", str(local_rank % gpus))
+
+
+def _read(values: Sequence[Any]) -> list[float]:
+    return [float(value.reshape(())) for value in values]
+
+
+def _moved(jax: Any, value: Any) -> Any:
+    if type(value) is dict:  # JAX would sort it, and ranks are to see one order
+        return {key: _moved(jax, item) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(_moved(jax, item) for item in value)
+    if isinstance(value, jax.Array):
+        return _on_host(jax, value)
+    if jax.tree_util.all_leaves([value]):
+        return value
+    return jax.tree.map(lambda one: _moved(jax, one), value, is_leaf=lambda one: one is not value)
+
+
+def _on_host(jax: Any, leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise ValueError("an array of JAX that is spread over ranks, so that no rank has all of it")
+    return jax.device_get(leaf)
+
+
+def _details(_: ModuleType) -> dict[str, str]:
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    distributed: Any = sys.modules.get("jax._src.distributed")
+    found = {"processes": "1: jax.distributed.initialize() joins the other ranks"}
+    state = getattr(distributed, "global_state", None)
+    if state is not None and state.client is not None:
+        found = {"processes": f"{state.num_processes}, this one is {state.process_id}"}
+    backends = getattr(bridge, "_backends", {})
+    names = [f"{name} ({client.local_device_count()} of {client.device_count()})" for name, client in backends.items()]
+    return found | {"devices of this rank": ", ".join(names) or "none yet: the first computation finds them"}

@@ -1,0 +1,74 @@
+"""Waiting for the ranks of a set-up of JAX, in Python: JAX would do so in native code, which nothing could end.
+
+The other side is :mod:`.coordinator`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
+from jupyter_dtrain.world import count_ranks
+
+ANSWER_PATIENCE = 30.0
+"""Seconds for an answer: the first one waits until the server has begun."""
+
+
+class Absent(TimeoutError):
+    """Some rank has said that it will not come."""
+
+
+def meet(
+    call: str, server: tuple[str, int], name: str, rank: int, size: int, timeout: float, released: Callable[[], bool]
+) -> str:
+    """Be at the meeting ``name``, and wait until all ``size`` ranks are; the address of their coordinator.
+
+    ``call``: what the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
+    :class:`TimeoutError` after ``timeout`` seconds; both name who did not come. :class:`Absent` where one will not,
+    :class:`RuntimeError`, with the reason, where there can be no coordinator, :class:`OSError` without a server.
+    """
+    deadline = time.monotonic() + timeout
+    asked = _asked(name, rank, size, comes=True)
+    with socket.create_connection(server, ANSWER_PATIENCE) as connection:
+        while True:
+            connection.sendall(asked)
+            read = b""
+            while not read.endswith(b"\n"):
+                part = connection.recv(65536)
+                if not part:
+                    raise ConnectionError(f"{call}: what keeps JAX's coordinator has ended.")
+                read += part
+            answer = json.loads(read)
+            if answer["problem"]:
+                raise RuntimeError(f"{call}: JAX's coordinator cannot begin: {answer['problem']}")
+            if answer["address"]:
+                return str(answer["address"])
+            if answer["absent"]:
+                raise Absent(f"{count_ranks(answer['absent'])} had none")
+            missing = [one for one in range(size) if one not in answer["here"]]
+            if end := end_of_wait(call, missing, deadline, timeout, released):
+                raise end
+            time.sleep(ARRIVAL_POLL)
+
+
+def stay_away(server: tuple[str, int], name: str, rank: int, size: int) -> None:
+    """Say at the meeting ``name`` that ``rank`` will not come."""
+    with socket.create_connection(server, ANSWER_PATIENCE) as connection:
+        connection.sendall(_asked(name, rank, size, comes=False))
+        connection.recv(1)
+
+
+def _asked(name: str, rank: int, size: int, *, comes: bool) -> bytes:
+    return json.dumps({"meeting": name, "rank": rank, "size": size, "comes": comes}).encode() + b"\n"
+
+
+def meeting_in(frame: FrameType) -> str:
+    """What the user called that waits for ranks to come, if ``frame`` does; else empty.
+
+    It looks again and again, and so takes some processor.
+    """
+    return str(frame.f_locals["call"]) if frame.f_code is meet.__code__ else ""

@@ -1,0 +1,103 @@
+"""Whether a rank's main thread waits for other ranks in JAX, read from its Python frames.
+
+JAX waits in native code: where an array's value is asked for, or in a jitted function itself, which may be called from
+any library. A rank that waits there uses no processor, one that computes on the host does; of a GPU the host cannot
+tell, and waits for it all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from jupyter_dtrain.frameworks import value_of
+
+_ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
+"""Packages whose frames may be the innermost: they call what JAX has compiled."""
+_LIBRARY = re.compile(rf"/(?:site|dist)-packages/(?:{'|'.join(_ON_TOP)})/")
+_PLUMBING = {"wrapper", "inner", "_call", "call", "__call__", "reraise_with_filtered_traceback", "cache_miss", "_value"}
+"""Functions that say nothing of what was called."""
+_METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__array__", "addressable_data"}
+
+
+PATIENCE_FAILED = 5.0
+"""Seconds for what a cell has begun that failed."""
+SETTLE_POLL = 0.01
+"""Seconds between two looks at what is being computed."""
+
+
+def settle(released: Callable[[], bool], patience: float) -> bool:
+    """Wait until all arrays there are have been computed; no longer than until ranks are ``released()``.
+
+    False when that took longer than ``patience`` seconds.
+
+    JAX computes behind the back of the code, also what ranks do together. What one has begun when its cell ends, and
+    another that failed has not, would meet what that does in its next cell.
+    """
+    jax: Any = sys.modules["jax"]
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None or not bridge.backends_are_initialized():
+        return True  # to ask for arrays would make backends, for which ranks wait for each other
+    deadline = time.monotonic() + patience
+    while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(SETTLE_POLL)
+    return True
+
+
+def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
+    """What the user's code has called that may wait for other ranks; empty when nothing does.
+
+    ``frame``: the innermost of a thread that uses no processor; ``call``: what is called there.
+    """
+    jax: Any = sys.modules.get("jax")
+    if jax is None or jax.__file__ is None:
+        return ""
+    if frame.f_code is settle.__code__:
+        return "block_until_ready"
+    root = f"{Path(jax.__file__).parent}{os.sep}"
+    file = frame.f_code.co_filename
+    if file.startswith(root) or _LIBRARY.search(file):
+        return _outermost(frame, root)
+    return _called(jax, frame, call)
+
+
+def _outermost(frame: FrameType | None, root: str) -> str:
+    """The function that the user's code has called, of the library whose frames reach to ``frame``."""
+    name = inner = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(root) and not _LIBRARY.search(file):
+            break
+        inner = inner or frame.f_code.co_name
+        if frame.f_code.co_name not in _PLUMBING:
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name or inner.strip("_")
+
+
+def _called(jax: Any, frame: FrameType, call: ast.Call | None) -> str:
+    """Native code that the user's own code has called: a jitted function, or a method of an array."""
+    if call is None:
+        return ""
+    match call.func:
+        case ast.Attribute(value=owner, attr=name):
+            value = value_of(frame, owner)
+            if name in _METHODS and isinstance(value, jax.Array):
+                return name
+            function = inspect.getattr_static(value, name, None) if value is not None else None
+        case ast.Name(id=name):
+            function = value_of(frame, call.func)
+        case _:
+            return ""
+    # What jax.jit and jax.pmap make is native code, with no frame of its own.
+    return name if type(function).__module__.startswith("jaxlib") else ""

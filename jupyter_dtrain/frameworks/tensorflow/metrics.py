@@ -1,0 +1,232 @@
+"""Losses out of ``GradientTape.gradient``, without a line of logging code.
+
+What a tape's gradient is asked of, if it is one number, is the loss, and a series named after the variable at the
+call; its step counts the calls in the cell. In a function that is traced the tape is asked once, so there a few
+operations write each step's loss into a ring of TensorFlow's own, which is read when metrics are flushed. They cost
+some microseconds, wait for nothing, and no Python runs in them.
+
+Not counted are tapes within Keras' own training (its ``fit`` tells its losses by itself), those of replicas beside
+the first, and those of functions that XLA compiles, whose operations could not reach the ring.
+
+Under failure: whatever goes wrong here is told once; the user's training goes on.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from .values import read
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+
+RINGS: Final = 256
+"""Traced functions whose losses are taken, at most: those of more are left out, which is said."""
+RING: Final = 1 << 14
+"""Steps whose losses wait for a flush, at most; of more the oldest are left out."""
+LOSS: Final = "loss"
+"""What a value is called that has no name."""
+KERAS: Final = ("keras", "tf_keras")
+_BACKPROP = "tensorflow.python.eager.backprop"
+_GENERATED = "__autograph_generated_file"
+_LIBRARIES = ("tensorflow", *KERAS)
+
+
+class _Ring:
+    """Of one call in a traced function: its losses, and how many were written. Both live in TensorFlow, by name."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self._shared = f"jupyter_dtrain/loss/{number}"
+        self._device = ""
+        self._seen = 0
+
+    def make(self, tensorflow: Any) -> None:
+        """Both variables, outside of the function that is traced."""
+        with tensorflow.init_scope(), tensorflow.device("CPU:0"):
+            raw = tensorflow.raw_ops
+            handles = self._handles(tensorflow)
+            raw.AssignVariableOp(resource=handles[0], value=tensorflow.zeros([RING], tensorflow.float32))
+            raw.AssignVariableOp(resource=handles[1], value=tensorflow.zeros([], tensorflow.int64))
+
+    def write(self, tensorflow: Any, value: Any) -> None:
+        """Add the operations that write ``value`` to the function that is traced."""
+        with tensorflow.device("CPU:0"):
+            raw = tensorflow.raw_ops
+            values, count = self._handles(tensorflow)
+            number = tensorflow.cast(tensorflow.reshape(tensorflow.stop_gradient(value), []), tensorflow.float32)
+
+            def add() -> Any:
+                written = raw.ReadVariableOp(resource=count, dtype=tensorflow.int64)
+                scattered = raw.ResourceScatterUpdate(resource=values, indices=written % RING, updates=number)
+                with tensorflow.control_dependencies([scattered] if scattered is not None else []):
+                    raw.AssignAddVariableOp(resource=count, value=tensorflow.constant(1, tensorflow.int64))
+                return tensorflow.constant(0)
+
+            # A function that was saved may run where nobody has made them.
+            there = raw.VarIsInitializedOp(resource=count)
+            tensorflow.cond(there, add, lambda: tensorflow.constant(0))
+
+    def news(self, tensorflow: Any) -> list[float]:
+        """The losses that were written since the last look, without those that were overwritten meanwhile."""
+        with tensorflow.init_scope(), tensorflow.device("CPU:0"):
+            values, count = self._handles(tensorflow)
+            written = int(tensorflow.raw_ops.ReadVariableOp(resource=count, dtype=tensorflow.int64))
+            fresh = range(max(self._seen, written - RING), written)
+            if not fresh:
+                return []
+            ring = tensorflow.raw_ops.ReadVariableOp(resource=values, dtype=tensorflow.float32).numpy()
+        self._seen = written
+        return [float(ring[number % RING]) for number in fresh]
+
+    def _handles(self, tensorflow: Any) -> tuple[Any, Any]:
+        # By name, and not captured: a function that captured them could not be saved.
+        handle = tensorflow.raw_ops.VarHandleOp
+        return (
+            handle(shape=[RING], dtype=tensorflow.float32, shared_name=f"{self._shared}/values"),
+            handle(shape=[], dtype=tensorflow.int64, shared_name=f"{self._shared}/count"),
+        )
+
+
+class TensorFlowMetrics:
+    """Of one rank."""
+
+    def __init__(self, metrics: MetricBuffer) -> None:
+        self._metrics = metrics
+        self._rings: list[_Ring] = []
+        self._made = 0
+        self._tensorflow: Any = None
+        self._on = False
+        metrics.before_flush(self._collect)
+
+    def begin(self, *, on: bool) -> None:
+        """A cell begins; ``on``: whether it wants its losses."""
+        self._on = False
+        self._news()
+        self._on = on
+        if self._rings:
+            self._keep_looking()
+
+    def end(self) -> None:
+        """The cell has ended."""
+        self._collect()
+        self._on = False
+
+    def hook(self, tensorflow: ModuleType) -> None:
+        """TensorFlow was imported."""
+        self._tensorflow = tensorflow
+        tape: Any = getattr(tensorflow, "GradientTape", None)
+        if hasattr(tape, "gradient"):
+            tape.gradient = self._gradient(tape.gradient)
+
+    def _gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                self._hear(target, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
+            except Exception as error:  # noqa: BLE001 — the user's training goes on
+                self._metrics.complain(f"a loss could not be read: {type(error).__name__}: {error}", kind="tape")
+            return original(tape, target, *args, **kwargs)
+
+        return gradient
+
+    def _hear(self, target: Any, frame: FrameType | None) -> None:
+        tensorflow = self._tensorflow
+        if not isinstance(target, tensorflow.Tensor) or not target.dtype.is_floating:
+            return
+        if target.shape.num_elements() != 1 or _in_keras(frame):
+            return
+        if frame is not None and frame.f_globals.get("__name__") == _BACKPROP:
+            return  # of a jacobian
+        if hasattr(target, "numpy"):
+            if self._on:
+                self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)
+        elif not _in_xla(tensorflow) and not _runs_elsewhere() and _is_first_replica(tensorflow):
+            if self._made == RINGS:
+                words = f"losses of more than {RINGS} traced functions are not taken: %distributed restart"
+                self._metrics.complain(words, kind="rings")
+                return
+            ring = _Ring(_name(frame) or LOSS, self._made)
+            self._made += 1
+            ring.make(tensorflow)
+            ring.write(tensorflow, target)
+            self._rings.append(ring)
+            self._keep_looking()
+
+    def _collect(self) -> None:
+        now = time.time()
+        for name, value in self._news():
+            self._metrics.add(name, value, at=now)
+        if self._rings:
+            self._keep_looking()
+
+    def _keep_looking(self) -> None:
+        """No call of ours tells when a traced function has written something."""
+        if self._on:
+            self._metrics.expect(1)
+
+    def _news(self) -> list[tuple[str, float]]:
+        news: list[tuple[str, float]] = []
+        for ring in list(self._rings):
+            try:
+                news += [(ring.name, value) for value in ring.news(self._tensorflow)]
+            except Exception as error:  # noqa: BLE001 — TensorFlow was reset, or executes nothing eagerly any more
+                self._rings.remove(ring)
+                self._metrics.complain(f"the losses of {ring.name} cannot be read: {error}", kind="tape")
+        return news if self._on else []
+
+
+def _runs_elsewhere() -> bool:
+    """Whether traced functions may run in other processes, which have no variable of ours: a chief's do, on workers."""
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    served = context.get_server_def() if hasattr(context, "get_server_def") else None
+    return served is not None and any(job.name == "ps" for job in served.cluster.job)
+
+
+def _in_keras(frame: FrameType | None) -> bool:
+    """Whether Keras trains: its callbacks tell the losses then."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in KERAS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _in_xla(tensorflow: Any) -> bool:
+    module: Any = sys.modules.get("tensorflow.python.ops.control_flow_util")
+    asks = getattr(module, "GraphOrParentsInXlaContext", None)
+    return asks is None or bool(asks(tensorflow.compat.v1.get_default_graph()))
+
+
+def _is_first_replica(tensorflow: Any) -> bool:
+    context = tensorflow.distribute.get_replica_context()
+    number = getattr(context, "_replica_id", 0)
+    return not isinstance(number, int) or number == 0
+
+
+def _name(frame: FrameType | None) -> str:
+    """The variable that ``gradient`` is asked of, where the nearest code of the user's names it; else empty."""
+    from executing import Source
+
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    with contextlib.suppress(Exception):
+        node: Any = Source.executing(frame).node
+        if _GENERATED not in frame.f_code.co_filename:
+            return _variable(node.args[0])
+        # AutoGraph has made a call of it that is given the method, and the arguments as a tuple of loads.
+        return _variable(node.args[1].elts[0].args[0])
+    return ""
+
+
+def _variable(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""

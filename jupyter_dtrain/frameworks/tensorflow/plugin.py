@@ -1,0 +1,170 @@
+"""TensorFlow in one rank: strategies of several ranks (:mod:`.collectives`), which device it may use.
+
+``MultiWorkerMirroredStrategy`` spans the world by ``TF_CONFIG``, which :mod:`.cluster` writes. Outside a
+world none of this exists: the same cell in processes that have a ``TF_CONFIG`` meets plain TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from functools import partial
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from jupyter_dtrain.frameworks import Framework, Watch
+from jupyter_dtrain.frameworks.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.variables import Variable
+
+from .collectives import WORDS, Collectives
+from .keras_fit import KerasTrainer
+from .metrics import TensorFlowMetrics
+from .values import number
+from .waits import call_that_waits
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
+
+TESTED = "2.21"
+"""The version that the tests run with."""
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
+"""In errors that are none: there is no GPU; a library is there twice; what a release says everywhere."""
+_LOGGING = {"tensorflow", "jaxlib"}
+"""Modules whose native code logs in that way."""
+_LOG = re.compile(
+    rf"[IW]\d{{4}} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]|E\d{{4}} [\d:.]+ +\d+ \S+:\d+\] .*({_HARMLESS})"
+    rf"|[\d-]+ [\d:.]+: (?:[IW] (?:tensorflow|external|xla)/|E \S+:\d+\] .*({_HARMLESS}))"
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|To enable the following instructions: "
+    # The rest of messages of several lines.
+    r"|The error could be from a previous operation\. Restart your program|\t \[\[\{\{node "
+    r"|Additional GRPC error information from remote target|:UNKNOWN:Error received from peer"
+)
+"""How a line of the log of TensorFlow's native code begins, in the forms that it has before and after it is set up."""
+
+
+class TensorFlow(Framework):
+    """TensorFlow in one rank."""
+
+    name = "tensorflow"
+
+    def __init__(self) -> None:
+        self._collectives = Collectives()
+        self._keras = KerasTrainer()
+        self._shows_logs = LOG_LEVEL in os.environ
+
+    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
+        """GPUs are shared with other frameworks and other ranks: memory is taken as it is needed."""
+        return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all memory of the GPU at once")}
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for ``tensorflow`` to be imported."""
+        self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
+        self._metrics = TensorFlowMetrics(metrics)
+        wrapt.register_post_import_hook(self._collectives.hook, "tensorflow")
+        wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
+        wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
+
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+        """Losses are taken from now on; strategies are counted from 0 in every cell."""
+        self._metrics.begin(on=watch.metrics)
+        self._collectives.begin_cell(run)
+
+    def after_cell(self, *, failed: bool) -> None:  # noqa: ARG002
+        """Losses that traced functions have written are points now."""
+        self._metrics.end()
+
+    def describe(self) -> Facts:
+        """The devices that a cell has met; which task of the cluster this rank is; whether collectives work."""
+        return facts_of_package("TensorFlow", "tensorflow", TESTED, self._details)
+
+    def in_use(self) -> str:
+        """Once it is imported."""
+        return "TensorFlow" if "tensorflow" in sys.modules else ""
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:
+        """A tensor or variable with one element is read when the metrics are flushed, on whatever device it is."""
+        return None if imported("tensorflow") is None else number(value)
+
+    def reserved(self) -> int | None:
+        """What the allocator of the rank's GPU has given out, once it is in use."""
+        context: Any = _context()
+        if context is None or not context._initialized or not context._num_gpus:  # noqa: SLF001 — public ones start it
+            return None
+        return int(context.get_memory_info("GPU:0")["current"])
+
+    def is_out_of_memory(self, exception: BaseException) -> bool:
+        """On a GPU and on the host alike."""
+        errors: Any = imported("tensorflow.python.framework.errors_impl")
+        return errors is not None and isinstance(exception, errors.ResourceExhaustedError)
+
+    def is_log(self, line: str) -> bool:
+        """What native code says below an error; nothing is where the user has set ``TF_CPP_MIN_LOG_LEVEL``.
+
+        In a cell that is 0, for everything: JAX, too, sets it when it is imported. Others write such lines as well:
+        they are shown where neither is imported.
+        """
+        if self._shows_logs or sys.modules.keys().isdisjoint(_LOGGING) or os.environ.get(LOG_LEVEL) == "0":
+            return False
+        return _LOG.match(line) is not None
+
+    def needs_regroup(self) -> bool:
+        """Whether collectives were aborted."""
+        return self._collectives.released
+
+    def is_apart(self) -> bool:
+        """Whether a cell that failed here had collectives: ranks may have counted a different number of them."""
+        return self._collectives.has_begun()
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002
+        """A traced function, an operation or a strategy that is being made."""
+        return call_that_waits(frame) if idle and self._collectives.ready else ""
+
+    def release(self) -> None:
+        """Abort the collectives of this rank."""
+        self._collectives.release()
+
+    def recover(self) -> list[str]:
+        """The collectives begin anew; strategies and what was made with them go on."""
+        self._collectives.recover()
+        return []
+
+    def _details(self, tensorflow: ModuleType) -> dict[str, str]:
+        context = _context()
+        used = getattr(context, "_initialized", False)
+        devices = ", ".join(device.name.partition("device:")[2] for device in _devices(tensorflow)) if used else ""
+        found = {"devices": devices or "none yet: TensorFlow has not been used", "collectives": self._state()}
+        return found | ({"Keras 3": self._keras.state} if self._keras.state else {})
+
+    def _state(self) -> str:
+        task = self._collectives.task()
+        if task is not None:
+            strategies = len(self._collectives.strategies)
+            role, number, size = task
+            return f"{role} {number} of {size} tasks; {strategies} strategies of several ranks live"
+        problem = self._collectives.problem
+        return f"none: {problem}" if problem else "none: TF_CONFIG names no other rank, or TensorFlow has not been used"
+
+
+def _see_own_gpu(local_rank: int, context: Any) -> None:
+    """Of the GPUs of the host this rank uses one, unless the user has said which before TensorFlow's first use."""
+    gpus = context.list_physical_devices("GPU")
+    if len(gpus) > 1 and set(gpus) <= set(context.get_visible_devices("GPU")):
+        context.set_visible_devices([gpus[local_rank % len(gpus)]], "GPU")
+
+
+def _context() -> Any:
+    module: Any = imported("tensorflow.python.eager.context")
+    return getattr(module, "_context", None)
+
+
+def _devices(tensorflow: Any) -> list[Any]:
+    return list(tensorflow.config.list_logical_devices())

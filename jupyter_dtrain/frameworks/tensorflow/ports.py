@@ -1,0 +1,40 @@
+"""The port of TensorFlow's server in this rank: held before the server is there, and guarded once it is.
+
+TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
+them. Where all ranks are on one host, nobody else's packets get as far (:func:`.sockets.keep_on_loopback`); other users
+of this host do, as with TensorFlow's own launchers.
+
+Under failure: a kernel without such filters leaves the server as TensorFlow made it.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from jupyter_dtrain.frameworks.sockets import keep_on_loopback, listeners
+
+_here: set[int] = set()
+"""The port of this rank, where all ranks are on this host."""
+
+
+def hold_port() -> socket.socket:
+    """A socket on a free port of all addresses, kept for a server that sets ``SO_REUSEADDR``, as gRPC does."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def keep_here(port: int) -> None:
+    """All ranks are on this host: the server that will listen at ``port`` is for them alone."""
+    _here.add(port)
+
+
+def guard_server() -> None:
+    """TensorFlow's server of this rank may have begun to listen."""
+    for port in _here:
+        keep_on_loopback(listeners(port))

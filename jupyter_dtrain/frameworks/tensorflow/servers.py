@@ -1,0 +1,304 @@
+"""Parameter servers: TensorFlow's servers in the ranks that work for a chief, beside the cells of these ranks.
+
+Under TensorFlow's own launchers a worker or parameter server is a process that starts a ``tf.distribute.Server`` and
+waits in ``server.join()`` for ever. Here the server is there as soon as such a rank has imported TensorFlow, in threads
+of TensorFlow's own; a script that starts one gets that, and ``join()`` ends the rank's cell, as nothing behind it would
+run elsewhere. So the rank takes cells, and its server works meanwhile.
+
+Under failure: a worker that dies is TensorFlow's to replace: the chief's loop goes on with the others, and nothing here
+ends it. A chief that makes a strategy while a server is missing would wait for it in native code, which no interrupt
+ends: it waits here instead, for :data:`PATIENCE` seconds, and then says who is missing. Another version, without the
+parts that are changed here, is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import wrapt
+
+from jupyter_dtrain.frameworks import CellEnds
+
+from .ports import guard_server
+
+TF_CONFIG: Final = "TF_CONFIG"
+PATIENCE = 60.0
+"""Seconds for which a chief waits until all servers listen: the other ranks may be importing TensorFlow."""
+TELL_AFTER = 5.0
+"""Seconds after which a chief says whom it waits for."""
+POLL = 0.1
+ANSWER = 2.0
+"""Seconds in which a host must answer to a connection."""
+SERVING: Final = ("worker", "ps")
+"""The roles that have a server, where there are parameter servers."""
+_LEGACY: Final = (
+    "Keras 3 cannot fit, evaluate or predict under ParameterServerStrategy: use tf_keras, the Keras of TensorFlow 2 "
+    "(`pip install tf_keras`, TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, such as with %distributed start "
+    "--env), or a loop of your own with ClusterCoordinator."
+)
+
+
+class TensorFlowServers:
+    """The server of one rank, and the chief's way to those of others."""
+
+    def __init__(self, config: str, addresses: list[str]) -> None:
+        """``config``: this rank's ``TF_CONFIG`` as this project has made it; ``addresses``: of all ranks, by rank."""
+        self._config = config
+        self._addresses = addresses
+        self._made: dict[bytes, Any] = {}
+        """Servers of this process, by their definition; they are never collected, as that stops them."""
+        self.steps = 0
+        """Counts the steps of a chief that its workers have done."""
+
+    def install(self, shield: contextlib.AbstractContextManager[Any]) -> None:
+        """Wait for TensorFlow and Keras to be imported. ``shield`` puts off interrupts."""
+        hook = wrapt.register_post_import_hook
+        hook(self._hook_servers, "tensorflow.python.training.server_lib")
+        hook(self._hook_strategy, "tensorflow.python.distribute.parameter_server_strategy_v2")
+        hook(self._serve, "tensorflow")
+        hook(functools.partial(_hook_scope, shield), "tensorflow.python.distribute.distribute_lib")
+        hook(self._hook_coordinator, "tensorflow.python.distribute.coordinator.cluster_coordinator")
+        hook(_hook_keras, "keras.src.backend.tensorflow.trainer")
+
+    @property
+    def running(self) -> bool:
+        """Whether this rank has a server."""
+        return bool(self._made)
+
+    def _serve(self, tensorflow: Any) -> None:
+        """Start the server of this rank, if its role is to have one and the user has no other plans."""
+        if os.environ.get(TF_CONFIG) != self._config:
+            return
+        config = json.loads(self._config)
+        cluster, task = config["cluster"], config["task"]
+        if "ps" not in cluster or task["type"] not in SERVING:
+            return
+        try:
+            tensorflow.distribute.Server(
+                tensorflow.train.ClusterSpec(cluster),
+                job_name=task["type"],
+                task_index=task["index"],
+                protocol="grpc",
+                config=_enough_threads(tensorflow, len(cluster["worker"])),
+            )
+        except Exception as error:  # noqa: BLE001 — an import must not fail for it; a chief will miss the server
+            _tell(f"TensorFlow's server of this rank could not be started: {error}")
+
+    def _hook_servers(self, module: Any) -> None:
+        kind = getattr(module, "Server", None)
+        define = getattr(module, "_make_server_def", None)
+        if kind is None or define is None or not hasattr(kind, "join"):
+            return
+        original: Callable[..., None] = kind.__init__
+        made = self._made
+
+        def known_as(
+            server_or_cluster_def: Any,
+            job_name: Any = None,
+            task_index: Any = None,
+            protocol: Any = None,
+            config: Any = None,  # noqa: ARG001 — TensorFlow's signature
+            start: bool = True,  # noqa: ARG001, FBT001, FBT002
+        ) -> bytes:
+            found = define(server_or_cluster_def, job_name, task_index, protocol, None)
+            found.ClearField("default_session_config")
+            return bytes(found.SerializeToString(deterministic=True))
+
+        def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            server = made.get(known_as(*args, **kwargs)) if cls is kind else None
+            return object.__new__(cls) if server is None else server
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
+            if any(self is one for one in made.values()):
+                return
+            original(self, *args, **kwargs)
+            guard_server()
+            if type(self) is kind and not _is_local(self.server_def):
+                made[known_as(*args, **kwargs)] = self
+
+        def join(_self: Any) -> None:
+            """End the rank's cell: the server goes on beside the cells. Nobody waits for a thread that calls this."""
+            if threading.current_thread() is not threading.main_thread():
+                return
+            _tell("TensorFlow's server of this rank goes on beside its cells: server.join() ends this cell.")
+            raise CellEnds("server.join()")
+
+        kind.__new__, kind.__init__, kind.join = __new__, __init__, join
+
+    def _hook_strategy(self, module: Any) -> None:
+        kind = getattr(module, "ParameterServerStrategyV2", None)
+        if kind is None:
+            return
+        original: Callable[..., None] = kind.__init__
+        servers = self
+
+        @functools.wraps(original)
+        def __init__(self: Any, cluster_resolver: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            servers.check_chief(cluster_resolver)
+            servers.await_servers(cluster_resolver)
+            original(self, cluster_resolver, *args, **kwargs)
+            guard_server()
+
+        kind.__init__ = __init__
+
+    def _hook_coordinator(self, module: Any) -> None:
+        """What an interrupted loop has scheduled ends with it: it would go on behind the cells that follow."""
+        kind = getattr(module, "ClusterCoordinator", None)
+        queue: Any = getattr(module, "_CoordinatedClosureQueue", None)
+        private = ("_raise_if_error", "_cancel_all_closures", "mark_finished")
+        if kind is None or not all(hasattr(queue, name) for name in private):
+            return
+        for name in ("schedule", "join", "fetch"):
+            if hasattr(kind, name):
+                setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
+        queue.mark_finished = self._counted(queue.mark_finished)
+
+    def _counted(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(original)
+        def mark_finished(queue: Any) -> None:
+            self.steps += 1
+            original(queue)
+
+        return mark_finished
+
+    def check_chief(self, resolver: Any) -> None:
+        """Raise :class:`RuntimeError` where a worker or parameter server would tell others what to do."""
+        role, index = getattr(resolver, "task_type", None), getattr(resolver, "task_id", None)
+        if role in SERVING:
+            raise RuntimeError(
+                f"ParameterServerStrategy is made by the chief alone, and this rank is {role} {index}, which works for "
+                f"it: write it under `if resolver.task_type == 'chief':`, or run the cell with -r 0."
+            )
+
+    def await_servers(self, resolver: Any) -> None:
+        """Wait until all workers and parameter servers listen. Raises :class:`RuntimeError` with those that do not."""
+        cluster = resolver.cluster_spec().as_dict()
+        wanted = {address: f"{role} {index}" for role in SERVING for index, address in _tasks(cluster.get(role, []))}
+        begun, told = time.monotonic(), False
+        while wanted := {address: task for address, task in wanted.items() if not _listens(address)}:
+            waited = time.monotonic() - begun
+            missing = ", ".join(self._named(address, task) for address, task in wanted.items())
+            if waited > PATIENCE:
+                raise RuntimeError(
+                    f"No TensorFlow server listens for {missing}. It is there once that rank has imported TensorFlow: "
+                    f"`import tensorflow` in a cell on all ranks. If the rank has died, %distributed restart."
+                )
+            if waited > TELL_AFTER and not told:
+                told = True
+                _tell(f"Waits for {missing}, whose server is there once it has imported TensorFlow.")
+            time.sleep(POLL)
+
+    def _named(self, address: str, task: str) -> str:
+        return f"rank {self._addresses.index(address)} ({task})" if address in self._addresses else f"{task} {address}"
+
+
+def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> None:
+    """A strategy's scope is entered and left wholly, or not at all.
+
+    ``schedule`` does so each time: an interrupt there would leave the thread in the scope of a strategy for ever, and
+    every other one would be refused ("Mixing different tf.distribute.Strategy objects").
+    """
+    kind = getattr(module, "_CurrentDistributionContext", None)
+    if kind is None:
+        return
+    enter, leave = kind.__enter__, kind.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        entered = False
+        try:
+            with shield:
+                strategy = enter(self)
+                entered = True
+        except BaseException:
+            if entered:  # the interrupt that was put off
+                with shield:
+                    leave(self, None, None, None)
+            raise
+        return strategy
+
+    @functools.wraps(leave)
+    def __exit__(self: Any, *raised: object) -> None:  # noqa: N807
+        with shield:
+            leave(self, *raised)
+
+    kind.__enter__, kind.__exit__ = __enter__, __exit__
+
+
+def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except Exception:
+            raise
+        except BaseException:  # KeyboardInterrupt, and what ends a cell that catches that
+            self.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
+            queue = self._cluster.closure_queue
+            with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
+                # As after a failed step: what runs is cancelled, what waits is dropped, and the loop may begin again.
+                queue._error = queue._error or InterruptedError("the loop was interrupted")  # noqa: SLF001
+                queue._raise_if_error()  # noqa: SLF001
+            raise
+
+    return call
+
+
+def _hook_keras(module: Any) -> None:
+    """Keras 3 would fail in the middle of a fit, with words that name no cure."""
+    kind = getattr(module, "TensorFlowTrainer", None)
+    for name in ("fit", "evaluate", "predict"):
+        if kind is not None and hasattr(kind, name):
+            setattr(kind, name, _not_with_parameter_servers(getattr(kind, name)))
+
+
+def _not_with_parameter_servers(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = getattr(self, "distribute_strategy", None)
+        if getattr(strategy, "_is_parameter_server_strategy_v2", False):
+            raise RuntimeError(_LEGACY)
+        return original(self, *args, **kwargs)
+
+    return checked
+
+
+def _tasks(addresses: Any) -> list[tuple[int, str]]:
+    """Index and address: a cluster lists its tasks, or has them by index."""
+    return list(addresses.items() if isinstance(addresses, dict) else enumerate(addresses))
+
+
+def _is_local(definition: Any) -> bool:
+    """Whether the server is one of ``create_local_server``, each of which has a port of its own."""
+    return any(address.endswith(":0") for job in definition.cluster.job for address in job.tasks.values())
+
+
+def _enough_threads(tensorflow: Any, workers: int) -> Any:
+    """Of a server, so that it can answer all others at once: on few cores TensorFlow takes too few and may block."""
+    config = tensorflow.compat.v1.ConfigProto()
+    if (os.cpu_count() or 1) < workers + 1:
+        config.inter_op_parallelism_threads = workers + 1
+    return config
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), ANSWER):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _tell(words: str) -> None:
+    sys.stderr.write(f"[jupyter-dtrain] {words}\n")

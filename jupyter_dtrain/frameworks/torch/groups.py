@@ -1,0 +1,372 @@
+"""Process groups of torch in one rank: set up again and again, freed when a peer is gone, whole again afterwards.
+
+Two functions of ``torch.distributed`` are changed when user code imports it, ``init_process_group`` and the rendezvous
+behind ``env://``, and the one that makes each group is listened to:
+
+* the store is the steward's, with a prefix per generation and set-up: a second set-up on the same port never meets
+  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed); so it is for a
+  ``tcp://`` address of this host;
+* ranks wait for each other in Python, so that an interrupt or a release ends a set-up to which some rank never comes;
+  one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
+* a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
+* without a backend the one that fits is taken: nccl (and gloo for CPU tensors) where every local rank has a GPU, else
+  gloo; one that cannot work here is refused at once, see :mod:`.backends`;
+* ranks that a cell sends to an address of its own (``MASTER_PORT``, ``tcp://``) meet without it, or in reach of an
+  interrupt, see :mod:`.rendezvous`.
+
+Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise; with the next generation
+:meth:`TorchGroups.recover` makes the default group again, as it was made, and gives it to the DDP modules that used it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jupyter_dtrain.frameworks import user_names
+from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
+from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
+from jupyter_dtrain.world import count_ranks
+
+from .backends import Backends
+from .rendezvous import Address, Meeting, meet, meeting_at
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.world import Placement
+
+PLAIN = ("timeout", "pg_options", "device_id")
+"""Arguments of a set-up that can be given a second time."""
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""torch's own, for groups on the processors."""
+RECOVER_PATIENCE = 10.0
+"""Seconds that ranks wait for each other before they make their group again."""
+
+
+class _SetUp(NamedTuple):
+    """How the default group was made."""
+
+    backend: str | None
+    init_method: str | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def is_whole(self, place: Placement) -> bool:
+        """Whether it is for all ranks of the world, in their order, as far as one can tell."""
+        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
+        return not self.args and all(self.kwargs.get(name, -1) in plain for name, plain in own.items())
+
+    def again(self, place: Placement) -> str:
+        """Equal on ranks that can make their group again together; empty where that is not known."""
+        by_address = (self.init_method or "env://").startswith(("env://", "tcp://"))
+        if not by_address or not self.is_whole(place) or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
+            return ""
+        return f"{self.backend} {self.kwargs.get('timeout')}"
+
+
+class TorchGroups:
+    """The process groups of this rank. Methods are for the main thread, but for :meth:`release`."""
+
+    def __init__(self, place: Placement, generation: int, backend: str, address: tuple[str, int]) -> None:
+        """``backend``: what is taken when the cell names none; ``auto`` is what fits. ``address``: the store's."""
+        self._place = place
+        self._generation = generation
+        self._address = address
+        self.backends = Backends(place, backend)
+        self._attempts = 0
+        self._meetings: dict[Address, int] = {}
+        """How often this rank has gone to an address of the cell's own in this generation."""
+        self._port = address[1]
+        """Where the set-up that is at work meets."""
+        self._group_generation: int | None = None
+        self._set_up: _SetUp | None = None
+        self.made_at = 0
+        """When the default group was made last, in ``time.time_ns()``."""
+        self._half_made = False
+        self._released = False
+        self._arriving = False
+        self._loops: set[int] = set()
+        """The epoll instances of gloo."""
+
+    @property
+    def unusable(self) -> bool:
+        """Whether, in the cell that ran last, a set-up failed or the groups were released."""
+        return self._half_made or self._released
+
+    @property
+    def on_device(self) -> bool:
+        """Whether there may be groups whose collectives a GPU does, which Python does not wait for."""
+        torch = sys.modules.get("torch")
+        return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
+
+    def hook(self, module: ModuleType) -> None:
+        """``torch.distributed`` has been imported."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        rendezvous = sys.modules.get("torch.distributed.rendezvous")
+        if c10d is None or rendezvous is None:
+            # A torch without distributed support: its own error says so when it is used.
+            return
+        handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
+        for scheme in ("env", "tcp"):
+            if scheme in handlers:
+                handlers[scheme] = self._rendezvous(module, handlers[scheme])
+        original = c10d.init_process_group
+        init = self._init(module, c10d, original)
+        # Parts of torch have it by name already: a DeviceMesh sets up the default group where there is none.
+        for name, part in list(sys.modules.items()):
+            if name.startswith("torch.distributed") and vars(part).get("init_process_group") is original:
+                vars(part)["init_process_group"] = init
+        make = "_new_process_group_helper"
+        if hasattr(c10d, make):
+            setattr(c10d, make, self._listening(module, getattr(c10d, make)))
+
+    def begin_cell(self, generation: int) -> None:
+        """Set-ups of a new generation are counted from 0 on every rank."""
+        if generation != self._generation:
+            self._generation = generation
+            self._attempts = 0
+            self._meetings = {}
+        self._half_made = self._released = False
+
+    # Setting up.
+
+    def _init(self, dist: ModuleType, c10d: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init_process_group(
+            backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            if dist.is_initialized():
+                if self._group_generation in (None, self._generation) and _same_backend(dist, backend):
+                    return None
+                if self._group_generation in (None, self._generation):
+                    raise ValueError(
+                        f"The process group is up with backend {dist.get_backend()!r}; call "
+                        f"torch.distributed.destroy_process_group() before you set it up with {backend!r}."
+                    )
+                dist.destroy_process_group()
+            set_up = _SetUp(backend, init_method, args, kwargs)
+            self._loops.clear()
+            if backend is None and kwargs.get("device_id") is None:
+                backend, _ = self.backends.choose(at_set_up=True)
+                self.backends.check(dist, backend, by_option=True, whole=set_up.is_whole(self._place))
+            elif backend is not None:
+                self.backends.check(dist, backend, by_option=False, whole=set_up.is_whole(self._place))
+            # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
+            c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
+            self._half_made = True
+            self._attempts += 1
+            self.made_at = time.time_ns()
+            result = original(backend, init_method, *args, **kwargs)
+            self._half_made = False
+            self._group_generation, self._set_up = self._generation, set_up
+            return result
+
+        return init_process_group
+
+    def _listening(self, dist: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Learn which epoll instances a new group brings; and wait for its ranks, where gloo would.
+
+        gloo waits in native code that keeps the interpreter lock, so that nothing could end it.
+        """
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            before = epolls()
+            self._loops &= before
+            given = signature.bind(*args, **kwargs).arguments
+            ranks = given.get("global_ranks_in_group") or []
+            meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(given.get("backend")).lower()
+            unfinished = self._half_made
+            try:
+                if meets:
+                    self._half_made = True
+                    store = dist.PrefixStore(f"arrival-{given['group_name']}", given["store"])
+                    timeout = given.get("timeout") or DEFAULT_TIMEOUT
+                    self._arrive("new_group", store, dist.get_rank(), ranks, timeout)
+                result = original(*args, **kwargs)
+            finally:
+                self._loops |= epolls() - before
+            self._half_made = unfinished
+            return result
+
+        return make
+
+    def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        @functools.wraps(original)
+        def handler(url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any) -> Iterator[Any]:
+            meeting = meeting_at(url)
+            self._port = self._address[1]
+            if meeting is None or meeting.address.port == self._port:
+                source = original(url, timeout=timeout, **kwargs)
+            elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
+                # All ranks of the world: they have a place to meet, which nobody else takes, set-up after set-up.
+                source = iter([(self._store(dist, timeout), self._place.rank, self._place.size)])
+            else:
+                yield self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size
+                return
+            for store, rank, size in source:
+                prefix = f"generation-{self._generation}/setup-{self._attempts}"
+                prefixed = dist.PrefixStore(prefix, store)
+                self._arrive("init_process_group", prefixed, rank, range(size), timeout)
+                yield prefixed, rank, size
+
+        return handler
+
+    def _store(self, dist: Any, timeout: timedelta) -> Any:
+        """A connection to the world's own store."""
+        return dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
+
+    def _meet_elsewhere(self, dist: Any, meeting: Meeting, timeout: timedelta) -> Any:
+        """The store at an address of the cell's own, for some ranks of the world, or for others as well."""
+        address = meeting.address
+        self._meetings[address] = count = self._meetings.get(address, 0) + 1
+        prefix = f"generation-{self._generation}/{address}/{count}"
+        self._port, self._arriving = address.port, True
+        try:
+            world = dist.PrefixStore(prefix, self._store(dist, timeout))
+            return meet(dist, world, meeting, timeout, lambda: self._released)
+        finally:
+            self._arriving = False
+
+    def _arrive(self, call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta) -> None:
+        self._arriving = True
+        try:
+            arrive(call, store, rank, ranks, timeout, lambda: self._released)
+        finally:
+            self._arriving = False
+
+    # Releasing.
+
+    def release(self) -> None:
+        """Make what waits in a group raise, and whatever would. The control thread."""
+        self._released = True
+        self._abort_devices()
+        end_connections(registered(self._loops & epolls()))
+        if self._half_made and not self._arriving:
+            # It may wait for the store, in native code.
+            end_connections(connected_to(self._port))
+
+    def _abort_devices(self) -> None:
+        """NCCL's own way. One group of aborts: one after the other they may wait for each other (pytorch#119797)."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        torch = sys.modules.get("torch")
+        if c10d is None or torch is None or not torch.cuda.is_available() or not c10d.is_nccl_available():
+            return
+        backends = []
+        for group in list(c10d._world.pg_map):  # noqa: SLF001 — torch has no public list of groups
+            with contextlib.suppress(Exception):
+                backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001 — as torch's own abort does
+                if isinstance(backend, c10d.ProcessGroupNCCL):
+                    backends.append(backend)
+        if not backends:
+            return
+        with contextlib.suppress(Exception):
+            backends[0]._group_start()  # noqa: SLF001 — as torch's own abort does
+            for backend in backends:
+                backend.abort()
+            backends[0]._group_end()  # noqa: SLF001
+
+    # Recovering.
+
+    def recover(self) -> list[str]:
+        """In a new generation, with all ranks: make the default group again; what else is to be done, in words.
+
+        Raises :class:`TimeoutError` when a rank does not come, and what ``init_process_group`` raises.
+        """
+        dist: Any = sys.modules.get("torch.distributed")
+        if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
+            return []
+        mine = "none"
+        if dist.is_initialized():
+            mine = (self._set_up and self._set_up.again(self._place)) or "unknown"
+        plans = self._agree(dist, mine)
+        if mine == "none" and set(plans.values()) == {"none"}:
+            return []
+        if len(set(plans.values())) > 1 or mine == "unknown":
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._group_generation = self._set_up = None
+            without = [rank for rank, plan in plans.items() if plan == "none"]
+            why = f"{count_ranks(without)} had none" if without else "it was not set up in one plain way"
+            return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
+        return self._make_again(dist)
+
+    def _agree(self, dist: Any, mine: str) -> dict[int, str]:
+        """What each rank had."""
+        client = self._store(dist, timedelta(seconds=RECOVER_PATIENCE))
+        store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
+        store.set(f"{self._place.rank}", json.dumps(mine))
+        found = {self._place.rank: mine}
+        missing = [rank for rank in range(self._place.size) if rank != self._place.rank]
+        deadline = time.monotonic() + RECOVER_PATIENCE
+        while missing := [rank for rank in missing if not store.check([f"{rank}"])]:
+            if mine == "none":
+                return {self._place.rank: "none"}
+            if time.monotonic() > deadline:
+                return found | dict.fromkeys(missing, "none")
+            time.sleep(ARRIVAL_POLL / 4)
+        return found | {r: json.loads(store.get(f"{r}")) for r in range(self._place.size) if r != self._place.rank}
+
+    def _make_again(self, dist: Any) -> list[str]:
+        assert self._set_up is not None
+        old = dist.group.WORLD
+        gc.collect()  # modules that nobody has any more
+        modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
+        # One whose making was ended is nobody's, and has nothing to be given a group.
+        modules = [module for module in modules if "reducer" in vars(module)]
+        meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
+        sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
+        backend, init_method, args, kwargs = self._set_up
+        dist.init_process_group(backend, init_method, *args, **kwargs)  # leaves the old group first
+        notes = []
+        strangers = []
+        for module in modules:
+            if module.process_group is old:
+                module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
+            else:
+                strangers.append(module)
+        if strangers:
+            names = sorted(name for name, value in user_names() if any(value is one for one in strangers))
+            notes.append(
+                f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
+                f"with new_group() again, then `{names[0] if names else 'module'}._update_process_group(group)`."
+            )
+        if sharded:
+            # One that was in its forward or backward has parts of its parameters in the wrong place: no group helps.
+            names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
+            notes.append(
+                f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the process group of "
+                f"before and cannot go on: make the model and FullyShardedDataParallel around it again."
+            )
+        if meshes:
+            notes.append(
+                "a DeviceMesh, and what was made with it (fully_shard, DTensor, parallelize_module), belongs to the "
+                "process group of before: make them again with init_device_mesh()."
+            )
+        return notes
+
+
+def _instances(module: str, name: str) -> list[Any]:
+    """The living objects of a class, if its module was imported. Slow: looks at every object there is."""
+    kind = getattr(sys.modules.get(module), name, None)
+    if kind is None:
+        return []
+    # By ``type``: a proxy's ``__class__`` may run anybody's code.
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+
+
+def _same_backend(dist: ModuleType, backend: str | None) -> bool:
+    return (
+        backend is None
+        or backend.lower() == dist.get_backend().lower()
+        or backend.lower() in dist.get_backend().lower()
+    )

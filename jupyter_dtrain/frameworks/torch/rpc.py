@@ -1,0 +1,380 @@
+"""``torch.distributed.rpc`` in one rank: set up again and again, freed when a peer does not answer.
+
+Four functions of it are changed when user code imports it:
+
+* ``init_rpc`` meets at the world's store under a name of its own for each generation and set-up, after the ranks have
+  waited for each other in Python; where it is up already, as the same worker, it does nothing;
+* RRefs work again after a second set-up, see :mod:`.rrefs`;
+* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has ended rpc before.
+
+A rank whose cell has failed still answers the calls of others; so who waits for one waits for a function that does not
+return, or in ``shutdown`` for a rank that does not come to it.
+
+Under failure: :meth:`TorchRpc.release` ends the agent of every rank, since what waits for it can be freed in no other
+way. :meth:`TorchRpc.recover` clears it away and says so: what was kept for RRefs is gone, and ``init_rpc`` must be
+called again. A function that runs for another rank cannot be ended; it goes on by itself, and its answer is dropped.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from jupyter_dtrain.frameworks import Framework, Watch, value_of
+from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in, is_here
+from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
+
+from .rrefs import References
+from .waits import OURS, outermost_of
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.world import Placement
+
+INIT = "init_rpc"
+SCHEME = "dtrain-rpc"
+"""Of the ``init_method`` under which torch finds our rendezvous."""
+NOT_ALL = "shutdown: not all ranks came."
+"""No RuntimeError's: torch would log each at length."""
+END_PATIENCE = 2.0
+"""Seconds in which an agent ends; one that runs a function of the user's takes as long as that."""
+_WAITING = (f"distributed{os.sep}rpc{os.sep}", f"futures{os.sep}")
+"""The parts of torch that wait for an answer."""
+_CALLS = {"rpc_async", "remote", "collect_all", "then"}
+"""Calls whose result ``wait()`` is called on without a name."""
+
+
+class TorchRpc(Framework):
+    """torch's rpc in one rank. Methods are for the main thread, but for :meth:`waits` and :meth:`release`."""
+
+    name = "rpc"
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+        """Wait for ``torch.distributed.rpc`` to be imported."""
+        self._generation = self._agent_generation = spec.generation
+        self._attempts = 0
+        self._worker: tuple[str, int | None] | None = None
+        """The name and the number of workers with which rpc was set up last."""
+        self._meeting = (0, 0)
+        """Rank and number of ranks of a set-up."""
+        self._references: References | None = None
+        self._before: set[int] | None = None
+        """In a set-up: the epoll instances that were there before."""
+        self._lock = threading.Lock()
+        self._ending: tuple[Any, threading.Thread] | None = None
+        """The agent that is being ended, and where."""
+        self._waits_for_none = False
+        """Whether the end of rpc waits for no RRef."""
+        self._half_made = self._arriving = self._leaving = self._released = self._ended = False
+        wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
+
+    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002 — the protocol's shape
+        """Set-ups of a new generation are counted from 0 on every rank."""
+        if generation != self._generation:
+            self._generation = generation
+            self._attempts = 0
+        self._half_made = self._released = False
+
+    def needs_regroup(self) -> bool:
+        """Whether, in the last cell, a set-up failed on this rank or its agent was ended."""
+        return self._half_made or self._released
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
+        """The function of rpc, or the method of a future or RRef, that the main thread is in."""
+        torch = sys.modules.get("torch")
+        if "torch.distributed.rpc" not in sys.modules or torch is None:
+            return ""
+        if arriving := arriving_in(frame):
+            return arriving if arriving == INIT else ""
+        if not idle:
+            return ""
+        root = f"{Path(str(torch.__file__)).parent}{os.sep}"
+        if _called_without_torch(frame, call):
+            return _called_without_torch(frame, call)
+        waiting = tuple(root + part for part in _WAITING)
+        inner: FrameType | None = frame
+        while inner is not None and not inner.f_code.co_filename.startswith(waiting):
+            if not inner.f_code.co_filename.startswith((root, OURS)):
+                return ""
+            inner = inner.f_back
+        return outermost_of(frame, root)
+
+    def release(self) -> None:
+        """End the agent of this rank: whatever waits for it raises. The control thread."""
+        self._released = True
+        api = _api()
+        if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001 — torch has no public way
+            self._ended = True
+            with contextlib.suppress(RuntimeError):  # the main thread has just ended it
+                self._end(api)
+        if self._arriving:
+            return  # it looks whether it was released
+        if self._leaving or self._before is not None:
+            # They may wait for the store, or in a group that torch makes for rpc alone.
+            with contextlib.suppress(ValueError):
+                end_connections(connected_to(int(os.environ.get("MASTER_PORT", ""))))
+            if self._before is not None:
+                end_connections(registered(epolls() - self._before))
+
+    def recover(self) -> list[str]:
+        """Clear away what a release has ended."""
+        if not self._ended:
+            return []
+        self._clear()
+        note = "torch's rpc was ended to free the ranks that waited in it; what RRefs held is gone: "
+        return [note + "call init_rpc() on all ranks."]
+
+    # Setting up.
+
+    def _hook(self, module: Any) -> None:
+        api: Any = _api()
+        dist: Any = sys.modules["torch.distributed"]
+        if api is None or not hasattr(module, "init_rpc"):
+            return  # a torch without rpc: its own error says so when it is used
+        self._references = References(sys.modules["torch"])
+        dist.register_rendezvous_handler(SCHEME, self._rendezvous(dist))
+        module.init_rpc = self._init(module, api, module.init_rpc)
+        api.shutdown = module.shutdown = self._shutdown(api, api.shutdown)
+        start = api._set_and_start_rpc_agent  # noqa: SLF001 — torch has no public way
+
+        def set_and_start(agent: Any) -> None:
+            start(agent)
+            if self._references is not None and not self._references.renew():
+                warnings.warn(
+                    "With this PyTorch, rpc.remote and RRefs work only until the first rpc.shutdown() of a rank: "
+                    "%distributed restart makes fresh ranks.",
+                    RuntimeWarning,
+                    stacklevel=1,
+                )
+
+        api._set_and_start_rpc_agent = set_and_start  # noqa: SLF001
+        api._finalize_shutdown = functools.partial(self._finalize, api)  # noqa: SLF001
+        delete = "_delete_all_user_and_unforked_owner_rrefs"
+        setattr(api, delete, self._in_python(getattr(api, delete)))
+        api._all_gather_sequence_id_to_states.default_factory = self._states(api.AllGatherStates)  # noqa: SLF001
+
+    def _init(self, module: Any, api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def init_rpc(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            worker = given["name"], given.get("world_size")
+            if api._is_current_rpc_agent_set():  # noqa: SLF001
+                if not self._ended and self._agent_generation == self._generation:
+                    if worker == self._worker:
+                        return None
+                    raise RuntimeError(
+                        f"RPC is up, with this rank as {api.get_worker_info().name!r}; call "
+                        f"torch.distributed.rpc.shutdown() on all ranks before you set it up anew."
+                    )
+                self._clear()
+            size = given.get("world_size")
+            if size:
+                given["rpc_backend_options"] = _options(module, given)
+            self._attempts += 1
+            self._meeting = given.get("rank", -1), size or 0
+            # Equal on all ranks, also where an earlier set-up or end failed on some of them.
+            module._init_counter = 0  # noqa: SLF001
+            api._all_gather_sequence_id.clear()  # noqa: SLF001
+            api._all_gather_sequence_id_to_states.clear()  # noqa: SLF001
+            self._half_made, self._before = True, epolls()
+            try:
+                with warnings.catch_warnings(), _meeting_here(given.get("rpc_backend_options"), bool(size)):
+                    # Of how torch's own set-up calls torch.
+                    warnings.filterwarnings("ignore", "You are using a Backend")
+                    result = original(**given)
+            except BaseException:
+                self._clear()
+                raise
+            finally:
+                self._before = None
+            self._half_made = False
+            self._worker, self._agent_generation = worker, self._generation
+            return result
+
+        return init_rpc
+
+    def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
+        def meet(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:  # noqa: ARG001
+            rank, size = self._meeting
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            client = dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
+            store = dist.PrefixStore(f"generation-{self._generation}/rpc-{self._attempts}", client)
+            left = self._references.unconfirmed() if self._references is not None else 0
+            store.set(f"unconfirmed/{rank}", str(left))
+            self._arriving = True
+            try:
+                arrive(INIT, store, rank, range(size), timeout, lambda: self._released)
+            finally:
+                self._arriving = False
+            self._waits_for_none = any(int(store.get(f"unconfirmed/{other}")) for other in range(size))
+            yield store, rank, size
+
+        return meet
+
+    # Ending.
+
+    def _states(self, kind: type[Any]) -> Callable[[], Any]:
+        """What torch waits with for other ranks: in Python, and until a release."""
+
+        class Signal(threading.Event):
+            def wait(signal, timeout: float | None = None) -> bool:  # noqa: N805 — ``self`` is the framework's
+                deadline = None if timeout is None else time.monotonic() + timeout
+                while not signal.is_set() and (deadline is None or time.monotonic() < deadline):
+                    if self._released:
+                        raise ConnectionAbortedError(NOT_ALL)
+                    time.sleep(ARRIVAL_POLL)
+                return signal.is_set()
+
+        def make() -> Any:
+            states = kind()
+            states.proceed_signal = Signal()
+            return states
+
+        return make
+
+    def _in_python(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        """The wait for the ranks that hold RRefs, in native code and for as long as 100 s: a thread makes it.
+
+        Where an agent that was ended has left RRefs that nobody can confirm, it would wait for these, too, so all ranks
+        go without it: what RRefs hold is let go with them right after.
+        """
+
+        @functools.wraps(original)
+        def call() -> Any:
+            if self._waits_for_none:
+                return None
+            ended: Future[Any] = Future()
+
+            def run() -> None:
+                try:
+                    ended.set_result(original())
+                except Exception as error:  # noqa: BLE001 — raised where it is waited for
+                    ended.set_exception(error)
+
+            threading.Thread(target=run, name="dtrain-rpc", daemon=True).start()
+            while not ended.done():
+                if self._released:
+                    raise ConnectionAbortedError(NOT_ALL)
+                time.sleep(ARRIVAL_POLL / 4)
+            return ended.result()
+
+        return call
+
+    def _shutdown(self, api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def shutdown(*args: Any, **kwargs: Any) -> Any:
+            if self._ended and not self._released:
+                self._clear()
+                return None
+            self._leaving = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._leaving = False
+                self._ended = self._ended and api._is_current_rpc_agent_set()  # noqa: SLF001
+
+        return shutdown
+
+    def _end(self, api: Any) -> threading.Thread:
+        """End the agent, in a thread: it waits for the functions that run in it. Once: two at a time would crash."""
+        agent = api._get_current_rpc_agent()  # noqa: SLF001
+        with self._lock:
+            if self._ending is None or self._ending[0] is not agent:
+                thread = threading.Thread(target=agent.shutdown, name="dtrain-rpc", daemon=True)
+                self._ending = agent, thread
+                thread.start()
+            return self._ending[1]
+
+    def _finalize(self, api: Any) -> None:
+        """The local end of rpc: as torch's own, but that a release ends its wait for functions that still run here."""
+        try:
+            api._destroy_rref_context(api._ignore_rref_leak)  # noqa: SLF001
+        finally:
+            ending, patience = self._end(api), time.monotonic() + END_PATIENCE
+            try:
+                while ending.is_alive() and not (self._released and time.monotonic() > patience):
+                    ending.join(ARRIVAL_POLL)
+            finally:
+                api._cleanup_python_rpc_handler()  # noqa: SLF001
+                api._reset_current_rpc_agent()  # noqa: SLF001
+                self._ending = None
+
+    def _clear(self) -> None:
+        """End rpc in this rank, whatever the others do."""
+        self._ended = False
+        api = _api()
+        if api is None or not api._is_current_rpc_agent_set():  # noqa: SLF001
+            return
+        released, self._released = self._released, True
+        try:
+            with contextlib.suppress(RuntimeError):
+                self._finalize(api)
+        finally:
+            self._released = released
+
+
+def _api() -> Any:
+    api = sys.modules.get("torch.distributed.rpc.api")
+    return api if hasattr(api, "_is_current_rpc_agent_set") else None
+
+
+def _options(module: Any, given: dict[str, Any]) -> Any:
+    """The options of a set-up, torch's own where none are given."""
+    found = given.get("rpc_backend_options")
+    if found is not None:
+        return found
+    backend = given.get("backend") or module.BackendType.TENSORPIPE
+    return module.backend_registry.construct_rpc_backend_options(backend)
+
+
+@contextlib.contextmanager
+def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
+    """Torch meets by ``env://`` in our way; a group without a size, which ranks may join later, in torch's own."""
+    given = getattr(options, "init_method", "")
+    if not static or not (given == "env://" or is_here(given)):
+        yield
+        return
+    options.init_method = f"{SCHEME}://"
+    try:
+        yield
+    finally:
+        options.init_method = given
+
+
+def _called_without_torch(frame: FrameType, call: ast.Call | None) -> str:
+    """Native code that the user's code has called: ``future.wait()``, ``rref.to_here()``, ``backward`` of autograd."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    name, torch = call.func.attr, sys.modules["torch"]
+    owner = value_of(frame, call.func.value)
+    match name:
+        case "to_here":
+            return name
+        case "backward":
+            is_module = isinstance(owner, ModuleType) and owner.__name__ == "torch.distributed.autograd"
+            return name if is_module else ""
+        case "wait" if isinstance(owner, torch._C.Future):  # noqa: SLF001 — torch.futures.Future is one of its kinds
+            return name
+        case "wait" if owner is None and isinstance(call.func.value, ast.Call):
+            made = call.func.value.func
+            made_by = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+            return name if made_by in _CALLS else ""
+    return ""

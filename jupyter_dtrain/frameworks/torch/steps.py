@@ -1,0 +1,171 @@
+"""The optimizers of a run: how many steps each has made, how fast, and with which learning rates.
+
+A step is told as a tuple; what becomes points of it is made when the metrics are flushed.
+
+* A step's number is how many steps its optimizer made in this run before it: 0 for the first. An optimizer that was
+  made after its namesake's first step on the same thread (a second training in one cell) goes on with its numbers.
+* ``lr`` and ``lr/1`` … are the parameter groups of the first optimizer; those of another are ``lr/NAME`` and
+  ``lr/NAME/1`` …, by its variable. The first :data:`MAX_GROUPS` groups of :data:`MAX_OPTIMIZERS` optimizers are shown.
+* ``steps/s`` counts the optimizer that made the most steps since the last point, from end of step to end of step; so
+  do ``samples/s`` the samples that DataLoaders gave out meanwhile.
+
+Under failure: an optimizer that is gone keeps its numbers and adds nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .values import number, read
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.metrics import MetricBuffer
+
+MAX_OPTIMIZERS = 8
+MAX_GROUPS = 8
+SHORTEST = 0.1
+"""Seconds over which a rate is measured at least, but for the first in a run."""
+
+
+Step = tuple[int, float, int, list[Any]]
+"""The newest step of an optimizer: steps so far, when, samples given out until then, learning rates."""
+
+
+class Stepper:
+    """An optimizer in a run."""
+
+    __slots__ = ("base", "count", "label", "met", "name", "newest", "optimizer", "thread", "told")
+
+    def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
+        """``label``: what its series' names end with; None when it has none. ``met``: when its first step was."""
+        self.thread = thread
+        self.optimizer = weakref.ref(optimizer)
+        self.name = name
+        self.label = label
+        self.count = count
+        self.met = met
+        self.newest: Step | None = None
+        self.base: Step | None = None
+        """Where the next rate is measured from."""
+        self.told = count
+        """Steps whose learning rates are told."""
+
+    def stepped(self, newest: Step) -> None:
+        """It has made a step."""
+        self.newest = newest
+        if self.base is None:
+            self.base = newest
+
+
+def rates_of(optimizer: Any) -> list[Any]:
+    """The learning rates of an optimizer's groups, the first :data:`MAX_GROUPS` of them; None for a group without."""
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        rate = groups[0].get("lr")
+        return [rate if type(rate) is float else _fix(rate)]
+    return [_fix(group.get("lr")) for group in groups[:MAX_GROUPS]]
+
+
+def _fix(rate: Any) -> Any:
+    # A schedule changes a tensor in place; one on another device is read when the points are made.
+    return float(rate) if getattr(rate, "is_cpu", False) else rate
+
+
+class Steppers:
+    """All optimizers of a run."""
+
+    def __init__(self, metrics: MetricBuffer) -> None:
+        self._metrics = metrics
+        self._births: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._clock = 0
+        self._lock = threading.Lock()
+        self.found: dict[int, Stepper] = {}
+        """By the id of the optimizer, which another may have got since."""
+        self._all: list[Stepper] = []
+        self._shown = False
+
+    def begin(self) -> None:
+        """A run begins: nobody has made a step."""
+        with self._lock:
+            self.found = {}
+            self._all = []
+            self._shown = False
+
+    def counts(self) -> dict[str, int]:
+        """How many steps each optimizer has made in this run, by its name; of namesakes, the one that made the most."""
+        with self._lock:
+            steppers = list(self._all)
+        found: dict[str, int] = {}
+        for one in steppers:
+            if one.newest is not None:
+                found[one.name] = max(found.get(one.name, 0), one.newest[0])
+        return found
+
+    def born(self, optimizer: Any) -> None:
+        """An optimizer was made."""
+        with self._lock:
+            self._clock += 1
+            self._births[optimizer] = self._clock
+
+    def exist(self) -> bool:
+        """Whether there is an optimizer in this process that might make a step."""
+        return bool(self._births)
+
+    def meet(self, optimizer: Any, thread: object, name: str) -> Stepper:
+        """The first step in this run of ``optimizer``, which is called ``name``, on a ``thread``."""
+        with self._lock:
+            stepper = self.found[id(optimizer)] = self._meet(optimizer, thread, name)
+        return stepper
+
+    def _meet(self, optimizer: Any, thread: object, name: str) -> Stepper:
+        self._clock += 1
+        namesakes = [one for one in self._all if one.name == name]
+        before = next((one for one in reversed(namesakes) if one.thread is thread), None)
+        if before is not None and self._births.get(optimizer, 0) > before.met:
+            successor = Stepper(optimizer, thread, name, before.label, before.count, self._clock)
+            successor.newest, successor.base, successor.told = before.newest, before.base, before.told
+            self._all[self._all.index(before)] = successor
+            return successor
+        label: str | None = None
+        if not self._all:
+            label = ""
+        elif len(self._all) < MAX_OPTIMIZERS:
+            label = f"/{name}-{len(namesakes) + 1}" if namesakes else f"/{name}"
+        stepper = Stepper(optimizer, thread, name, label, 0, self._clock)
+        if label is not None:
+            self._all.append(stepper)
+        return stepper
+
+    def tell(self) -> None:
+        """Add the points that were not told yet."""
+        with self._lock:
+            steppers = list(self._all)
+        for stepper in steppers:
+            if stepper.newest is not None and stepper.newest[0] > stepper.told:
+                stepper.told, _, _, rates = stepper.newest
+                self._tell_rates(f"lr{stepper.label}", rates, stepper.told - 1)
+        self._tell_speed(steppers)
+
+    def _tell_rates(self, name: str, rates: list[Any], step: int) -> None:
+        for index, rate in enumerate(rates):
+            with contextlib.suppress(ValueError, TypeError):
+                value = number(rate) if hasattr(rate, "numel") else float(rate)
+                self._metrics.add(f"{name}/{index}" if index else name, value, step, read=read)
+
+    def _tell_speed(self, steppers: list[Stepper]) -> None:
+        pairs = [(one.base, one.newest) for one in steppers if one.base is not None and one.newest is not None]
+        if not pairs:
+            return
+        base, newest = max(pairs, key=lambda pair: pair[1][0] - pair[0][0])
+        steps, seconds, samples = newest[0] - base[0], newest[1] - base[1], newest[2] - base[2]
+        if steps <= 0 or seconds <= 0 or (self._shown and seconds < SHORTEST):
+            return
+        self._shown = True
+        for one in steppers:
+            one.base = one.newest
+        self._metrics.add("steps/s", steps / seconds, newest[0] - 1)
+        if samples > 0:
+            self._metrics.add("samples/s", samples / seconds, newest[0] - 1)
