@@ -20,9 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.view.errors import DistributedError, DistributedInterrupt
-
-    from .errors import (
+    from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+    from jupyter_dtrain.core.errors import (
         BadRequest,
         BadSyntax,
         DtrainError,
@@ -35,43 +34,44 @@ if TYPE_CHECKING:
         TransferFailed,
         WorldLost,
     )
-    from .metrics import Columns, RunMetrics
+    from jupyter_dtrain.core.metrics import Columns, RunMetrics
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.core.world import Node, Rank, World
+
     from .rank_api import log, log_to_csv, progress, resync
-    from .run import Run
     from .scripts import run_script
     from .session import Session, current
-    from .settings import Settings
     from .store import Store, StoredRun, runs
-    from .world import Node, Rank, World
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "BadRequest": "errors",
-    "BadSyntax": "errors",
-    "DistributedError": "view.errors",
-    "DistributedInterrupt": "view.errors",
-    "DtrainError": "errors",
-    "NoWorld": "errors",
-    "NotDriver": "errors",
-    "RanksBusy": "errors",
-    "RanksDead": "errors",
-    "StartFailed": "errors",
-    "StoreFailed": "errors",
-    "TransferFailed": "errors",
-    "WorldLost": "errors",
-    "Run": "run",
+    "BadRequest": "core.errors",
+    "BadSyntax": "core.errors",
+    "DistributedError": "core.causes",
+    "DistributedInterrupt": "core.causes",
+    "DtrainError": "core.errors",
+    "NoWorld": "core.errors",
+    "NotDriver": "core.errors",
+    "RanksBusy": "core.errors",
+    "RanksDead": "core.errors",
+    "StartFailed": "core.errors",
+    "StoreFailed": "core.errors",
+    "TransferFailed": "core.errors",
+    "WorldLost": "core.errors",
+    "Run": "core.run",
     "Session": "session",
     "current": "session",
-    "Settings": "settings",
+    "Settings": "core.settings",
     "Store": "store",
     "StoredRun": "store",
     "runs": "store",
-    "Node": "world",
-    "Rank": "world",
-    "World": "world",
-    "Columns": "metrics",
-    "RunMetrics": "metrics",
+    "Node": "core.world",
+    "Rank": "core.world",
+    "World": "core.world",
+    "Columns": "core.metrics",
+    "RunMetrics": "core.metrics",
     "log": "rank_api",
     "log_to_csv": "rank_api",
     "progress": "rank_api",

@@ -3,7 +3,7 @@
 Both are transports that exist already, signed with keys that only this user can read; nothing here listens.
 
 Under failure: every wait has a deadline; a request that is not answered raises
-:class:`~jupyter_dtrain.errors.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
+:class:`~jupyter_dtrain.core.errors.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import zmq
 from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from jupyter_dtrain.core.errors import WorldLost
+from jupyter_dtrain.core.events import EVENTS_MESSAGE
+from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
 from jupyter_dtrain.steward.names import STEWARD_EVENT, STEWARD_REQUEST
 
-from .errors import WorldLost
-from .events import EVENTS_MESSAGE
-from .presses import Presses
 from .values import pack
 
 HELLO_PERIOD = 0.1

@@ -11,9 +11,10 @@ from .cells import Cell
 from .frameworks import Watch
 
 if TYPE_CHECKING:
-    from .interruption import Interruption
-    from .run import Run
-    from .stillness import Stillness
+    from jupyter_dtrain.core.hangs import Stillness
+    from jupyter_dtrain.core.interruption import Interruption
+    from jupyter_dtrain.core.run import Run
+
     from .view import RunView
 
 

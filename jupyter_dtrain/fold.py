@@ -22,22 +22,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
+from jupyter_dtrain.core.hangs import Stillness
+from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.stacks import Answers
+from jupyter_dtrain.core.stop_button import Latch
 from jupyter_dtrain.engine.spool import read_file, spool_path
 
 from .entry import Entry
-from .events import Batch, Event, Finished, from_wire
 from .gathering import Gathering
-from .interruption import STEWARD_PATIENCE, Interruption
-from .presses import Latch
-from .run import Run
-from .stacks import Answers
-from .stillness import Stillness
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.core.world import World
+
     from .channels import RanksChannel
-    from .settings import Settings
     from .view import RunView
-    from .world import World
 
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .stacks import Answers, Stacks, stacks_of
+from jupyter_dtrain.core.stacks import Answers, Stacks, stacks_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from jupyter_dtrain.core.world import World
+
     from .channels import RanksChannel
-    from .world import World
 
 OUTSIDE_PATIENCE = 5.0
 """Seconds that a watch may take to look at its rank."""

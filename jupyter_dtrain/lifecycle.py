@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from .errors import NoWorld
+from jupyter_dtrain.core.errors import NoWorld
 
 
 class OpenSession(Protocol):

@@ -4,7 +4,7 @@ A world has one driver, the client that may run cells and whose word renews the 
 Which one this is the steward decides, when the link is made and whenever somebody takes over.
 
 Under failure: a steward that is gone is noticed within a second, and by a request to it at once; from then on
-everything raises :class:`~jupyter_dtrain.errors.WorldLost`. Thread-safe.
+everything raises :class:`~jupyter_dtrain.core.errors.WorldLost`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain.core.clients import Client, own_process
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
+from jupyter_dtrain.core.events import Event
+from jupyter_dtrain.core.world import World, count_ranks
+
 from . import worlds
 from .cells import kernel_id
-from .errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
-from .events import Event
-from .identity import Client, own_process
-from .world import World, count_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jupyter_dtrain.core.settings import Settings
+
     from .channels import RanksChannel, StewardChannel
     from .fold import Fold
     from .news import News
-    from .settings import Settings
 
 LOOK_PERIOD = 1.0
 """Seconds between two looks whether the steward lives; a request to it finds out at once."""

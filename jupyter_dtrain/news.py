@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .run import Run
+    from jupyter_dtrain.core.run import Run
 
 
 class News:

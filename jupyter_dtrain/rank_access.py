@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.world import Ranks, parse_ranks
+
 from .rank_names import RankNames
-from .world import Ranks, parse_ranks
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.engine.surroundings import Surroundings
 
     from .exchange import Exchange
     from .link import Link
-    from .stacks import Stacks
 
 
 class RankAccess:

@@ -18,15 +18,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
+from jupyter_dtrain.core.events import Body, Progress
 from jupyter_dtrain.engine.metrics import MAX_NAME
 
-from .events import Body, Progress
-
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
     from .frameworks import Framework
-    from .world import Placement
 
 CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
@@ -88,17 +87,17 @@ def resync(*names: str, source: int = 0) -> None:
 
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
     objects; anything else is replaced by a copy, whose tensors are on the host. Raises
-    :class:`~jupyter_dtrain.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be sent,
-    and :class:`~jupyter_dtrain.errors.BadRequest` for a rank that is not there. Outside a world it does nothing.
+    :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
+    sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does nothing.
     """
     if _home is None:
         return
     from IPython.core.getipython import get_ipython
 
+    from jupyter_dtrain.core.world import parse_ranks
     from jupyter_dtrain.engine.resync import resync as transfer
 
     from .values import check_variable
-    from .world import parse_ranks
 
     for name in names:
         check_variable(name)

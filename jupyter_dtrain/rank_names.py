@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from jupyter_dtrain.core.errors import DtrainError
+from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks
 from jupyter_dtrain.engine.inspection import Description
-
-from .errors import DtrainError
-from .world import Ranks, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .stacks import Answers
+    from jupyter_dtrain.core.stacks import Answers
 
 TYPING: Final = 0.7
 """Seconds that ranks have while somebody types: JupyterLab drops completions that come after a second."""

@@ -22,7 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest
+
 from .libraries import is_library
 
 _OWN = ("__file__", "__doc__")

@@ -5,8 +5,8 @@ its ranks, ``push`` and ``pull`` carry values, ``interrupt``, ``restart`` and ``
 nothing else.
 
 Under failure: every wait has a deadline. A world whose steward is gone makes running cells end as ``lost`` and every
-further call raise :class:`~jupyter_dtrain.errors.WorldLost`. A kernel that shuts down for good stops the worlds that
-its sessions started; one that restarts or crashes leaves them to their lease, and another may attach to them.
+further call raise :class:`~jupyter_dtrain.core.errors.WorldLost`. A kernel that shuts down for good stops the worlds
+that its sessions started; one that restarts or crashes leaves them to their lease, and another may attach to them.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.clients import describe_process
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
 from jupyter_dtrain.engine.spool import last_run
 from jupyter_dtrain.launch.request import WorldRequest
-from jupyter_dtrain.view.errors import DistributedError, DistributedInterrupt
 
 from . import worlds
 from .cells import current_cell
 from .entry import Entry
-from .errors import BadRequest, DtrainError, NoWorld, WorldLost
 from .exchange import Exchange, check_free
 from .fold import Fold
 from .frameworks import Watch
-from .identity import describe_process
 from .lifecycle import OpenSessions
 from .link import Link
 from .news import News
-from .presses import Presses
 from .rank_access import RankAccess
-from .run import Run
 from .scripts import script_cell
-from .settings import Settings
 from .startup import Startup
 from .syntax import check_syntax
 from .tuning import sweep
 from .values import check_variable, pickle_values
-from .world import Ranks, TorchBackend, World, count_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.errors import StartFailed, WorldLost
+
 from . import worlds
-from .errors import StartFailed, WorldLost
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.request import WorldRequest

@@ -6,7 +6,7 @@ import ast
 import warnings
 from typing import Any
 
-from .errors import BadRequest, BadSyntax
+from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 
 
 def check_syntax(code: str) -> None:

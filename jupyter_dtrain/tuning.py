@@ -18,17 +18,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from jupyter_dtrain.view.errors import DistributedError
+from jupyter_dtrain.core.causes import DistributedError
+from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.events import Output, Progress
+from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.world import count_ranks
 
-from .errors import BadRequest, DtrainError
-from .events import Output, Progress
-from .presses import Presses
 from .values import check_variable
-from .world import count_ranks
 
 if TYPE_CHECKING:
-    from .events import Batch
-    from .run import Run
+    from jupyter_dtrain.core.events import Batch
+    from jupyter_dtrain.core.run import Run
+
     from .view import RunView
 
 STAGES = (0, 1, 2, 3)
@@ -231,8 +232,8 @@ class _Sweep:
                 full = f"micro-batch {size} is out of memory"
 
     def _try(self, stage: int, size: int, presses: Presses) -> Trial:
+        from jupyter_dtrain.core.causes import summary
         from jupyter_dtrain.frameworks.deepspeed.trial import OutOfMemory
-        from jupyter_dtrain.view.errors import summary
 
         what = f"ZeRO {stage}, micro-batch {size}"
         self._say(what)

@@ -13,8 +13,8 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .errors import BadRequest, TransferFailed
-from .world import count_ranks
+from jupyter_dtrain.core.errors import BadRequest, TransferFailed
+from jupyter_dtrain.core.world import count_ranks
 
 
 def check_variable(name: str) -> None:

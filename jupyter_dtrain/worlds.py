@@ -25,15 +25,15 @@ import psutil
 from jupyter_client.connect import write_connection_file
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
+from jupyter_dtrain.core.clients import still_runs
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartFailed, WorldLost
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
 from jupyter_dtrain.launch.request import WorldRequest
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
 
-from .errors import BadRequest, NoWorld, StartFailed, WorldLost
-from .identity import still_runs
 from .launch import local
-from .settings import Settings
-from .world import TorchBackend, assign_roles, check_environment, check_name, check_size
 
 if TYPE_CHECKING:
     from .channels import StewardChannel

@@ -1,4 +1,4 @@
-"""Write ``docs/failures.md`` from the failure table, ``jupyter_dtrain/failures.py``.
+"""Write ``docs/failures.md`` from the failure table, ``jupyter_dtrain/core/failures.py``.
 
 python scripts/failures_page.py            write it
 python scripts/failures_page.py --check    exit with 1 if it is not what the table says
@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_dtrain.failures import AFTER, INTERRUPT, SITUATIONS, Situation, Step
-from jupyter_dtrain.settings import Settings
+from jupyter_dtrain.core.failures import AFTER, INTERRUPT, SITUATIONS, Situation, Step
+from jupyter_dtrain.core.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failures.md"
 
-HEAD = """<!-- Made by scripts/failures_page.py from jupyter_dtrain/failures.py: change that. -->
+HEAD = """<!-- Made by scripts/failures_page.py from jupyter_dtrain/core/failures.py: change that. -->
 
 # What happens when something fails
 

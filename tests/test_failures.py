@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import BadSyntax, DtrainError
-from jupyter_dtrain.failures import INTERRUPT, SITUATIONS, describe_exit
-from jupyter_dtrain.settings import Settings
+from jupyter_dtrain.core.failures import INTERRUPT, SITUATIONS, describe_exit
+from jupyter_dtrain.core.settings import Settings
 
 PAGE = Path(__file__).resolve().parents[1] / "scripts" / "failures_page.py"
 

@@ -7,8 +7,8 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain.events import Series
-from jupyter_dtrain.metrics import Columns, RunMetrics, pack, unpack
+from jupyter_dtrain.core.events import Series
+from jupyter_dtrain.core.metrics import Columns, RunMetrics, pack, unpack
 
 
 def columns(values: list[float], first: int = 0) -> Columns:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import jupyter_dtrain
-from jupyter_dtrain.errors import DtrainError
+from jupyter_dtrain.core.errors import DtrainError
 
 LIMIT = 0.3
 """Seconds: what the package promises."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.events import PipelineStep
-from jupyter_dtrain.pipelines import MOST_PIPELINES, Action, Pipelines, ideal_bubble, pack, unpack
+from jupyter_dtrain.core.events import PipelineStep
+from jupyter_dtrain.core.pipelines import MOST_PIPELINES, Action, Pipelines, ideal_bubble, pack, unpack
 
 
 def gpipe(ranks, microbatches):

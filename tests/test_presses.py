@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jupyter_dtrain.presses import Latch, Presses
+from jupyter_dtrain.core.stop_button import Latch, Presses
 
 
 def press():

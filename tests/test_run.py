@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import Run
-from jupyter_dtrain.events import (
+from jupyter_dtrain.core.events import (
     Batch,
     Dropped,
     Error,

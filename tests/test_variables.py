@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from jupyter_dtrain.variables import HIDDEN, Given, Variable, where_unset
+from jupyter_dtrain.core.variables import HIDDEN, Given, Variable, where_unset
 
 WANTED = {"DTRAIN_A": Variable("1", "first"), "DTRAIN_B": Variable("2", "second")}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import BadRequest, Rank, World
-from jupyter_dtrain.variables import values_of
-from jupyter_dtrain.world import (
+from jupyter_dtrain.core.variables import values_of
+from jupyter_dtrain.core.world import (
     assign_roles,
     check_environment,
     check_name,

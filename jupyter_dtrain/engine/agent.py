@@ -28,7 +28,7 @@ import msgspec
 from IPython.core.error import UsageError
 
 from jupyter_dtrain.cells import Cell
-from jupyter_dtrain.events import CommMessage, Outcome, to_wire
+from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
 from jupyter_dtrain.frameworks import CellEnds, Framework, Watch
 from jupyter_dtrain.rank_api import Bar
 from jupyter_dtrain.values import pack, unpack
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
-    from jupyter_dtrain.world import Placement
+    from jupyter_dtrain.core.world import Placement
 
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "

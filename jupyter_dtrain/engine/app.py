@@ -21,12 +21,12 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from jupyter_dtrain import rank_api
-from jupyter_dtrain.events import EVENTS_MESSAGE, Batch, to_wire
+from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
+from jupyter_dtrain.core.variables import Variable, given
+from jupyter_dtrain.core.world import Placement, placements, rank_environment
 from jupyter_dtrain.frameworks import Framework, load_frameworks
 from jupyter_dtrain.launch.request import RANK_SPEC_VARIABLE, RankSpec
 from jupyter_dtrain.rank_api import RankHome
-from jupyter_dtrain.variables import Variable, given
-from jupyter_dtrain.world import Placement, placements, rank_environment
 
 from .agent import Agent
 from .bars import install_bars

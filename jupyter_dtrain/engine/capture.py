@@ -17,7 +17,7 @@ from typing import Any
 
 from jupyter_client.session import Session
 
-from jupyter_dtrain.events import ClearOutput, Display, Result
+from jupyter_dtrain.core.events import ClearOutput, Display, Result
 
 from .recorder import Recorder
 

@@ -19,7 +19,7 @@ import comm
 import msgspec
 from comm.base_comm import BaseComm, CommManager
 
-from jupyter_dtrain.events import CommMessage
+from jupyter_dtrain.core.events import CommMessage
 
 KINDS = ("comm_open", "comm_msg", "comm_close")
 

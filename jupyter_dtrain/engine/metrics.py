@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jupyter_dtrain.events import Body, Metrics
-from jupyter_dtrain.metrics import Columns, pack
+from jupyter_dtrain.core.events import Body, Metrics
+from jupyter_dtrain.core.metrics import Columns, pack
 
 from .interrupts import Shield
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.events import Frame, Started
+from jupyter_dtrain.core.events import Frame, Started
 
 from .spool import read_file
 from .tracebacks import cell_name

@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from jupyter_dtrain.cells import Cell
-from jupyter_dtrain.events import (
+from jupyter_dtrain.core.events import (
     VERSION,
     Batch,
     Body,
@@ -39,7 +39,7 @@ from jupyter_dtrain.events import (
     Started,
     Totals,
 )
-from jupyter_dtrain.metrics import pack, unpack
+from jupyter_dtrain.core.metrics import pack, unpack
 
 from .interrupts import Shield
 from .spool import Spool, spool_path

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.events import Event, Outcome
+from jupyter_dtrain.core.events import Event, Outcome
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are somebody's output."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_dtrain.events import Gpu, Sample
+from jupyter_dtrain.core.events import Gpu, Sample
 
 PERIOD = 1.0
 """Seconds between two samples."""

@@ -5,7 +5,7 @@ After a rank has failed in the middle of a step, others may have made one optimi
 the state; anything else is replaced by a copy. All ranks must call it together.
 
 Under failure: what cannot be done is found before anything is changed, on all ranks alike, and raises
-:class:`~jupyter_dtrain.errors.TransferFailed` there.
+:class:`~jupyter_dtrain.core.errors.TransferFailed` there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from jupyter_dtrain.errors import TransferFailed
+from jupyter_dtrain.core.errors import TransferFailed
 
 if TYPE_CHECKING:
     from jupyter_dtrain.frameworks import Framework

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.events import Event, Output, Started, decode, encode
+from jupyter_dtrain.core.events import Event, Output, Started, decode, encode
 
 RING_BYTES = 4 << 20
 READ_BYTES = 1 << 20

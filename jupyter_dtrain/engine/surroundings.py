@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.variables import SeenVariable, given
 from jupyter_dtrain.frameworks import Framework
-from jupyter_dtrain.frameworks.facts import Facts
-from jupyter_dtrain.variables import SeenVariable, given
 
 
 class Surroundings(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-from jupyter_dtrain.events import Error, Frame
+from jupyter_dtrain.core.events import Error, Frame
 from jupyter_dtrain.libraries import is_library
 from jupyter_dtrain.scripts import is_script
 
@@ -32,7 +32,7 @@ PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 class Tracebacks:
-    """Turns exceptions and frames into :class:`~jupyter_dtrain.events.Frame` lists."""
+    """Turns exceptions and frames into :class:`~jupyter_dtrain.core.events.Frame` lists."""
 
     def __init__(self, cell_name: CellName, home: Path) -> None:
         """``home``: the notebook's folder; modules in it count as the user's own code."""

@@ -40,8 +40,8 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
-from jupyter_dtrain.events import Body, Event, Finished, Output, encode
-from jupyter_dtrain.failures import describe_exit
+from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
+from jupyter_dtrain.core.failures import describe_exit
 from jupyter_dtrain.launch.request import RankSpec
 
 from . import app

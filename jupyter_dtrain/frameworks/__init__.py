@@ -20,12 +20,11 @@ import msgspec
 from jupyter_dtrain.libraries import is_library
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.facts import Facts
+    from jupyter_dtrain.core.variables import Variable
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.variables import Variable
-    from jupyter_dtrain.world import Placement
-
-    from .facts import Facts
 
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 """``_``, ``_12``, ``_i12`` and the like."""

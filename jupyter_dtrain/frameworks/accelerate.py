@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward
-from jupyter_dtrain.variables import Variable, given
 
 from . import Framework
-from .facts import Facts, facts_of_package
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "1.15"
 """The version that the tests run with."""

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.rank_api import Bar, bar_text
 
 from . import Framework, Watch
-from .facts import Facts, facts_of_package, imported
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "3.15"
 """The version that the tests run with."""

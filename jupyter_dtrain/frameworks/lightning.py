@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.frameworks.torch.values import read, take
 
 from . import Framework, Watch
-from .facts import Facts, facts_of_package
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "2.6"
 """The version that the tests run with."""

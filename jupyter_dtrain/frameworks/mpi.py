@@ -16,13 +16,14 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+
 from . import Framework, user_names, value_of
-from .facts import Facts, facts_of_package
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
-from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks
 
 ARRIVAL_POLL = 0.02
 """Seconds between two looks at who has arrived."""

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
 
 from . import Framework, Watch
-from .facts import Facts, facts_of_package, imported
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "5.23"
 """The version that the tests run with."""

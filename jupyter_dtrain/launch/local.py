@@ -1,6 +1,6 @@
 """Ranks on this machine: one controller and one ``mpiexec``, everything on loopback.
 
-Raises :class:`~jupyter_dtrain.errors.StartFailed` with the cure when a part is missing. Nothing here starts a
+Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the cure when a part is missing. Nothing here starts a
 process other than ``mpiexec --version``; the steward owns what runs.
 """
 
@@ -15,9 +15,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from jupyter_dtrain.errors import StartFailed
-from jupyter_dtrain.variables import Variable, values_of, where_unset
-from jupyter_dtrain.world import TorchBackend
+from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.variables import Variable, values_of, where_unset
+from jupyter_dtrain.core.world import TorchBackend
 
 from .options import Option, schema
 from .request import RankSpec, WorldRequest

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest
 
 Kind = Literal["count", "number", "switch", "text", "choice", "variables"]
 """``count`` is above 0, ``number`` may be 0; a ``switch`` is off by default."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.settings import Settings
-from jupyter_dtrain.variables import HIDDEN, Variable
-from jupyter_dtrain.world import TorchBackend
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.variables import HIDDEN, Variable
+from jupyter_dtrain.core.world import TorchBackend
 
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
 """The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from jupyter_dtrain.errors import DtrainError
+from jupyter_dtrain.core.errors import DtrainError
+from jupyter_dtrain.core.world import count_ranks, format_ranks
 from jupyter_dtrain.session import current
-from jupyter_dtrain.world import count_ranks, format_ranks
 
 
 class NameHints:

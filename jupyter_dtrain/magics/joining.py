@@ -8,11 +8,11 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from jupyter_dtrain.errors import NoWorld, WorldLost
+from jupyter_dtrain.core.errors import NoWorld, WorldLost
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.tables import table
-from jupyter_dtrain.world import count_ranks
 from jupyter_dtrain.worlds import Listing, list_worlds, open_channel
 
 from .offers import world_names

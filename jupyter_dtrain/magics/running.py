@@ -7,10 +7,10 @@ from typing import Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
+from jupyter_dtrain.core.stacks import describe_stacks
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.session import current, open_sessions
-from jupyter_dtrain.stacks import describe_stacks
 from jupyter_dtrain.view.surroundings import surroundings_tables
-from jupyter_dtrain.world import count_ranks
 
 from .offers import rank_names, some_ranks
 from .parsing import MagicParser, Parsed

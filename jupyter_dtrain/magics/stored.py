@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.errors import BadRequest, NoWorld, StoreFailed
-from jupyter_dtrain.run import Run
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, StoreFailed
+from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.session import current
 
 from .offers import stored_runs

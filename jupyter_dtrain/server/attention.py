@@ -19,7 +19,7 @@ import msgspec
 from jupyter_dtrain.view.document import is_main
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.view.document import Picture
 
 Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "finished", "failed", "ended"]

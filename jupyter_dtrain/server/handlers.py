@@ -21,7 +21,7 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_dtrain.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view.document import document

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from jupyter_dtrain import worlds
-from jupyter_dtrain.events import RankState
-from jupyter_dtrain.identity import Client
-from jupyter_dtrain.stacks import describe_stacks
+from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.events import RankState
+from jupyter_dtrain.core.hangs import Stillness
+from jupyter_dtrain.core.stacks import describe_stacks
+from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.steward.names import ASKED_FOR
-from jupyter_dtrain.stillness import Stillness
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.labels import took
-from jupyter_dtrain.world import Rank
 
 from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail
@@ -31,8 +31,8 @@ from .steward import Silent, Steward
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.events import Batch
-    from jupyter_dtrain.stacks import Stacks
+    from jupyter_dtrain.core.events import Batch
+    from jupyter_dtrain.core.stacks import Stacks
 
     from .attention import Attention
 

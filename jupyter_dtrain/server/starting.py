@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain import worlds
-from jupyter_dtrain.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.launch import LAUNCHERS, local
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.settings import Settings
 
 
 def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing:
     """Start a world's steward; its ranks come up afterwards. ``folder``: theirs, below ``root``.
 
-    Raises :class:`BadRequest` and :class:`~jupyter_dtrain.errors.StartFailed`.
+    Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
     """
     if launcher not in LAUNCHERS:
         raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")

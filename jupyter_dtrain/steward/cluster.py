@@ -71,7 +71,7 @@ class Cluster:
         """Start all of it; returns before the ranks are ready, with what ``mpiexec`` is.
 
         ``mpi``: that of an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
-        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.errors.DtrainError` with
+        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with
         the cure, or :class:`OSError`.
         """
         request = self._request

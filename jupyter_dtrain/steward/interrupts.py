@@ -2,7 +2,7 @@
 
 The driver folds the run and says in its cell what happens, so it is told, and does as if Stop had been pressed there.
 Where no driver takes it up within :data:`ACK` seconds (its kernel is gone, or stopped), the steward takes the same
-steps itself, see :mod:`jupyter_dtrain.interruption`.
+steps itself, see :mod:`jupyter_dtrain.core.interruption`.
 
 Works on the supervisor's thread. Under failure: as the steps themselves, each of which has a deadline; a rank that none
 of them ends is worked on until the run is over or another one has begun.
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.interruption import AGAIN, Interruption
+from jupyter_dtrain.core.interruption import AGAIN, Interruption
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.core.stacks import Answers
     from jupyter_dtrain.gathering import Gathering
-    from jupyter_dtrain.settings import Settings
-    from jupyter_dtrain.stacks import Answers
 
 ACK = 1.0
 LOOK = 0.25

@@ -24,8 +24,8 @@ from .release import Release, Waiting
 
 if TYPE_CHECKING:
     from jupyter_dtrain.channels import RanksChannel
+    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.launch.request import WorldRequest
-    from jupyter_dtrain.world import World
 
 _log = logging.getLogger(__name__)
 

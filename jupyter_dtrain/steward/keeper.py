@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.identity import Client, own_process
+from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.launch.request import WorldRequest
 
 if TYPE_CHECKING:

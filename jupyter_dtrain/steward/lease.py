@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from jupyter_dtrain.identity import Client, still_runs
+from jupyter_dtrain.core.clients import Client, still_runs
 
 
 class Lease:

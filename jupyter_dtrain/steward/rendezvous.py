@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_dtrain.errors import StartFailed
+from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.frameworks import load_frameworks
 
 MAX_STARTS = 5

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.errors import DtrainError
+from jupyter_dtrain.core.events import Event, RankState
+from jupyter_dtrain.core.failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.engine.reports import Died, Ended, Paused, Ready, Report
 from jupyter_dtrain.engine.spool import last_run
-from jupyter_dtrain.errors import DtrainError
-from jupyter_dtrain.events import Event, RankState
-from jupyter_dtrain.failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
-from jupyter_dtrain.identity import Client
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.request import WorldRequest
-from jupyter_dtrain.world import Rank, World
 
 from .cluster import Cluster
 from .interventions import Interventions

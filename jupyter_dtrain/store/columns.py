@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from jupyter_dtrain.events import Sample, Series
+from jupyter_dtrain.core.events import Sample, Series
 
 BLOCK = 256
 """Points up to which a block is added to: a slow series must not become a row a point."""

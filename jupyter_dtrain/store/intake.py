@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_dtrain.errors import StoreFailed
-from jupyter_dtrain.identity import still_runs
+from jupyter_dtrain.core.clients import still_runs
+from jupyter_dtrain.core.errors import StoreFailed
 
 from .schema import explain, open_for_writing, transaction
 from .source import Source, SpoolFolder

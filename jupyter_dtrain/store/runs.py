@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.clients import still_runs
+from jupyter_dtrain.core.errors import BadRequest, StoreFailed
+from jupyter_dtrain.core.events import Error, Outcome, Output, Result, Series
+from jupyter_dtrain.core.metrics import RunMetrics
+from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.engine.spool import read_file
-from jupyter_dtrain.errors import BadRequest, StoreFailed
-from jupyter_dtrain.events import Error, Outcome, Output, Result, Series
-from jupyter_dtrain.identity import still_runs
-from jupyter_dtrain.metrics import RunMetrics
-from jupyter_dtrain.world import format_ranks
 
 from . import pieces
 from .schema import explain, open_for_reading, open_for_writing, store_file, transaction
@@ -30,7 +30,7 @@ from .schema import explain, open_for_reading, open_for_writing, store_file, tra
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from jupyter_dtrain.run import Run
+    from jupyter_dtrain.core.run import Run
 
 AWAY = 60.0
 """Seconds after which a run that nobody was shown has ended unseen, where its driver cannot be looked for."""
@@ -275,7 +275,7 @@ class StoredRun:
     def resources(self) -> RunMetrics:
         """What each rank took of its host, about once a second: ``cpu`` (per cent of a core), ``rss`` (bytes) and more.
 
-        With GPUs also ``gpu utilisation``, ``gpu used`` and so on, as in :class:`~jupyter_dtrain.events.Gpu`.
+        With GPUs also ``gpu utilisation``, ``gpu used`` and so on, as in :class:`~jupyter_dtrain.core.events.Gpu`.
         """
         return self._columns("resource")
 

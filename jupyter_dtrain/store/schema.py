@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from jupyter_core.paths import jupyter_data_dir
 
-from jupyter_dtrain.errors import StoreFailed
+from jupyter_dtrain.core.errors import StoreFailed
 
 APPLICATION_ID = 0x6474726E
 """Tells SQLite files of ours (``PRAGMA application_id``)."""

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.errors import BadRequest
-from jupyter_dtrain.events import Finished, Metrics
-from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.events import Finished, Metrics
+from jupyter_dtrain.core.metrics import Columns
 
 from .source import Source
 

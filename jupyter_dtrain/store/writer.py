@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
 
 from . import pieces
 from .columns import ColumnWriter, Fresh

@@ -11,9 +11,19 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.events import Batch, Body, ClearOutput, CommMessage, Display, Dropped, Output, Progress, Started
+from jupyter_dtrain.core import causes as errors
+from jupyter_dtrain.core.events import (
+    Batch,
+    Body,
+    ClearOutput,
+    CommMessage,
+    Display,
+    Dropped,
+    Output,
+    Progress,
+    Started,
+)
 
-from . import errors
 from .labels import human, label
 from .lines import HOLD, LineMerger, Merged
 from .live import UNFINISHED, LiveLine
@@ -26,7 +36,7 @@ from .splitter import LineSplitter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jupyter_dtrain.run import Run
+    from jupyter_dtrain.core.run import Run
 
     from .comms import CellWidgets
     from .painter import Painter, StreamName

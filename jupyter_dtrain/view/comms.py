@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from jupyter_dtrain.events import CommMessage
-from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.core.events import CommMessage
+from jupyter_dtrain.core.world import count_ranks
 
 if TYPE_CHECKING:
     from .painter import KernelPainter

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from jupyter_dtrain.events import Outcome, Progress, Sample
-from jupyter_dtrain.metrics import Columns
-from jupyter_dtrain.pipelines import Timeline
+from jupyter_dtrain.core.events import Outcome, Progress, Sample
+from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.pipelines import Timeline
 
 from .timelines import packed
 

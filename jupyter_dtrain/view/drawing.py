@@ -18,8 +18,8 @@ from .timelines import NAMES, caption
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jupyter_dtrain.metrics import Columns
-    from jupyter_dtrain.pipelines import Timeline
+    from jupyter_dtrain.core.metrics import Columns
+    from jupyter_dtrain.core.pipelines import Timeline
 
     from .document import Picture
 

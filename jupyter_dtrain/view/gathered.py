@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.events import Event, Finished, Metrics, PipelineStep, Progress, Sample, Started
-from jupyter_dtrain.metrics import Columns, unpack
-from jupyter_dtrain.pipelines import Pipelines
+from jupyter_dtrain.core.events import Event, Finished, Metrics, PipelineStep, Progress, Sample, Started
+from jupyter_dtrain.core.metrics import Columns, unpack
+from jupyter_dtrain.core.pipelines import Pipelines
 
 from .document import Picture, RankState
 from .history import History

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns
 
 _BLOCK: Final = 4
 """Kept points that are merged into two or three when there are too many."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.world import format_ranks
+from jupyter_dtrain.core.world import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.world import count_ranks, format_ranks
+from jupyter_dtrain.core.world import count_ranks, format_ranks
 
 from .labels import human, label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jupyter_dtrain.events import Totals
+    from jupyter_dtrain.core.events import Totals
 
     from .outbox import Outbox
 

@@ -19,7 +19,7 @@ from .pace import DISPLAY, ENVELOPE, Pace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.events import MimeBundle
+    from jupyter_dtrain.core.events import MimeBundle
 
     from .painter import Painter, StreamName
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 from .splitter import printable
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import CommMessage, MimeBundle
+    from jupyter_dtrain.core.events import CommMessage, MimeBundle
 
 StreamName = Literal["stdout", "stderr"]
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks
 
 from . import drawing, saved, widget
 from .document import document, status
@@ -27,8 +27,8 @@ from .points import PointQueue
 from .timelines import LIVE_BYTES, packed
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import Batch
-    from jupyter_dtrain.run import Run
+    from jupyter_dtrain.core.events import Batch
+    from jupyter_dtrain.core.run import Run
 
     from .painter import Painter
     from .widget import Actions, Link

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns
 
 from .document import even_steps, little
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import Batch
-    from jupyter_dtrain.run import Run
+    from jupyter_dtrain.core.events import Batch
+    from jupyter_dtrain.core.run import Run
 
 
 class RunView(Protocol):

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.events import ClearOutput, Display, MimeBundle, Result
+from jupyter_dtrain.core.events import ClearOutput, Display, MimeBundle, Result
 
 from .labels import is_line, label, metadata_of, without_widget
 

@@ -10,7 +10,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks
 
 from .document import MIME, Picture, document, in_order
 from .drawing import svg
@@ -20,8 +20,8 @@ from .timelines import caption, letters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jupyter_dtrain.events import MimeBundle
-    from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.core.events import MimeBundle
+    from jupyter_dtrain.core.metrics import Columns
 
 _LISTED: Final = 30  # metrics in the text
 _RANKS: Final = 8  # ranks whose values the text tells one by one

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from jupyter_dtrain.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks
 
 from . import saved
 from .document import Picture
@@ -22,8 +22,8 @@ from .labels import label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import Error, MimeBundle, Outcome
-    from jupyter_dtrain.metrics import Columns
+    from jupyter_dtrain.core.events import Error, MimeBundle, Outcome
+    from jupyter_dtrain.core.metrics import Columns
 
 _SOURCE: Final = 12  # lines of the cell
 _LINES: Final = 10  # last lines of a rank

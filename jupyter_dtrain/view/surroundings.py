@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from jupyter_dtrain.core.facts import compare_tested
+from jupyter_dtrain.core.stacks import SILENT, STOPPED
+from jupyter_dtrain.core.world import World, count_ranks
 from jupyter_dtrain.engine.surroundings import Surroundings
-from jupyter_dtrain.frameworks.facts import compare_tested
-from jupyter_dtrain.stacks import SILENT, STOPPED
-from jupyter_dtrain.world import World, count_ranks
 
 from .tables import table
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.pipelines import COMPUTE, TRANSFER, Action, Timeline
+from jupyter_dtrain.core.pipelines import COMPUTE, TRANSFER, Action, Timeline
 
 from .labels import took
 

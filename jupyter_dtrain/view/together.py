@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jupyter_dtrain.stacks import describe_stacks
+from jupyter_dtrain.core.stacks import describe_stacks
 
 from .cell import CellView
 from .comms import CellWidgets
@@ -19,8 +19,8 @@ from .panel import Panel
 from .widget import Actions
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.events import Batch, MimeBundle
-    from jupyter_dtrain.run import Run
+    from jupyter_dtrain.core.events import Batch, MimeBundle
+    from jupyter_dtrain.core.run import Run
 
     from .comms import CommRelay
     from .painter import Painter, StreamName

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from jupyter_dtrain import Session
-from jupyter_dtrain.settings import Settings
+from jupyter_dtrain.core.settings import Settings
 from tests.browser.lab import execute, shoot
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from array import array
 import pytest
 from playwright.sync_api import expect
 
-from jupyter_dtrain.events import Gpu, Progress, Sample
-from jupyter_dtrain.metrics import Columns
-from jupyter_dtrain.pipelines import Action, Timeline
+from jupyter_dtrain.core.events import Gpu, Progress, Sample
+from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.pipelines import Action, Timeline
 from jupyter_dtrain.view.document import Picture, document
 from tests.browser.lab import SHOTS
 

@@ -9,9 +9,9 @@ import warnings
 
 import pytest
 
+from jupyter_dtrain.core.events import ClearOutput, Display, Output, Result
 from jupyter_dtrain.engine.capture import EventSession, RankStream
 from jupyter_dtrain.engine.spool import read_file
-from jupyter_dtrain.events import ClearOutput, Display, Output, Result
 
 
 @pytest.fixture

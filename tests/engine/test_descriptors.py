@@ -12,10 +12,10 @@ import threading
 import psutil
 import pytest
 
+from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.engine import descriptors
 from jupyter_dtrain.engine.descriptors import DescriptorReader, Holder, make_channel
 from jupyter_dtrain.engine.spool import descriptor_counts, last_outputs, read_file
-from jupyter_dtrain.events import Output
 
 
 class Line:

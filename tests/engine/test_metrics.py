@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from jupyter_dtrain.core.events import Metrics
+from jupyter_dtrain.core.metrics import RunMetrics, pack, unpack
 from jupyter_dtrain.engine.interrupts import Shield
 from jupyter_dtrain.engine.metrics import BESIDE, LIMIT, MetricBuffer
 from jupyter_dtrain.engine.recorder import WIRE_POINTS
 from jupyter_dtrain.engine.spool import read_file
-from jupyter_dtrain.events import Metrics
-from jupyter_dtrain.metrics import RunMetrics, pack, unpack
 from tests.test_metrics import columns
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from jupyter_dtrain.core.events import Dropped, Finished, Output, Result, Started
 from jupyter_dtrain.engine import recorder as recorder_module
 from jupyter_dtrain.engine.recorder import KEEP_RUNS, TAIL_LINES, TAIL_WIDTH, WIRE_TEXT
 from jupyter_dtrain.engine.spool import read_file
-from jupyter_dtrain.events import Dropped, Finished, Output, Result, Started
 
 
 def joined(bodies, stream=None) -> str:

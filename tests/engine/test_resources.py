@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from jupyter_dtrain.core.events import Gpu, Sample
 from jupyter_dtrain.engine import resources
 from jupyter_dtrain.engine.resources import GpuReader, Sampler
-from jupyter_dtrain.events import Gpu, Sample
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jupyter_dtrain.failures import SITUATIONS
+from jupyter_dtrain.core.failures import SITUATIONS
 from tests.faults.play import HANG, ROWS, Plan, Stage, all_plans
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_dtrain.failures import SITUATIONS
+from jupyter_dtrain.core.failures import SITUATIONS
 from tests.faults.play import (
     LIBRARIES,
     QUICK,

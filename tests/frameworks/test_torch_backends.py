@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from jupyter_dtrain.core.world import placements
 from jupyter_dtrain.frameworks.torch.backends import Backends
-from jupyter_dtrain.world import placements
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 GLOO = 'init_process_group("gloo") works here'

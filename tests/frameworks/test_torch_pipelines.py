@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.events import PipelineStep, decode
+from jupyter_dtrain.core.events import PipelineStep, decode
 from jupyter_dtrain.frameworks.torch.pipelines import TorchPipelines
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

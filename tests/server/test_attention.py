@@ -7,10 +7,21 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain import pipelines
+from jupyter_dtrain.core import pipelines
+from jupyter_dtrain.core.events import (
+    Batch,
+    Event,
+    Finished,
+    Gpu,
+    Metrics,
+    Output,
+    PipelineStep,
+    Sample,
+    Started,
+    encode,
+)
+from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.engine.spool import spool_path
-from jupyter_dtrain.events import Batch, Event, Finished, Gpu, Metrics, Output, PipelineStep, Sample, Started, encode
-from jupyter_dtrain.metrics import Columns, pack
 from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
 from jupyter_dtrain.server.observer import BYTES_PER_SECOND, FLUSH

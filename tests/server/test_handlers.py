@@ -11,7 +11,7 @@ import pytest
 from jupyter_server.auth import Authorizer
 from tornado.httpclient import HTTPClientError
 
-from jupyter_dtrain.identity import own_process
+from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.server import observer
 from jupyter_dtrain.server.handlers import handlers
 

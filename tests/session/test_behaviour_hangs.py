@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.events import Sample
-from jupyter_dtrain.stacks import describe_stacks
+from jupyter_dtrain.core.events import Sample
+from jupyter_dtrain.core.stacks import describe_stacks
 from tests.session.cells import Notes, pids, run, same, until, values
 
 PREPARE = """

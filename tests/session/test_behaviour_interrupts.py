@@ -10,7 +10,7 @@ import time
 import pytest
 
 from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
-from jupyter_dtrain.events import Finished, from_wire
+from jupyter_dtrain.core.events import Finished, from_wire
 from tests.session.cells import begin, fail, pids, run, same, texts, until, values
 
 STUBBORN = """

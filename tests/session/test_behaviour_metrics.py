@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jupyter_dtrain.events import Metrics
+from jupyter_dtrain.core.events import Metrics
 from tests.session.cells import begin, run, same, until, values
 
 LOG = "from jupyter_dtrain import log, progress\nimport os\nrank = int(os.environ['RANK'])\n"

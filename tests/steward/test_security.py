@@ -15,8 +15,8 @@ import zmq
 from jupyter_client.session import Session as Messages
 
 from jupyter_dtrain import Session
+from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.engine.names import REQUEST_MESSAGE, watch_identity
-from jupyter_dtrain.events import EVENTS_MESSAGE
 from jupyter_dtrain.steward.names import STEWARD_REQUEST
 from tests.steward.until import family, runs, state_of, until, watch_of
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.events import Body, Event, Finished, Metrics, Started
+from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.engine.spool import Spool, spool_path
-from jupyter_dtrain.events import Body, Event, Finished, Metrics, Started
-from jupyter_dtrain.identity import own_process
-from jupyter_dtrain.metrics import Columns, pack
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import SpoolFolder

@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import pytest
 
 from jupyter_dtrain import BadRequest, Store
-from jupyter_dtrain.events import Error, Output
-from jupyter_dtrain.identity import own_process
+from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.events import Error, Output
 from jupyter_dtrain.view import stored as view
 from tests.store.conftest import points
 from tests.store.test_writer import drain, gone_process

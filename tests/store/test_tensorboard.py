@@ -9,7 +9,7 @@ import types
 import pytest
 
 from jupyter_dtrain import BadRequest, Session
-from jupyter_dtrain.events import Output
+from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.store.tensorboard import POINTS, UNWANTED, TensorBoardIntake, check_folder
 from tests.session.cells import run

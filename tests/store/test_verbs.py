@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import Store
-from jupyter_dtrain.events import Output
+from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.store.schema import open_for_writing
 from tests.store.conftest import FakeWorld, points
 from tests.store.test_writer import drain

@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from jupyter_dtrain.engine.spool import spool_path
-from jupyter_dtrain.events import (
+from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.events import (
     Display,
     Dropped,
     Error,
@@ -27,7 +27,7 @@ from jupyter_dtrain.events import (
     Series,
     encode,
 )
-from jupyter_dtrain.identity import own_process
+from jupyter_dtrain.engine.spool import spool_path
 from jupyter_dtrain.store import pieces
 from jupyter_dtrain.store.columns import BLOCK
 from jupyter_dtrain.store.intake import StoreIntake

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.events import Batch, Error, Event, Finished, Output, Started, Totals
-from jupyter_dtrain.run import Run
+from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, Totals
+from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view import CellView, Pace
 
 

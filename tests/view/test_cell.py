@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jupyter_dtrain.events import (
+from jupyter_dtrain.core.events import (
     Batch,
     ClearOutput,
     Display,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from jupyter_dtrain.events import Error, Frame
-from jupyter_dtrain.view.errors import blocks, summary
+from jupyter_dtrain.core.causes import blocks, summary
+from jupyter_dtrain.core.events import Error, Frame
 
 SOURCE = "import torch\n\ndef train(x):\n    y = x @ x\n    return y\n\ntrain(data)\n"
 KILLED = "rank 1 was killed (SIGKILL), often out of memory: look at the host's kernel log, or use smaller batches"

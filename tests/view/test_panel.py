@@ -9,10 +9,10 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain import pipelines
-from jupyter_dtrain.events import Batch, Event, Finished, Metrics, Output, PipelineStep, Progress, Sample, Started
-from jupyter_dtrain.metrics import Columns, pack
-from jupyter_dtrain.run import Run
+from jupyter_dtrain.core import pipelines
+from jupyter_dtrain.core.events import Batch, Event, Finished, Metrics, Output, PipelineStep, Progress, Sample, Started
+from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view import widget
 from jupyter_dtrain.view.document import MIME
 from jupyter_dtrain.view.gathered import MOST_NAMES

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from jupyter_dtrain.events import Gpu, Progress, Sample
-from jupyter_dtrain.metrics import Columns
+from jupyter_dtrain.core.events import Gpu, Progress, Sample
+from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.view.document import MIME, SAVED_BYTES, Picture, band_of, document
 from jupyter_dtrain.view.drawing import svg
 from jupyter_dtrain.view.history import History

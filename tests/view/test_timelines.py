@@ -8,8 +8,8 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain.events import Event, PipelineStep
-from jupyter_dtrain.pipelines import Action, Pipelines, Timeline, pack
+from jupyter_dtrain.core.events import Event, PipelineStep
+from jupyter_dtrain.core.pipelines import Action, Pipelines, Timeline, pack
 from jupyter_dtrain.view.document import MIME, Picture, document
 from jupyter_dtrain.view.gathered import Gathered
 from jupyter_dtrain.view.saved import bundle

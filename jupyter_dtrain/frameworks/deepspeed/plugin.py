@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.frameworks import Framework, user_names
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step
-from jupyter_dtrain.variables import Variable, given
 
 from .engines import making
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "0.19"
 """The version that the tests run with."""

@@ -23,8 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.engine.memory import is_out_of_memory
-from jupyter_dtrain.errors import BadRequest
 from jupyter_dtrain.rank_api import rank_frameworks
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"

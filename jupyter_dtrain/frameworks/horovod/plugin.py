@@ -26,14 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.frameworks import Framework, Watch
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
-from jupyter_dtrain.frameworks.horovod.shim.install import (
-    LACKING,
-    SHIM_VERSION,
-    installed_version,
-    is_shim,
-)
+from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
 from jupyter_dtrain.frameworks.mpi import release_world, with_patience
 
 from .keras import refuse_keras_3
@@ -42,9 +37,9 @@ from .libraries import Library, begin_optimizers_anew, hook_optimizers
 if TYPE_CHECKING:
     import ast
 
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "0.28"
 """The version that ``make horovod`` builds and tests."""

@@ -36,7 +36,7 @@ from .coordinator import LONG
 from .rendezvous import meet, stay_away
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.world import Placement
+    from jupyter_dtrain.core.world import Placement
 
     from .arrays import Carried
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.frameworks import Framework
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.launch.local import count_gpus
 
 from .groups import JaxGroups
@@ -28,9 +28,9 @@ from .rendezvous import meeting_in
 from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "0.10"
 """The version that the tests run with."""

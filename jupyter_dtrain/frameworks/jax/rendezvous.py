@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
-from jupyter_dtrain.world import count_ranks
 
 ANSWER_PATIENCE = 30.0
 """Seconds for an answer: the first one waits until the server has begun."""

@@ -14,17 +14,17 @@ import json
 import socket
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.frameworks import Framework
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
-from jupyter_dtrain.variables import Variable
 
 from .ports import hold_port, keep_here
 from .servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "2.21"
 """The version that the tests run with."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.frameworks import Framework, Watch
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package, imported
-from jupyter_dtrain.variables import Variable
 
 from .collectives import WORDS, Collectives
 from .keras_fit import KerasTrainer
@@ -27,9 +27,9 @@ from .values import number
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 TESTED = "2.21"
 """The version that the tests run with."""

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.world import Placement
+    from jupyter_dtrain.core.world import Placement
 
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")

@@ -32,16 +32,16 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks import user_names
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
-from jupyter_dtrain.world import count_ranks
 
 from .backends import Backends
 from .rendezvous import Address, Meeting, meet, meeting_at
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.world import Placement
+    from jupyter_dtrain.core.world import Placement
 
 PLAIN = ("timeout", "pg_options", "device_id")
 """Arguments of a set-up that can be given a second time."""

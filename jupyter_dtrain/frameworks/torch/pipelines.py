@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 
-from jupyter_dtrain.events import PipelineStep
-from jupyter_dtrain.pipelines import Action, ideal_bubble, pack
+from jupyter_dtrain.core.events import PipelineStep
+from jupyter_dtrain.core.pipelines import Action, ideal_bubble, pack
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.variables import Variable, values_of
+from jupyter_dtrain.core.world import rank_environment
 from jupyter_dtrain.frameworks import Collective, Framework, Watch
-from jupyter_dtrain.frameworks.facts import Facts, facts_of_package
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
-from jupyter_dtrain.variables import Variable, values_of
-from jupyter_dtrain.world import rank_environment
 
 from .builds import hook_builds
 from .describe import torch_details
@@ -30,9 +30,9 @@ from .values import on_host
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 
 TESTED = "2.13"

@@ -43,9 +43,9 @@ from .rrefs import References
 from .waits import OURS, outermost_of
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.launch.request import RankSpec
-    from jupyter_dtrain.world import Placement
 
 INIT = "init_rpc"
 SCHEME = "dtrain-rpc"

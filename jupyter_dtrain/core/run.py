@@ -35,7 +35,7 @@ from .events import (
 )
 from .metrics import RunMetrics
 from .pipelines import Pipelines, Timeline
-from .presses import Latch
+from .stop_button import Latch
 from .world import format_ranks
 
 HEAD = 4 << 20
@@ -172,7 +172,7 @@ class Run:
         """What the ranks have logged, and what was taken from their frameworks: all points, in order, so far.
 
         Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its spool.
-        Raises :class:`~jupyter_dtrain.errors.WorldLost` when that is out of reach.
+        Raises :class:`~jupyter_dtrain.core.errors.WorldLost` when that is out of reach.
         """
         found = RunMetrics(self.ranks)
         for rank, part in self._parts.items():
@@ -231,7 +231,7 @@ class Run:
         """All text that ``rank`` printed, in order: of both streams, or of one; with what libraries log.
 
         A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
-        and :class:`~jupyter_dtrain.errors.WorldLost` when the spool is out of reach.
+        and :class:`~jupyter_dtrain.core.errors.WorldLost` when the spool is out of reach.
         """
         part = self._parts[rank]
         outputs = list(part.head)

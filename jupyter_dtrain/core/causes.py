@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.errors import DtrainError
-from jupyter_dtrain.world import count_ranks, format_ranks
+from .errors import DtrainError
+from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jupyter_dtrain.events import Error, Frame
-    from jupyter_dtrain.run import Run
+    from .events import Error, Frame
+    from .run import Run
 
 ECHOES: Final = (
     "Connection closed by peer",

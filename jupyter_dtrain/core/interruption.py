@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import WorldLost
+from .hangs import Asks as AsksForStacks
 from .stacks import Answers, Stacks, describe_stacks
-from .stillness import Asks as AsksForStacks
 from .world import count_ranks
 
 if TYPE_CHECKING:

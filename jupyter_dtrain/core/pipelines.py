@@ -1,6 +1,6 @@
 """Steps of pipelines, as their ranks tell them: what each stage did when, and how much of the time it did nothing.
 
-Pure data. A rank tells of one step about once a second, as a :class:`~jupyter_dtrain.events.PipelineStep`;
+Pure data. A rank tells of one step about once a second, as a :class:`~jupyter_dtrain.core.events.PipelineStep`;
 :class:`Pipelines` puts together those of all ranks of a pipeline, whose newest common step is a :class:`Timeline`.
 Times of ranks are compared by their hosts' clocks: exact on one machine, on several as good as these clocks agree.
 

@@ -1,0 +1,1 @@
+"""The words that all parts share: events, worlds, runs, metrics, errors. Nothing here imports another room."""
