@@ -28,16 +28,16 @@ from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stacks import Answers
 from jupyter_dtrain.core.stop_button import Latch
-from jupyter_dtrain.engine.spool import read_file, spool_path
+from jupyter_dtrain.wire.questions import Gathering
+from jupyter_dtrain.wire.spool import read_file, spool_path
 
 from .entry import Entry
-from .gathering import Gathering
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.wire.channels import RanksChannel
 
-    from .channels import RanksChannel
     from .view import RunView
 
 QUIET = 1.0

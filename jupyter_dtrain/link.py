@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
 
-    from .channels import RanksChannel, StewardChannel
     from .fold import Fold
     from .news import News
 
@@ -80,7 +80,7 @@ class Link:
         ``greet``: wait until each has answered, which ranks do when they are idle. Raises :class:`StartFailed` when
         they do not.
         """
-        from .channels import RanksChannel
+        from jupyter_dtrain.wire.channels import RanksChannel
 
         self._fold = fold
         world = msgspec.convert(state["world"], World)

@@ -96,8 +96,7 @@ def resync(*names: str, source: int = 0) -> None:
 
     from jupyter_dtrain.core.world import parse_ranks
     from jupyter_dtrain.engine.resync import resync as transfer
-
-    from .values import check_variable
+    from jupyter_dtrain.wire.values import check_variable
 
     for name in names:
         check_variable(name)

@@ -27,8 +27,9 @@ from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
-from jupyter_dtrain.engine.spool import last_run
-from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.values import check_variable, pickle_values
 
 from . import worlds
 from .cells import current_cell
@@ -44,14 +45,14 @@ from .scripts import script_cell
 from .startup import Startup
 from .syntax import check_syntax
 from .tuning import sweep
-from .values import check_variable, pickle_values
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from .channels import StewardChannel
+    from jupyter_dtrain.wire.channels import StewardChannel
+
     from .tuning import Tuning
     from .view import CommRelay, RunView
 

@@ -16,7 +16,7 @@ from jupyter_dtrain.core.errors import StartFailed, WorldLost
 from . import worlds
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.launch.request import WorldRequest
+    from jupyter_dtrain.wire.requests import WorldRequest
 
     from .link import Link
 

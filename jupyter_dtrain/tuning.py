@@ -23,8 +23,7 @@ from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.events import Output, Progress
 from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.core.world import count_ranks
-
-from .values import check_variable
+from jupyter_dtrain.wire.values import check_variable
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch

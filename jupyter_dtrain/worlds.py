@@ -29,14 +29,14 @@ from jupyter_dtrain.core.clients import still_runs
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartFailed, WorldLost
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
-from jupyter_dtrain.launch.request import WorldRequest
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.wire.requests import WorldRequest
 
 from .launch import local
 
 if TYPE_CHECKING:
-    from .channels import StewardChannel
+    from jupyter_dtrain.wire.channels import StewardChannel
 
 MAX_PORT = 65535
 MAX_SOCKET_PATH = 90
@@ -102,7 +102,7 @@ def find_world(name: str | None) -> Listing:
 
 def open_channel(listing: Listing, patience: float) -> StewardChannel:
     """The way to a world's steward, which may take ``patience`` seconds for an answer."""
-    from .channels import StewardChannel
+    from jupyter_dtrain.wire.channels import StewardChannel
 
     return StewardChannel(listing.connection_file, patience, lambda: is_alive(listing))
 

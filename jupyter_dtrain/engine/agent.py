@@ -31,7 +31,9 @@ from jupyter_dtrain.cells import Cell
 from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
 from jupyter_dtrain.frameworks import CellEnds, Framework, Watch
 from jupyter_dtrain.rank_api import Bar
-from jupyter_dtrain.values import pack, unpack
+from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
+from jupyter_dtrain.wire.reports import Ended, Report
+from jupyter_dtrain.wire.values import pack, unpack
 
 from .aside import Aside
 from .comms import RankComms
@@ -40,10 +42,8 @@ from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
-from .names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
 from .namespace import fetch_values, store_values
 from .recorder import Recorder
-from .reports import Ended, Report
 from .resources import Sampler
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name

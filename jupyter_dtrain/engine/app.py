@@ -25,8 +25,9 @@ from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
 from jupyter_dtrain.frameworks import Framework, load_frameworks
-from jupyter_dtrain.launch.request import RANK_SPEC_VARIABLE, RankSpec
 from jupyter_dtrain.rank_api import RankHome
+from jupyter_dtrain.wire.reports import Ready, Report
+from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
 
 from .agent import Agent
 from .bars import install_bars
@@ -36,7 +37,6 @@ from .descriptors import DescriptorReader
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .recorder import Recorder
-from .reports import Ready, Report
 from .resources import GpuReader, Sampler
 
 

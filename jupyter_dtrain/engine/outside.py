@@ -23,8 +23,8 @@ from typing import Any, Literal
 import msgspec
 
 from jupyter_dtrain.core.events import Frame, Started
+from jupyter_dtrain.wire.spool import read_file
 
-from .spool import read_file
 from .tracebacks import cell_name
 
 PATIENCE = 4.0

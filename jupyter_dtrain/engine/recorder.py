@@ -40,9 +40,9 @@ from jupyter_dtrain.core.events import (
     Totals,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
+from jupyter_dtrain.wire.spool import Spool, spool_path
 
 from .interrupts import Shield
-from .spool import Spool, spool_path
 
 WIRE_TEXT = 2 << 20
 """Bytes of text of one run that a rank announces in full."""

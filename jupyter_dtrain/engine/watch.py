@@ -42,14 +42,14 @@ from jupyter_client.session import Session
 
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
 from jupyter_dtrain.core.failures import describe_exit
-from jupyter_dtrain.launch.request import RankSpec
+from jupyter_dtrain.wire.messages import watch_identity
+from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report, write_report
+from jupyter_dtrain.wire.requests import RankSpec
+from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
 from . import app
 from .descriptors import STREAMS, Holder, Stream, make_channel
-from .names import watch_identity
 from .outside import Look, seen
-from .reports import Died, Paused, Ready, Report, read_report, write_report
-from .spool import descriptor_counts, file_ends, last_outputs
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
 """``_``, ``_12``, ``_i12`` and the like."""
@@ -68,7 +68,7 @@ class Framework:
     server: str | None = None
     """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
 
-    Ranks find the address in the options of their :class:`~jupyter_dtrain.launch.request.RankSpec`, by :attr:`name`.
+    Ranks find the address in the options of their :class:`~jupyter_dtrain.wire.requests.RankSpec`, by :attr:`name`.
     """
 
     def introduce(self) -> str:

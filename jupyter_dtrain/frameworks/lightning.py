@@ -35,7 +35,7 @@ from . import Framework, Watch
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.6"
 """The version that the tests run with."""

@@ -23,7 +23,7 @@ from . import Framework, user_names, value_of
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""

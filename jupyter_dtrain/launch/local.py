@@ -18,9 +18,9 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
 from jupyter_dtrain.core.world import TorchBackend
+from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
 
 from .options import Option, schema
-from .request import RankSpec, WorldRequest
 
 ADDRESS = "127.0.0.1"
 DEFAULT_RANKS: Final = 2

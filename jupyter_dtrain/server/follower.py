@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
-from jupyter_dtrain.engine.spool import spool_path
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.gathered import Gathered
 from jupyter_dtrain.view.points import Packet, PointQueue
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
+from jupyter_dtrain.wire.spool import spool_path
 
 from .attention import Judge
 

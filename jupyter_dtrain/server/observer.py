@@ -20,9 +20,9 @@ from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.hangs import Stillness
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
-from jupyter_dtrain.steward.names import ASKED_FOR
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.wire.messages import ASKED_FOR
 
 from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from jupyter_dtrain.steward.names import STEWARD_EVENT, STEWARD_REQUEST
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REQUEST
 
 if TYPE_CHECKING:
     from jupyter_dtrain.worlds import Listing

@@ -18,7 +18,7 @@ def main() -> None:
         os._exit(0)
     import msgspec
 
-    from jupyter_dtrain.launch.request import WorldRequest
+    from jupyter_dtrain.wire.requests import WorldRequest
 
     from .guard import dismiss, guard
     from .processes import become_subreaper

@@ -22,16 +22,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.engine.reports import Report, read_report
 from jupyter_dtrain.frameworks import load_frameworks
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.request import RankSpec, WorldRequest
+from jupyter_dtrain.wire.reports import Report, read_report
+from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
 
 from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
 from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.channels import RanksChannel
+    from jupyter_dtrain.wire.channels import RanksChannel
 
 ASK_AGAIN = 0.2
 """Seconds after which a rank that was asked to end is asked again."""
@@ -167,7 +167,7 @@ class Cluster:
     def connect(self) -> RanksChannel:
         """The way to agents and watches, without announcements. The supervisor's thread."""
         if self._channel is None:
-            from jupyter_dtrain.channels import RanksChannel
+            from jupyter_dtrain.wire.channels import RanksChannel
 
             self._channel = RanksChannel(local.client_file(self._request))
         return self._channel

@@ -21,7 +21,7 @@ from jupyter_dtrain.core.interruption import AGAIN, Interruption
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.stacks import Answers
-    from jupyter_dtrain.gathering import Gathering
+    from jupyter_dtrain.wire.questions import Gathering
 
 ACK = 1.0
 LOOK = 0.25

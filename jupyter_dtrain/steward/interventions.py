@@ -15,17 +15,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.engine.spool import last_run
-from jupyter_dtrain.gathering import Gathering
+from jupyter_dtrain.wire.questions import Gathering
+from jupyter_dtrain.wire.spool import last_run
 
 from .interrupts import Interrupts
 from .questions import Questions
 from .release import Release, Waiting
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.channels import RanksChannel
     from jupyter_dtrain.core.world import World
-    from jupyter_dtrain.launch.request import WorldRequest
+    from jupyter_dtrain.wire.channels import RanksChannel
+    from jupyter_dtrain.wire.requests import WorldRequest
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.wire.requests import WorldRequest
 
 if TYPE_CHECKING:
     from jupyter_dtrain.store.intake import StoreIntake

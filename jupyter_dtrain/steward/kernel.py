@@ -15,7 +15,8 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
 
-from .names import ASKED_FOR, STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+from jupyter_dtrain.wire.messages import ASKED_FOR, STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+
 from .supervisor import Supervisor
 
 

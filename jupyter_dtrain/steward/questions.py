@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.gathering import Gathering
+    from jupyter_dtrain.wire.questions import Gathering
 
 PATIENCE = 1.0
 KEPT = 30.0

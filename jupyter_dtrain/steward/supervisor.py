@@ -29,21 +29,21 @@ from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.engine.reports import Died, Ended, Paused, Ready, Report
-from jupyter_dtrain.engine.spool import last_run
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.request import WorldRequest
+from jupyter_dtrain.wire.messages import ASKED_FOR
+from jupyter_dtrain.wire.reports import Died, Ended, Paused, Ready, Report
+from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.spool import last_run
 
 from .cluster import Cluster
 from .interventions import Interventions
 from .keeper import Keeper
 from .lease import Lease
-from .names import ASKED_FOR
 from .processes import become_subreaper, describe_descendants, is_running, is_stopped
 from .release import Waiting
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.channels import RanksChannel
+    from jupyter_dtrain.wire.channels import RanksChannel
 
 LAUNCHES = 3
 """How often a start tries, when what was in its way was chance."""

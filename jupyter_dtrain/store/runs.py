@@ -22,7 +22,7 @@ from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.events import Error, Outcome, Output, Result, Series
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.world import format_ranks
-from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.wire.spool import read_file
 
 from . import pieces
 from .schema import explain, open_for_reading, open_for_writing, store_file, transaction

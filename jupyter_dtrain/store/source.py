@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from jupyter_dtrain.core.events import Event, decode
-from jupyter_dtrain.engine.spool import spool_path
+from jupyter_dtrain.wire.spool import spool_path
 
 LIMIT = 4 << 20
 """Bytes of one rank's events that are read at once."""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jupyter_dtrain.engine.recorder import Recorder
-from jupyter_dtrain.engine.spool import spool_path
+from jupyter_dtrain.wire.spool import spool_path
 
 
 class Heard:

@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain.core.events import ClearOutput, Display, Output, Result
 from jupyter_dtrain.engine.capture import EventSession, RankStream
-from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.wire.spool import read_file
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.engine import descriptors
 from jupyter_dtrain.engine.descriptors import DescriptorReader, Holder, make_channel
-from jupyter_dtrain.engine.spool import descriptor_counts, last_outputs, read_file
+from jupyter_dtrain.wire.spool import descriptor_counts, last_outputs, read_file
 
 
 class Line:

@@ -7,7 +7,7 @@ import threading
 from jupyter_dtrain.core.events import Dropped, Finished, Output, Result, Started
 from jupyter_dtrain.engine import recorder as recorder_module
 from jupyter_dtrain.engine.recorder import KEEP_RUNS, TAIL_LINES, TAIL_WIDTH, WIRE_TEXT
-from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.wire.spool import read_file
 
 
 def joined(bodies, stream=None) -> str:

@@ -32,8 +32,8 @@ from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.core.failures import SITUATIONS, After, Situation
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.engine.spool import read_file, spool_path
 from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.faults import cells, libraries
 from tests.kernels import Notebook
 from tests.processes import wait_until_gone

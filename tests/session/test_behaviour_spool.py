@@ -9,7 +9,7 @@ import pytest
 from jupyter_dtrain import Settings
 from jupyter_dtrain.core.events import Dropped, Finished, Output, Started, from_wire
 from jupyter_dtrain.core.run import HEAD
-from jupyter_dtrain.engine.spool import read_file
+from jupyter_dtrain.wire.spool import read_file
 from tests.session.cells import begin, run, same, texts, until, values
 
 

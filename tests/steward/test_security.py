@@ -16,8 +16,7 @@ from jupyter_client.session import Session as Messages
 
 from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
-from jupyter_dtrain.engine.names import REQUEST_MESSAGE, watch_identity
-from jupyter_dtrain.steward.names import STEWARD_REQUEST
+from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST, watch_identity
 from tests.steward.until import family, runs, state_of, until, watch_of
 
 HIDDEN = "hunter2-5f1c9e"

@@ -15,11 +15,11 @@ import pytest
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Body, Event, Finished, Metrics, Started
 from jupyter_dtrain.core.metrics import Columns, pack
-from jupyter_dtrain.engine.spool import Spool, spool_path
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.store.writer import SKIPPED, Owner, StoreWriter
+from jupyter_dtrain.wire.spool import Spool, spool_path
 from tests.magics.notebook import Notebook
 
 

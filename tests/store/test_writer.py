@@ -27,13 +27,13 @@ from jupyter_dtrain.core.events import (
     Series,
     encode,
 )
-from jupyter_dtrain.engine.spool import spool_path
 from jupyter_dtrain.store import pieces
 from jupyter_dtrain.store.columns import BLOCK
 from jupyter_dtrain.store.intake import StoreIntake
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import LIMIT, SpoolFolder
 from jupyter_dtrain.store.writer import MAX_JSON, SKIPPED, StoreWriter, Told
+from jupyter_dtrain.wire.spool import spool_path
 from tests.store.conftest import FakeWorld, points
 
 
@@ -490,7 +490,7 @@ def test_encoding_has_the_form_by_which_unwanted_events_are_passed_over(fake):
     fake.begin(1)
     fake.say(1, 0, Display({"text/plain": "x"}))
     path = spool_path(fake.folder, 1, 0)
-    from jupyter_dtrain.engine.spool import read_file
+    from jupyter_dtrain.wire.spool import read_file
 
     lines = [encode(event) for event in read_file(path)]
     kept = SpoolFolder(fake.folder, SKIPPED).read(1, 0, 0).events

@@ -41,7 +41,7 @@ from .engines import making
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.19"
 """The version that the tests run with."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.28"
 """The version that ``make horovod`` builds and tests."""

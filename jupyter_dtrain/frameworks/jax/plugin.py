@@ -30,7 +30,7 @@ from .waits import PATIENCE_FAILED, call_that_waits, settle
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10"
 """The version that the tests run with."""

@@ -29,7 +29,7 @@ from .waits import call_that_waits
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.21"
 """The version that the tests run with."""

@@ -45,7 +45,7 @@ from .waits import OURS, outermost_of
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.launch.request import RankSpec
+    from jupyter_dtrain.wire.requests import RankSpec
 
 INIT = "init_rpc"
 SCHEME = "dtrain-rpc"

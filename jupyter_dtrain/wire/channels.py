@@ -25,9 +25,16 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.core.stop_button import Presses
-from jupyter_dtrain.engine.names import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, watch_identity
-from jupyter_dtrain.steward.names import STEWARD_EVENT, STEWARD_REQUEST
 
+from .messages import (
+    HELLO_MESSAGE,
+    REQUEST_MESSAGE,
+    RUN_MESSAGE,
+    STEWARD_EVENT,
+    STEWARD_REQUEST,
+    VALUES_MESSAGE,
+    watch_identity,
+)
 from .values import pack
 
 HELLO_PERIOD = 0.1
