@@ -20,6 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.fold import Fold
+from jupyter_dtrain.client.lifecycle import OpenSessions
+from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.notebook import current_cell
+from jupyter_dtrain.client.notices import News
+from jupyter_dtrain.client.rank_access import RankAccess
+from jupyter_dtrain.client.rank_requests import Exchange, check_free
+from jupyter_dtrain.client.startup import Startup
+from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.client.tuning import sweep
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
@@ -32,28 +43,17 @@ from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.values import check_variable, pickle_values
 
 from . import worlds
-from .cells import current_cell
-from .entry import Entry
-from .exchange import Exchange, check_free
-from .fold import Fold
 from .frameworks import Watch
-from .lifecycle import OpenSessions
-from .link import Link
-from .news import News
-from .rank_access import RankAccess
 from .scripts import script_cell
-from .startup import Startup
-from .syntax import check_syntax
-from .tuning import sweep
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from jupyter_dtrain.client.tuning import Tuning
     from jupyter_dtrain.wire.channels import StewardChannel
 
-    from .tuning import Tuning
     from .view import CommRelay, RunView
 
 DEATH_POLL = 0.01

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
-from jupyter_dtrain.cells import Cell
+from jupyter_dtrain.client.notebook import Cell
 from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
 from jupyter_dtrain.frameworks import CellEnds, Framework, Watch
 from jupyter_dtrain.rank_api import Bar

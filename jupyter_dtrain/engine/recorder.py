@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from jupyter_dtrain.cells import Cell
+from jupyter_dtrain.client.notebook import Cell
 from jupyter_dtrain.core.events import (
     VERSION,
     Batch,

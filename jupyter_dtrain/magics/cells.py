@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
 from jupyter_dtrain.session import Session, current
-from jupyter_dtrain.syntax import check_syntax
 from jupyter_dtrain.wire.values import pickle_values
 from jupyter_dtrain.worlds import default_size
 

@@ -1,7 +1,7 @@
 """Completion in cells for the ranks: the options of the first line, and names that live on the ranks.
 
 A part of IPython's own completer. What the options are the magics' parsers say; what values may be, the arguments'
-completers (:mod:`.offers`). Says nothing rather than wait: see :mod:`jupyter_dtrain.rank_names`.
+completers (:mod:`.offers`). Says nothing rather than wait: see :mod:`jupyter_dtrain.client.rank_names`.
 """
 
 from __future__ import annotations

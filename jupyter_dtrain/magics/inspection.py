@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from jupyter_dtrain.client.rank_names import describe_names
 from jupyter_dtrain.core.errors import DtrainError
-from jupyter_dtrain.rank_names import describe_names
 from jupyter_dtrain.session import current
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from jupyter_dtrain.client.tuning import MICRO_BATCHES, STAGES, Tuning
 from jupyter_dtrain.core.causes import DistributedInterrupt
 from jupyter_dtrain.session import current
-from jupyter_dtrain.tuning import MICRO_BATCHES, STAGES, Tuning
 
 from .offers import rank_names
 from .parsing import MagicParser, Parsed, count, variable

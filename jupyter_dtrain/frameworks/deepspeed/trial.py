@@ -1,6 +1,6 @@
 """One combination of a sweep over DeepSpeed's settings, in one rank: make the engine, train some steps, measure.
 
-What :mod:`jupyter_dtrain.tuning` runs, as a cell of its own for each combination. The user's names are read and not
+What :mod:`jupyter_dtrain.client.tuning` runs, as a cell of its own for each combination. The user's names are read and not
 written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own type.
 
 Under failure: whatever is raised ends the cell, and the other ranks are released as from any cell; where memory ran

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.engine.surroundings import Surroundings
 
-    from .exchange import Exchange
     from .link import Link
+    from .rank_requests import Exchange
 
 
 class RankAccess:

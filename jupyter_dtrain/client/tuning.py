@@ -28,8 +28,7 @@ from jupyter_dtrain.wire.values import check_variable
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch
     from jupyter_dtrain.core.run import Run
-
-    from .view import RunView
+    from jupyter_dtrain.view import RunView
 
 STAGES = (0, 1, 2, 3)
 MICRO_BATCHES = (1, 2, 4, 8, 16)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .cells import Cell
-from .frameworks import Watch
+from jupyter_dtrain.frameworks import Watch
+
+from .notebook import Cell
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.hangs import Stillness
     from jupyter_dtrain.core.interruption import Interruption
     from jupyter_dtrain.core.run import Run
-
-    from .view import RunView
+    from jupyter_dtrain.view import RunView
 
 
 class Entry:

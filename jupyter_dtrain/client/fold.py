@@ -36,9 +36,8 @@ from .entry import Entry
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.channels import RanksChannel
-
-    from .view import RunView
 
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain import worlds
 from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
 from jupyter_dtrain.core.events import Event
 from jupyter_dtrain.core.world import World, count_ranks
 
-from . import worlds
-from .cells import kernel_id
+from .notebook import kernel_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
 
     from .fold import Fold
-    from .news import News
+    from .notices import News
 
 LOOK_PERIOD = 1.0
 """Seconds between two looks whether the steward lives; a request to it finds out at once."""
