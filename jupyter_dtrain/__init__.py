@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import Node, Rank, World
+    from jupyter_dtrain.engine.scripts import run_script
 
     from .rank_api import log, log_to_csv, progress, resync
-    from .scripts import run_script
     from .session import Session, current
     from .store import Store, StoredRun, runs
 

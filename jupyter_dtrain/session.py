@@ -38,13 +38,13 @@ from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
+from jupyter_dtrain.engine.scripts import script_cell
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.values import check_variable, pickle_values
 
 from . import worlds
 from .frameworks import Watch
-from .scripts import script_cell
 
 if TYPE_CHECKING:
     from types import TracebackType

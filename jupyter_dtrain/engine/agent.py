@@ -35,11 +35,12 @@ from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MES
 from jupyter_dtrain.wire.reports import Ended, Report
 from jupyter_dtrain.wire.values import pack, unpack
 
-from .aside import Aside
+from .background import Aside
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
+from .main_thread import Whereabouts
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .namespace import fetch_values, store_values
@@ -47,7 +48,6 @@ from .recorder import Recorder
 from .resources import Sampler
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
-from .whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

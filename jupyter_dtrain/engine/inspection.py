@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from .aside import Aside
+from .background import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

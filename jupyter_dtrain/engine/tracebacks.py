@@ -15,8 +15,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from jupyter_dtrain.core.events import Error, Frame
-from jupyter_dtrain.libraries import is_library
-from jupyter_dtrain.scripts import is_script
+
+from .libraries import is_library
+from .scripts import is_script
 
 CellName = Callable[[str], str | None]
 """From a code object's file name to a cell's name such as ``cell [3]``; None when it is no cell's."""

@@ -49,7 +49,7 @@ from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
 from . import app
 from .descriptors import STREAMS, Holder, Stream, make_channel
-from .outside import Look, seen
+from .native_stack import Look, seen
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""

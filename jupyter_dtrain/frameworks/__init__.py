@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.libraries import is_library
+from jupyter_dtrain.engine.libraries import is_library
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts

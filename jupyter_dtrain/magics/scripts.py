@@ -7,7 +7,7 @@ import argparse
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.scripts import script_cell
+from jupyter_dtrain.engine.scripts import script_cell
 
 from .cells import cell_arguments, ranks_argument, run_cell
 from .offers import scripts

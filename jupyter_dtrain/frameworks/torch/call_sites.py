@@ -16,7 +16,7 @@ from enum import Enum
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from jupyter_dtrain.libraries import is_library
+from jupyter_dtrain.engine.libraries import is_library
 
 MAX_SITES = 4096
 """Instructions to remember; a cell that is run again brings new ones."""

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import wrapt
 
+from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.engine.metrics import SOON
-from jupyter_dtrain.libraries import add_library
 
 from . import values
 from .call_sites import Call, CallSites

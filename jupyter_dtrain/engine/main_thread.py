@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_dtrain.frameworks import called_in
-from jupyter_dtrain.scripts import is_script
 
+from .scripts import is_script
 from .tracebacks import PACKAGE, causes
 
 if TYPE_CHECKING:
