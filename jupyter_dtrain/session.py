@@ -43,8 +43,8 @@ from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.values import check_variable, pickle_values
 
-from . import worlds
 from .frameworks import Watch
+from .launch import worlds
 
 if TYPE_CHECKING:
     from types import TracebackType

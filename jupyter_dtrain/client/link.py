@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain import worlds
 from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
 from jupyter_dtrain.core.events import Event
 from jupyter_dtrain.core.world import World, count_ranks
+from jupyter_dtrain.launch import worlds
 
 from .notebook import kernel_id
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain import worlds
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
+from jupyter_dtrain.launch import worlds
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest

@@ -10,10 +10,10 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import NoWorld, WorldLost
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.tables import table
-from jupyter_dtrain.worlds import Listing, list_worlds, open_channel
 
 from .offers import world_names
 from .parsing import MagicParser, Parsed

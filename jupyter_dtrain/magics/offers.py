@@ -11,8 +11,8 @@ from typing import Final
 
 from IPython.core.getipython import get_ipython
 
+from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.session import current
-from jupyter_dtrain.worlds import list_worlds
 
 MOST_RANKS: Final = 16
 """Of a larger world not every rank is offered."""

@@ -12,11 +12,11 @@ from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import TorchBackend, assign_roles
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.options import add_to_parser
+from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.tables import table
-from jupyter_dtrain.worlds import list_worlds, stop_world
 
 from .joining import tell_worlds
 from .offers import world_names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain import worlds
+from jupyter_dtrain.launch import worlds
 
 from .attention import Attention
 from .observer import Observer

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain import worlds
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.hangs import Stillness
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.wire.messages import ASKED_FOR

@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jupyter_dtrain import worlds
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.launch import LAUNCHERS, local
+from jupyter_dtrain.launch import LAUNCHERS, local, worlds
 from jupyter_dtrain.launch.options import check
 
 

@@ -17,7 +17,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REQUEST
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.worlds import Listing
+    from jupyter_dtrain.launch.worlds import Listing
 
 PATIENCE = 3.0
 """Seconds that a steward may take to answer."""

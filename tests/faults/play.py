@@ -17,21 +17,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import psutil
 
-from jupyter_dtrain import (
-    DistributedInterrupt,
-    NoWorld,
-    RanksBusy,
-    RanksDead,
-    Run,
-    Session,
-    Settings,
-    WorldLost,
-    worlds,
-)
+from jupyter_dtrain import DistributedInterrupt, NoWorld, RanksBusy, RanksDead, Run, Session, Settings, WorldLost
 from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.core.failures import SITUATIONS, After, Situation
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.faults import cells, libraries

@@ -11,7 +11,7 @@ import pexpect
 import psutil
 import pytest
 
-from jupyter_dtrain.worlds import list_worlds
+from jupyter_dtrain.launch.worlds import list_worlds
 from tests.magics.notebook import plain
 
 PROMPT = "In \\[\\d+\\]: "

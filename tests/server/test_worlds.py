@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from jupyter_dtrain import DistributedError, RanksBusy, Session, Settings, WorldLost
-from jupyter_dtrain.worlds import find_world
+from jupyter_dtrain.launch.worlds import find_world
 from tests.processes import wait_until_gone
 from tests.server.page import Page, Server
 from tests.session.cells import Notes, until

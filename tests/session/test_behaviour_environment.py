@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from jupyter_dtrain.worlds import runtime_folder, spool_folder
+from jupyter_dtrain.launch.worlds import runtime_folder, spool_folder
 from tests.session.cells import fail, pids, run, same, texts, values
 
 SECRET = "tell-nobody-5f2c"  # noqa: S105 — looked for where it must not be

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dtrain import worlds
+from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire import channels
 from tests.processes import wait_until_gone
 from tests.steward.until import runs, until

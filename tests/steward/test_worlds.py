@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, WorldLost, worlds
-from jupyter_dtrain.worlds import Listing, open_channel
+from jupyter_dtrain import BadRequest, WorldLost
+from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.launch.worlds import Listing, open_channel
 from tests.processes import wait_until_gone
 from tests.steward.until import PATIENCE, until
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain import Session, Store, worlds
+from jupyter_dtrain import Session, Store
+from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.schema import open_for_writing
 from tests.processes import wait_until_gone
 from tests.session.cells import begin, fail, run, until

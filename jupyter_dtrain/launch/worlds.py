@@ -33,7 +33,7 @@ from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.wire.requests import WorldRequest
 
-from .launch import local
+from . import local
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import StewardChannel
