@@ -1,7 +1,7 @@
 """Follows the newest run of one world, by the ranks' spools.
 
 A :class:`Follower` is polled, in whatever thread has time to read files; one call at a time. What it keeps is bounded,
-whatever the ranks say: see :mod:`jupyter_dtrain.view.gathered`. Text is not read; :func:`tail` looks at its end.
+whatever the ranks say: see :mod:`jupyter_dtrain.view.run_state`. Text is not read; :func:`tail` looks at its end.
 
 Under failure: a spool that cannot be read is read at the next poll.
 """
@@ -17,8 +17,8 @@ import msgspec
 
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.view.document import document, status
-from jupyter_dtrain.view.gathered import Gathered
 from jupyter_dtrain.view.points import Packet, PointQueue
+from jupyter_dtrain.view.run_state import Gathered
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
 

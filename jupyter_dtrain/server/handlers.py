@@ -31,8 +31,8 @@ from .starting import start
 from .steward import Silent
 
 if TYPE_CHECKING:
+    from .monitor import Observer
     from .observatory import Observatory
-    from .observer import Observer
 
 RESOURCE = "dtrain"
 BY = "the JupyterLab sidebar"

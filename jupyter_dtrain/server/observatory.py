@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.launch import worlds
 
 from .attention import Attention
-from .observer import Observer
+from .monitor import Observer
 
 if TYPE_CHECKING:
     from logging import Logger

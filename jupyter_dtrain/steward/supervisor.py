@@ -35,8 +35,8 @@ from jupyter_dtrain.wire.reports import Died, Ended, Paused, Ready, Report
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 
+from .actions import Interventions
 from .cluster import Cluster
-from .interventions import Interventions
 from .keeper import Keeper
 from .lease import Lease
 from .processes import become_subreaper, describe_descendants, is_running, is_stopped

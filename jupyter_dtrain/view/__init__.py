@@ -11,7 +11,7 @@ from .cell import CellView
 from .comms import CommRelay
 from .pace import Pace
 from .painter import Painter, painter_for_cell
+from .panel_and_cell import view_of_cell
 from .protocol import RunView
-from .together import view_of_cell
 
 __all__ = ["CellView", "CommRelay", "Pace", "Painter", "RunView", "painter_for_cell", "view_of_cell"]

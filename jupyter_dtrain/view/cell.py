@@ -26,9 +26,9 @@ from jupyter_dtrain.core.events import (
 
 from .labels import human, label
 from .lines import HOLD, LineMerger, Merged
-from .live import UNFINISHED, LiveLine
-from .notice import Notice, Tally
+from .live_line import UNFINISHED, LiveLine
 from .outbox import Outbox
+from .overflow import Notice, Tally
 from .pace import FRONT_END, Pace
 from .rich import RICH, RichOutputs, paint_results
 from .splitter import LineSplitter

@@ -21,9 +21,9 @@ from jupyter_dtrain.core.world import count_ranks
 
 from . import drawing, saved, widget
 from .document import document, status
-from .gathered import Gathered
 from .pace import DISPLAY, FRONT_END, Pace
 from .points import PointQueue
+from .run_state import Gathered
 from .timelines import LIVE_BYTES, packed
 
 if TYPE_CHECKING:

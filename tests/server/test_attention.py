@@ -23,7 +23,7 @@ from jupyter_dtrain.core.events import (
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
-from jupyter_dtrain.server.observer import BYTES_PER_SECOND, FLUSH
+from jupyter_dtrain.server.monitor import BYTES_PER_SECOND, FLUSH
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.document import Picture
 from jupyter_dtrain.wire.spool import spool_path

@@ -12,7 +12,7 @@ from jupyter_server.auth import Authorizer
 from tornado.httpclient import HTTPClientError
 
 from jupyter_dtrain.core.clients import own_process
-from jupyter_dtrain.server import observer
+from jupyter_dtrain.server import monitor as observer
 from jupyter_dtrain.server.handlers import handlers
 
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -78,7 +78,7 @@ def test_worlds_of_another_user_are_not_listed(page, home):
 def test_the_server_loads_nothing_that_unpickles():
     """Neither ipyparallel nor cloudpickle is imported by what serves the pages."""
     code = (
-        "import sys, jupyter_dtrain.server.handlers, jupyter_dtrain.server.observer;"
+        "import sys, jupyter_dtrain.server.handlers, jupyter_dtrain.server.monitor;"
         "print([name for name in ('ipyparallel', 'cloudpickle', 'mpi4py', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,9 +15,9 @@ from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view import widget
 from jupyter_dtrain.view.document import MIME
-from jupyter_dtrain.view.gathered import MOST_NAMES
 from jupyter_dtrain.view.pace import Pace
 from jupyter_dtrain.view.panel import BYTES_PER_SECOND, CALM_PERIOD, KEPT_BYTES, LIVELY, PER_SECOND, Panel
+from jupyter_dtrain.view.run_state import MOST_NAMES
 from jupyter_dtrain.view.widget import VIEW, Actions
 
 ID = "the-panel"

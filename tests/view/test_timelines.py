@@ -11,7 +11,7 @@ import pytest
 from jupyter_dtrain.core.events import Event, PipelineStep
 from jupyter_dtrain.core.pipelines import Action, Pipelines, Timeline, pack
 from jupyter_dtrain.view.document import MIME, Picture, document
-from jupyter_dtrain.view.gathered import Gathered
+from jupyter_dtrain.view.run_state import Gathered
 from jupyter_dtrain.view.saved import bundle
 from jupyter_dtrain.view.timelines import LIVE_BYTES, caption, letters, packed
 
