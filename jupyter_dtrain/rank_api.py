@@ -10,52 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import math
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from jupyter_dtrain.core.events import Body, Progress
+from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.engine.metrics import MAX_NAME
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
-
-    from .frameworks import Framework
+    from jupyter_dtrain.engine.home import RankHome
 
 CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
-PROGRESS_PERIOD = 0.25
-"""Seconds between two reports of a loop."""
 
 T = TypeVar("T")
-
-
-class RankHome(NamedTuple):
-    """What a rank gives to the calls in this module."""
-
-    place: Placement
-    metrics: MetricBuffer
-    emit: Callable[[Body], object]
-    frameworks: list[Framework]
-
-
-_home: RankHome | None = None
-
-
-def connect(home: RankHome) -> None:
-    """Make this process a rank."""
-    global _home  # noqa: PLW0603 — a process is a rank or is not
-    _home = home
-
-
-def rank_frameworks() -> list[Framework]:
-    """The frameworks of this rank; none outside a world."""
-    return [] if _home is None else _home.frameworks
 
 
 def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
@@ -70,9 +41,9 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
     if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
         _complain(f"log(): a step is a whole number, not {step!r}: counted instead")
         step = None
-    if _home is not None:
+    if (home := rank_home()) is not None:
         for name, value in pairs.items():
-            _log_in_rank(_home, _clean(name), value, None if step is None else int(step))
+            _log_in_rank(home, _clean(name), value, None if step is None else int(step))
         return
     numbers = {}
     for name, value in pairs.items():
@@ -88,9 +59,11 @@ def resync(*names: str, source: int = 0) -> None:
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
     objects; anything else is replaced by a copy, whose tensors are on the host. Raises
     :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
-    sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does nothing.
+    sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
+    nothing.
     """
-    if _home is None:
+    home = rank_home()
+    if home is None:
         return
     from IPython.core.getipython import get_ipython
 
@@ -102,8 +75,8 @@ def resync(*names: str, source: int = 0) -> None:
         check_variable(name)
     shell = get_ipython()
     assert shell is not None
-    (rank,) = parse_ranks(source, _home.place.size)
-    transfer(list(names), rank, shell.user_ns, _home.frameworks)
+    (rank,) = parse_ranks(source, home.place.size)
+    transfer(list(names), rank, shell.user_ns, home.frameworks)
 
 
 def log_to_csv(path: str | os.PathLike[str] | None) -> None:
@@ -129,78 +102,6 @@ def progress(iterable: Iterable[T], total: float | None = None, name: str = "") 
             bar.show(done)
     finally:
         bar.close()
-
-
-class Bar:
-    """One loop's progress; what :func:`progress` and the hook into tqdm report with. Not for several threads."""
-
-    _count = 0
-
-    def __init__(self, name: str, total: float | None) -> None:
-        Bar._count += 1
-        self._number = Bar._count
-        self._name = name
-        self._total = total
-        self._done = 0.0
-        self._began = time.monotonic()
-        self._next = 0.0
-        self._shown = False
-
-    def show(self, done: float) -> None:
-        """``done`` items have been gone through."""
-        self._done = done
-        if time.monotonic() >= self._next:
-            self.report(done, self._total, self._rate(), self._text(), self._name)
-
-    def report(self, done: float, total: float | None, rate: float | None, text: str, name: str) -> None:
-        """The same of a bar that knows more; a report that comes too soon after another is left out."""
-        self._done, self._total, self._name = done, total, name
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + PROGRESS_PERIOD
-            self._tell(rate, text, ended=False)
-
-    def close(self) -> None:
-        """The loop has ended, at its end or not."""
-        self._tell(self._rate(), self._text(), ended=True)
-
-    def end(self, done: float, total: float | None, text: str) -> None:
-        """The same of a bar that knows more. Without ``text`` nothing of it stays."""
-        self._done, self._total = done, total
-        if text or self._shown:
-            self._tell(self._rate(), text, ended=True)
-
-    @staticmethod
-    def begin_run() -> None:
-        """Count bars from 1 again: those of one loop have the same number on all ranks then."""
-        Bar._count = 0
-
-    def _rate(self) -> float | None:
-        seconds = time.monotonic() - self._began
-        return self._done / seconds if seconds > 0 and self._done else None
-
-    def _text(self) -> str:
-        return bar_text(self._name, self._done, self._total, time.monotonic() - self._began, self._rate())
-
-    def _tell(self, rate: float | None, text: str, *, ended: bool) -> None:
-        self._shown = True
-        if _home is not None:
-            _home.emit(Progress(self._number, self._name, float(self._done), self._total, rate, text, ended))
-        elif sys.stderr is not None:
-            sys.stderr.write(f"\r{text}" + ("\n" if ended else ""))
-            sys.stderr.flush()
-
-
-def bar_text(name: str, done: float, total: float | None, seconds: float, rate: float | None) -> str:
-    """A bar as one line: ``train:  40% |████      | 40/100 [0:03, 12.1/s]``."""
-    head = f"{name}: " if name else ""
-    speed = f"{rate:.3g}/s" if rate is not None else "?/s"
-    spent = f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-    if not total or not math.isfinite(total):
-        return f"{head}{done:g} [{spent}, {speed}]"
-    share = min(1.0, max(0.0, done / total))
-    filled = "█" * int(10 * share)
-    return f"{head}{share:4.0%} |{filled:<10}| {done:g}/{total:g} [{spent}, {speed}]"
 
 
 def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> None:
@@ -239,8 +140,8 @@ _told: set[str] = set()
 
 
 def _complain(words: str) -> None:
-    if _home is not None:
-        _home.metrics.complain(words)
+    if (home := rank_home()) is not None:
+        home.metrics.complain(words)
     elif words not in _told:
         _told.add(words)
         print(f"[jupyter-dtrain] {words}", file=sys.stderr)

@@ -28,6 +28,7 @@ from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import News
 from jupyter_dtrain.client.rank_access import RankAccess
 from jupyter_dtrain.client.rank_requests import Exchange, check_free
+from jupyter_dtrain.client.scripts import script_cell
 from jupyter_dtrain.client.startup import Startup
 from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.client.tuning import sweep
@@ -38,13 +39,12 @@ from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
-from jupyter_dtrain.engine.scripts import script_cell
+from jupyter_dtrain.wire.messages import Watch
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.values import check_variable, pickle_values
 
-from .frameworks import Watch
-from .launch import worlds
+from .launch import starting, worlds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -107,7 +107,7 @@ class Session(RankAccess):
         logs say; either leaves nothing behind.
         """
         settings = settings or Settings.from_environment()
-        listing, request = worlds.launch(
+        listing, request = starting.launch(
             n,
             name=name,
             env=env or {},
@@ -128,12 +128,12 @@ class Session(RankAccess):
             if session is not None:
                 session._abandon_start()
             else:
-                worlds.abandon(listing, request)
+                starting.abandon(listing, request)
             with contextlib.suppress(OSError):
                 Path(request.spool).rmdir()
             raise
         open_sessions.add(session)
-        if words := worlds.explain_spool(request):
+        if words := starting.explain_spool(request):
             session._news.hear(words)
         session._news.show()
         return session
@@ -215,7 +215,7 @@ class Session(RankAccess):
             self._link.stop(timeout=2.0)
         self._await_steward_end()
         self._close()
-        worlds.remove_runtime(self.request)
+        starting.remove_runtime(self.request)
 
     # What it is.
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.frameworks import Watch
-
-from .notebook import Cell
+from jupyter_dtrain.wire.messages import Cell, Watch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.hangs import Stillness

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One cell, as its notebook knows it."""
-
-    number: int | None = None
-    """As the notebook shows it: ``In [3]``; None outside IPython."""
-    id: str = ""
-    """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
+from jupyter_dtrain.wire.messages import Cell
 
 
 def current_cell() -> Cell:

@@ -15,7 +15,7 @@ from .rank_names import RankNames
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Stacks
-    from jupyter_dtrain.engine.surroundings import Surroundings
+    from jupyter_dtrain.wire.answers import Surroundings
 
     from .link import Link
     from .rank_requests import Exchange

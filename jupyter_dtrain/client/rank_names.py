@@ -12,7 +12,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks
-from jupyter_dtrain.engine.inspection import Description
+from jupyter_dtrain.wire.answers import Description
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from jupyter_dtrain.core.events import Event, Finished, from_wire
 from jupyter_dtrain.core.stacks import Answers, Stacks, stacks_of, with_native
 from jupyter_dtrain.core.stop_button import Presses
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
-from jupyter_dtrain.engine.surroundings import Surroundings
+from jupyter_dtrain.wire.answers import Surroundings
 from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Futures, ask_agents, ask_watches, silent, take_answers
 from jupyter_dtrain.wire.spool import read_file
 from jupyter_dtrain.wire.values import check_variable, collect_pulled, pack, pickle_values

@@ -27,17 +27,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
-from jupyter_dtrain.client.notebook import Cell
 from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
-from jupyter_dtrain.frameworks import CellEnds, Framework, Watch
-from jupyter_dtrain.rank_api import Bar
-from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE
+from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, Cell, Watch
 from jupyter_dtrain.wire.reports import Ended, Report
 from jupyter_dtrain.wire.values import pack, unpack
 
 from .background import Aside
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .framework import CellEnds, Framework
+from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .main_thread import Whereabouts

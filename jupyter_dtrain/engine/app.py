@@ -20,12 +20,9 @@ from typing import Any
 
 from ipyparallel.engine.app import IPEngine
 
-from jupyter_dtrain import rank_api
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
-from jupyter_dtrain.frameworks import Framework, load_frameworks
-from jupyter_dtrain.rank_api import RankHome
 from jupyter_dtrain.wire.reports import Ready, Report
 from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
 
@@ -34,6 +31,8 @@ from .bars import install_bars
 from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .framework import Framework, load_frameworks
+from .home import RankHome, connect
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .recorder import Recorder
@@ -85,7 +84,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         for framework in self._frameworks:
             framework.prepare(self._place, spec, metrics)
         install_bars()
-        rank_api.connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
+        connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
         sampler = Sampler(
             recorder.tell,
             lambda: metrics.step,

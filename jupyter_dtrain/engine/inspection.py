@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from jupyter_dtrain.wire.answers import Description
+
 from .background import Aside
 
 if TYPE_CHECKING:
@@ -58,18 +60,6 @@ class Inspector:
             return {"names": complete(self._namespace, self._hidden, str(content["text"]))}
         found = describe(self._namespace, str(content["name"]), source=bool(content["source"]))
         return {"found": None if found is None else msgspec.to_builtins(found)}
-
-
-class Description(msgspec.Struct, frozen=True):
-    """What a name stands for on one rank."""
-
-    type: str
-    value: str
-    """In few words, such as ``float32 (64, 10) on cuda:0``; empty where there are none."""
-    signature: str
-    doc: str
-    source: str
-    """Where it was asked for and is known."""
 
 
 def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -> list[tuple[str, str]]:

@@ -33,4 +33,6 @@ def _folders() -> tuple[str, ...]:
     """They may lie below the user's own, as those of a virtual environment do."""
     paths = sysconfig.get_paths()
     folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*folders, str(Path(__file__).parent), *_added))
+    return tuple(
+        f"{os.path.realpath(folder)}{os.sep}" for folder in (*folders, str(Path(__file__).parents[1]), *_added)
+    )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.frameworks import called_in
-
+from .framework import called_in
 from .scripts import is_script
 from .tracebacks import PACKAGE, causes
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
-    from jupyter_dtrain.frameworks import Framework
-
+    from .framework import Framework
     from .tracebacks import Tracebacks
 
 LISTEN = 0.03

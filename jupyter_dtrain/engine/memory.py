@@ -19,7 +19,7 @@ import psutil
 from .tracebacks import causes
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.frameworks import Framework
+    from .framework import Framework
 
 MENTIONED = 10_000_000
 """Bytes; less than that is not worth a word."""

@@ -25,7 +25,6 @@ from typing import Literal
 
 import msgspec
 
-from jupyter_dtrain.client.notebook import Cell
 from jupyter_dtrain.core.events import (
     VERSION,
     Batch,
@@ -40,6 +39,7 @@ from jupyter_dtrain.core.events import (
     Totals,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
+from jupyter_dtrain.wire.messages import Cell
 from jupyter_dtrain.wire.spool import Spool, spool_path
 
 from .interrupts import Shield

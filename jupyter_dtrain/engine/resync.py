@@ -18,7 +18,7 @@ import cloudpickle
 from jupyter_dtrain.core.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.frameworks import Framework
+    from .framework import Framework
 
 PIECE = 256 << 20
 """Bytes that go through MPI at once: many MPIs count them in 32 bits."""

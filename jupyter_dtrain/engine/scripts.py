@@ -22,36 +22,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jupyter_dtrain.core.errors import BadRequest
-
 from .libraries import is_library
 
 _OWN = ("__file__", "__doc__")
 """Names of a module that are the script's while it runs."""
 _folders: set[str] = set()
 """Where the scripts of this process lie."""
-
-
-def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, fresh: bool = False) -> str:
-    """The cell that runs ``script`` with ``arguments``, as text, on ranks of this machine.
-
-    ``fresh``: in a namespace of its own, of which nothing stays. Raises :class:`BadRequest` for a script that is not
-    there, cannot be read, or is no Python.
-    """
-    path = Path(script).expanduser().absolute()
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise BadRequest(f"No script to run at {path}: {error.strerror}.") from None
-    try:
-        compile(source, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. Nothing was run.") from None
-    except ValueError as error:
-        raise BadRequest(f"{path.name} is no Python: {error}.") from None
-    words = [str(path), *map(str, arguments)]
-    call = ", ".join([*map(repr, words), *(["fresh=True"] if fresh else [])])
-    return f"import jupyter_dtrain\njupyter_dtrain.run_script({call})"
 
 
 def run_script(script: str | os.PathLike[str], *arguments: str, fresh: bool = False) -> None:

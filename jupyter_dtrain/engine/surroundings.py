@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from jupyter_dtrain.core.facts import Facts
-from jupyter_dtrain.core.variables import SeenVariable, given
-from jupyter_dtrain.frameworks import Framework
+from jupyter_dtrain.core.variables import given
+from jupyter_dtrain.wire.answers import Surroundings
 
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """Those of one rank."""
-
-    variables: list[SeenVariable]
-    frameworks: dict[str, Facts]
-    """By name; without those that have nothing to tell."""
+from .framework import Framework
 
 
 def look_around(frameworks: Iterable[Framework]) -> Surroundings:

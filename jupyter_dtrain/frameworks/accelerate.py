@@ -22,9 +22,8 @@ import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
+from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward
-
-from . import Framework
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, cast
 import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.home import Bar, bar_text
 from jupyter_dtrain.frameworks.torch.metrics import unheard
-from jupyter_dtrain.rank_api import Bar, bar_text
-
-from . import Framework, Watch
+from jupyter_dtrain.wire.messages import Watch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.values import read, take
-
-from . import Framework, Watch
+from jupyter_dtrain.wire.messages import Watch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

@@ -17,8 +17,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-
-from . import Framework, user_names, value_of
+from jupyter_dtrain.engine.framework import Framework, user_names, value_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.metrics import adding
-
-from . import Framework, Watch
+from jupyter_dtrain.wire.messages import Watch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

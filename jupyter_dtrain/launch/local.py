@@ -18,11 +18,10 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
 from jupyter_dtrain.core.world import TorchBackend
-from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
 from .options import Option, schema
 
-ADDRESS = "127.0.0.1"
 DEFAULT_RANKS: Final = 2
 """Where there is no GPU."""
 

@@ -6,8 +6,8 @@ import argparse
 
 from IPython.core.getipython import get_ipython
 
+from jupyter_dtrain.client.scripts import script_cell
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.engine.scripts import script_cell
 
 from .cells import cell_arguments, ranks_argument, run_cell
 from .offers import scripts

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.launch import LAUNCHERS, local, worlds
+from jupyter_dtrain.launch import LAUNCHERS, local, starting, worlds
 from jupyter_dtrain.launch.options import check
 
 
@@ -23,7 +23,7 @@ def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing
     if launcher not in LAUNCHERS:
         raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")
     wanted = check(local.OPTIONS, options)
-    listing, _ = worlds.launch(
+    listing, _ = starting.launch(
         wanted.get("n"),
         name=wanted.get("name"),
         env=wanted.get("env", {}),

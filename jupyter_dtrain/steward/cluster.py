@@ -22,10 +22,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.frameworks import load_frameworks
+from jupyter_dtrain.engine.framework import load_frameworks
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.reports import Report, read_report
-from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
 from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
 from .rendezvous import Rendezvous
@@ -79,13 +79,13 @@ class Cluster:
         self._controller = self._spawn(local.controller_command(request), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.mpiexec))
         self._rendezvous = Rendezvous(
-            local.ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
         )
         options: dict[str, str] = {"torch_backend": request.torch_backend}
         for framework in load_frameworks():
             if framework.server is not None:
                 log = self._logs / f"{framework.name}.log"
-                server = Rendezvous(local.ADDRESS, 0, log, die_with_parent, framework.server)
+                server = Rendezvous(ADDRESS, 0, log, die_with_parent, framework.server)
                 self._servers.append(server)
                 options[framework.name] = f"{server.host}:{server.port}"
         spec = RankSpec(

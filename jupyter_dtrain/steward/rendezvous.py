@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.frameworks import load_frameworks
+from jupyter_dtrain.engine.framework import load_frameworks
 
 MAX_STARTS = 5
 BACKLOG = 2048

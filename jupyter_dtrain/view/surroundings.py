@@ -11,7 +11,7 @@ from html import escape
 from jupyter_dtrain.core.facts import compare_tested
 from jupyter_dtrain.core.stacks import SILENT, STOPPED
 from jupyter_dtrain.core.world import World, count_ranks
-from jupyter_dtrain.engine.surroundings import Surroundings
+from jupyter_dtrain.wire.answers import Surroundings
 
 from .tables import table
 

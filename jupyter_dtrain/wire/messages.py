@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 RUN_MESSAGE: Final = "dtrain_run"
 """Shell message: run a cell. Content: ``run``, ``code``, ``generation``, and the values that it needs as ``names`` and
 ``digests`` of the pickles in the buffers."""
@@ -29,3 +31,19 @@ STEWARD_EVENT: Final = "dtrain_world_event"
 
 ASKED_FOR: Final = "a client asked for it"
 """Why a world ends that is stopped."""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One cell, as its notebook knows it."""
+
+    number: int | None = None
+    """As the notebook shows it: ``In [3]``; None outside IPython."""
+    id: str = ""
+    """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What a cell wants to see without a line of code."""
+
+    metrics: bool = True
+    grad_norm: bool = False

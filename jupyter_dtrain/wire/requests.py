@@ -98,3 +98,6 @@ class RankSpec(msgspec.Struct, frozen=True):
         """What the steward handed over. Raises :class:`KeyError` outside a world."""
         environ = os.environ if environ is None else environ
         return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)
+
+
+ADDRESS = "127.0.0.1"

@@ -10,8 +10,8 @@ import pytest
 from jupyter_dtrain.core.facts import Facts, compare_tested
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.engine.surroundings import Surroundings
 from jupyter_dtrain.view.surroundings import surroundings_tables
+from jupyter_dtrain.wire.answers import Surroundings
 
 
 def world_of(size: int) -> World:

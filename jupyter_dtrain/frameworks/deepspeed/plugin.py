@@ -31,7 +31,7 @@ import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.frameworks import Framework, user_names
+from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step

@@ -1,7 +1,8 @@
 """One combination of a sweep over DeepSpeed's settings, in one rank: make the engine, train some steps, measure.
 
-What :mod:`jupyter_dtrain.client.tuning` runs, as a cell of its own for each combination. The user's names are read and not
-written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own type.
+What :mod:`jupyter_dtrain.client.tuning` runs, as a cell of its own for each combination. The user's names are read
+and not written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own
+type.
 
 Under failure: whatever is raised ends the cell, and the other ranks are released as from any cell; where memory ran
 out it is :class:`OutOfMemory`. Of model, engine and batch nothing stays, however it ends.
@@ -24,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.engine.home import rank_frameworks
 from jupyter_dtrain.engine.memory import is_out_of_memory
-from jupyter_dtrain.rank_api import rank_frameworks
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"
 """The type of the display that has what was measured."""

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.frameworks import user_names
+from jupyter_dtrain.engine.framework import user_names
 from jupyter_dtrain.frameworks.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
-from jupyter_dtrain.frameworks import Framework
+from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.launch.local import count_gpus
 
 from .groups import JaxGroups

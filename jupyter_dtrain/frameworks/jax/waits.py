@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jupyter_dtrain.frameworks import value_of
+from jupyter_dtrain.engine.framework import value_of
 
 _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
 """Packages whose frames may be the innermost: they call what JAX has compiled."""

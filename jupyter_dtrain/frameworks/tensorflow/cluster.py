@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.frameworks import Framework
+from jupyter_dtrain.engine.framework import Framework
 
 from .ports import hold_port, keep_here
 from .servers import SERVING, TF_CONFIG, TensorFlowServers

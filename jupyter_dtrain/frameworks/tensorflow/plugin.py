@@ -18,7 +18,8 @@ import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.frameworks import Framework, Watch
+from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.wire.messages import Watch
 
 from .collectives import WORDS, Collectives
 from .keras_fit import KerasTrainer

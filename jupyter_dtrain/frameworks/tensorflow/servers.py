@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import wrapt
 
-from jupyter_dtrain.frameworks import CellEnds
+from jupyter_dtrain.engine.framework import CellEnds
 
 from .ports import guard_server
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from jupyter_dtrain.rank_api import Bar
+from jupyter_dtrain.engine.home import Bar
 
 PERIOD = 1.0
 """Seconds between two words of a build."""

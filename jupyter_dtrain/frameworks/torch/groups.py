@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.frameworks import user_names
+from jupyter_dtrain.engine.framework import user_names
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
 

@@ -43,7 +43,7 @@ from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.frameworks import Watch
+    from jupyter_dtrain.wire.messages import Watch
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _Made = tuple[Stepper, Step, dict[str, values.Value]]

@@ -16,8 +16,9 @@ import wrapt
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
-from jupyter_dtrain.frameworks import Collective, Framework, Watch
+from jupyter_dtrain.engine.framework import Collective, Framework
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.wire.messages import Watch
 
 from .builds import hook_builds
 from .describe import torch_details

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from jupyter_dtrain.frameworks import value_of
+from jupyter_dtrain.engine.framework import value_of
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}

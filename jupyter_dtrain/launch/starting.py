@@ -1,0 +1,347 @@
+"""Starting a world: its name, folders and steward; and their removal after a failed start or a world's end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import psutil
+from jupyter_client.connect import write_connection_file
+
+from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
+from jupyter_dtrain.store.schema import store_file
+from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.wire.requests import WorldRequest
+
+from . import local
+from .worlds import Listing, list_worlds, runtime_folder, spool_folder
+
+MAX_PORT = 65535
+
+
+MAX_SOCKET_PATH = 90
+"""A unix socket's path may have 107 bytes; the channels add a few."""
+
+
+@contextlib.contextmanager
+def one_at_a_time(patience: float = 15.0) -> Iterator[None]:
+    """Keep other starts of this user waiting: two at once would take the same name.
+
+    Where another one takes longer than ``patience`` seconds, or locks do not work, this one goes on.
+    """
+    try:
+        runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = runtime_folder().with_name("dtrain.lock")
+        file = open(os.open(lock, os.O_CREAT | os.O_WRONLY, 0o600), "wb")  # noqa: SIM115 — closed below, with its lock
+    except OSError:
+        yield  # the start itself will say what is wrong with that folder
+        return
+    with file:
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break
+        yield
+
+
+def choose_name(wanted: str | None) -> str:
+    """``wanted`` if it is free, or the first free one of ``world``, ``world-2`` and so on.
+
+    Raises :class:`BadRequest` for a name that is taken or cannot be one.
+    """
+    taken = {listing.name for listing in list_worlds()}
+    if wanted is not None:
+        if check_name(wanted) in taken:
+            raise BadRequest(
+                f"A world named {wanted!r} is running already: stop it, or choose another name with --name."
+            )
+        return wanted
+    return next(name for name in _names() if name not in taken)
+
+
+def _names() -> Iterator[str]:
+    yield "world"
+    number = 2
+    while True:
+        yield f"world-{number}"
+        number += 1
+
+
+def new_id(name: str) -> str:
+    """An id for a new world."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def make_folders(world_id: str) -> tuple[Path, Path]:
+    """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails.
+
+    A spool that cannot be made among Jupyter's data (a read-only home) lies in the run-time folder, and ends with it.
+    """
+    runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
+    try:
+        _make_private(runtime)
+        for part in ("logs", "profile", "ipython"):
+            (runtime / part).mkdir(mode=0o700)
+        try:
+            _make_private(spool)
+        except OSError:
+            spool = runtime / "spool"
+            _make_private(spool)
+    except OSError as error:
+        shutil.rmtree(runtime, ignore_errors=True)
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_RUNTIME_DIR.") from error
+    return runtime, spool
+
+
+def _make_private(folder: Path) -> None:
+    folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700)
+
+
+def explain_spool(request: WorldRequest) -> str:
+    """What is to be said of where the spool lies; empty when that is its usual place."""
+    if not request.spool.startswith(request.folder):
+        return ""
+    return (
+        f"{spool_folder()} cannot be written: what runs print is kept until their world ends. Set JUPYTER_DATA_DIR to "
+        f"a folder that can."
+    )
+
+
+def socket_folder(runtime: Path) -> Path:
+    """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
+    return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+
+
+def scratch_folder(world_id: str) -> Path:
+    """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
+
+    Never in the home: it may lie on a network, and what MPI keeps here is mapped by its ranks.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
+
+
+def launch(
+    n: int | None,
+    *,
+    name: str | None,
+    env: Mapping[str, str],
+    torch_backend: TorchBackend,
+    mpiexec: str | None,
+    tensorboard: str | None,
+    chief: bool = False,
+    ps: int = 0,
+    settings: Settings,
+    cwd: Path | None = None,
+) -> tuple[Listing, WorldRequest]:
+    """Start the steward of a new world; its ranks come up afterwards. ``cwd``: of the ranks, default this process's.
+
+    Raises as :meth:`.Session.start`; then nothing is left behind.
+    """
+    with one_at_a_time():
+        request = _make_request(
+            n,
+            name=name,
+            env=env,
+            torch_backend=torch_backend,
+            mpiexec=mpiexec,
+            chief=chief,
+            ps=ps,
+            settings=settings,
+            tensorboard=tensorboard,
+            cwd=cwd,
+        )
+        try:
+            return _launch_steward(request, settings), request
+        except BaseException:
+            _remove_folders(request)
+            raise
+
+
+def abandon(listing: Listing, request: WorldRequest) -> None:
+    """End a world that was launched, and that nobody can talk to; nothing is left of it."""
+    with contextlib.suppress(OSError):
+        _end_steward(os.getpgid(listing.steward))
+    _remove_folders(request)
+
+
+def default_size() -> int:
+    """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
+    return local.count_gpus() or local.DEFAULT_RANKS
+
+
+def _make_request(
+    n: int | None,
+    *,
+    name: str | None,
+    env: Mapping[str, str],
+    torch_backend: TorchBackend,
+    mpiexec: str | None,
+    chief: bool,
+    ps: int,
+    settings: Settings,
+    tensorboard: str | None,
+    cwd: Path | None,
+) -> WorldRequest:
+    """Check what is asked for and make the world's folders."""
+    size = check_size(default_size() if n is None else n)
+    if torch_backend not in get_args(TorchBackend):
+        raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
+    roles = assign_roles(size, chief=chief, ps=ps)
+    variables = check_environment(env)
+    port = variables.get("MASTER_PORT", "0")
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
+    try:
+        folder = str(cwd or Path.cwd())
+    except OSError as error:
+        raise BadRequest(
+            "The working directory, which the ranks would share, is gone: change to another one."
+        ) from error
+    chosen = choose_name(name)
+    found = local.find_mpiexec(mpiexec)
+    events = None if tensorboard is None else check_folder(tensorboard)
+    prune_spools(settings.spool_days)
+    world_id = new_id(chosen)
+    runtime, spool = make_folders(world_id)
+    return WorldRequest(
+        name=chosen,
+        id=world_id,
+        size=size,
+        folder=str(runtime),
+        sockets=str(socket_folder(runtime)),
+        scratch=str(scratch_folder(world_id)),
+        spool=str(spool),
+        cwd=folder,
+        path=[str(Path(path).absolute()) for path in sys.path if path],
+        env=variables,
+        mpiexec=found,
+        torch_backend=torch_backend,
+        roles=roles,
+        settings=settings,
+        store=str(store_file()),
+        tensorboard=events,
+    )
+
+
+def _remove_folders(request: WorldRequest) -> None:
+    """Remove what :func:`make_folders` made, for a world that never was."""
+    for folder in (*request.passing_folders, request.spool):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_runtime(request: WorldRequest) -> None:
+    """Remove the run-time folders of a world whose steward has ended, and could not."""
+    for folder in request.passing_folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune_spools(days: float) -> None:
+    """Remove the spools of worlds that have ended and were last written to more than ``days`` ago."""
+    alive = {listing.id for listing in list_worlds()}
+    limit = time.time() - days * 86400
+    for folder in spool_folder().glob("*/"):
+        with contextlib.suppress(OSError):
+            if folder.name not in alive and _last_change(folder) < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in [folder, *folder.iterdir()]), default=0.0)
+
+
+def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
+    """Start the steward of a new world, as nobody's child; it starts the ranks. Returns once it has its process.
+
+    The request goes over a pipe: it may hold secrets.
+    """
+    folder = Path(request.folder)
+    connection_file, _ = write_connection_file(
+        str(folder / "steward.json"),
+        ip=f"{request.sockets}/s",
+        transport="ipc",
+        key=secrets.token_hex(32).encode(),
+        shell_port=1,
+        iopub_port=2,
+        stdin_port=3,
+        hb_port=4,
+        control_port=5,
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
+    log_file = folder / "logs" / "steward.log"
+    log_file.touch(mode=0o600)
+    with open(log_file, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, connection_file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
+        )
+    try:
+        answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
+        steward = int(answer)
+        created = psutil.Process(steward).create_time()
+    except BaseException as error:
+        _end_steward(process.pid)
+        process.wait()
+        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+            raise
+        log_text = log_file.read_text(errors="replace")[-2000:]
+        raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
+    listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
+    file = folder / "world.json"
+    with contextlib.suppress(OSError):
+        file.touch(mode=0o600)
+        file.write_bytes(msgspec.json.encode(listing))
+    return listing
+
+
+def _end_steward(group: int, patience: float = 15.0) -> None:
+    """End a steward that nobody can talk to yet, by the process group that it began in, and wait for it."""
+    deadline = time.monotonic() + patience
+    with contextlib.suppress(OSError):
+        # Not SIGKILL: mpiexec is in that group, and takes its ranks along only when it is asked to end.
+        os.killpg(group, signal.SIGTERM)
+        while any(_in_group(process, group) for process in psutil.process_iter()):
+            if time.monotonic() > deadline:
+                os.killpg(group, signal.SIGKILL)
+                return
+            time.sleep(0.02)
+
+
+def _in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False
+
+
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
+)
+"""As in :mod:`.launch.local`: modules in the working directory must not be imported."""

@@ -1,0 +1,28 @@
+"""The answers of ranks to questions about what is in them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.variables import SeenVariable
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """Those of one rank."""
+
+    variables: list[SeenVariable]
+    frameworks: dict[str, Facts]
+    """By name; without those that have nothing to tell."""
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a name stands for on one rank."""
+
+    type: str
+    value: str
+    """In few words, such as ``float32 (64, 10) on cuda:0``; empty where there are none."""
+    signature: str
+    doc: str
+    source: str
+    """Where it was asked for and is known."""
