@@ -25,9 +25,9 @@ from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.notebook import current_cell
-from jupyter_dtrain.client.notices import News
+from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_access import RankAccess
-from jupyter_dtrain.client.rank_requests import Exchange, check_free
+from jupyter_dtrain.client.rank_requests import RankRequests, check_free
 from jupyter_dtrain.client.scripts import script_cell
 from jupyter_dtrain.client.startup import Startup
 from jupyter_dtrain.client.syntax import check_syntax
@@ -37,9 +37,9 @@ from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.values import check_variable, pickle_values
@@ -67,10 +67,10 @@ class Session(RankAccess):
         """What the world was asked to be."""
         settings = request.settings
         self._settings = settings
-        self._news = News()
-        link = Link(listing, steward, settings, self._news, describe_process())
-        self._fold = Fold(settings, link.ask, self._news.ended)
-        super().__init__(link, Exchange(link.bound, self._fold.busy, settings), request.size)
+        self._notices = Notices()
+        link = Link(listing, steward, settings, self._notices, describe_process())
+        self._fold = Fold(settings, link.ask, self._notices.ended)
+        super().__init__(link, RankRequests(link.bound, self._fold.busy, settings), request.size)
         self._relay: CommRelay | None = None
         self._link.rejoin = self._rejoin
         self._started_here = False
@@ -134,8 +134,8 @@ class Session(RankAccess):
             raise
         open_sessions.add(session)
         if words := starting.explain_spool(request):
-            session._news.hear(words)
-        session._news.show()
+            session._notices.hear(words)
+        session._notices.show()
         return session
 
     @classmethod
@@ -173,7 +173,7 @@ class Session(RankAccess):
             session._close()
             raise
         open_sessions.add(session)
-        session._news.show()
+        session._notices.show()
         return session
 
     def _join(self, view: Callable[[Run, Session], RunView] | None, *, take_over: bool) -> None:
@@ -195,11 +195,11 @@ class Session(RankAccess):
         if began is None or (self.last_run is not None and self.last_run.number >= began.number):
             return
         self._link.skip_run(began.number)
-        run = Run(began.number, began.source, began.ranks, self.request.size, self._exchange.read_events, self.id)
+        run = Run(began.number, began.source, began.ranks, self.request.size, self._requests.read_events, self.id)
         run.began_earlier(began.seconds)
         self.last_run = run
         self._fold.adopt(Entry(run, None if view is None else view(run, self)))
-        if not self._exchange.may_go_on(run):
+        if not self._requests.may_go_on(run):
             # It has ended: a cell that is run now is not queued behind it.
             run.wait(self._settings.request_timeout)
 
@@ -304,7 +304,7 @@ class Session(RankAccess):
         try:
             self._link.confirm_drives()
         finally:
-            self._news.show()
+            self._notices.show()
         check_syntax(code)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
@@ -312,16 +312,16 @@ class Session(RankAccess):
         self._link.check_ranks(chosen)
         check_free(chosen, self._fold.left_behind())
         cell = None
-        with Presses() as presses:
-            run = Run(self._link.number_run(), code, chosen, self.request.size, self._exchange.read_events, self.id)
+        with StopButton() as stop_button:
+            run = Run(self._link.number_run(), code, chosen, self.request.size, self._requests.read_events, self.id)
             self.last_run = run
             if view == "cell":
                 cell = current_cell()
                 view = self.view_in_cell(run, paint_errors=not wait)
-            watch = Watch(metrics, grad_norm)
+            watch = Watching(metrics, grad_norm)
             try:
                 self._fold.submit(Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell))
-                presses.pass_to(self._fold.interrupt)
+                stop_button.pass_to(self._fold.interrupt)
                 while wait and not run.wait(1.0):
                     pass
             except KeyboardInterrupt:
@@ -332,7 +332,7 @@ class Session(RankAccess):
             raise DistributedInterrupt(run)
         if wait and run.outcome != "ok":
             raise DistributedError(run)
-        presses.check()
+        stop_button.check()
         return run
 
     def run_script(
@@ -441,7 +441,9 @@ class Session(RankAccess):
         except DtrainError as error:
             self._link.lose(f"it was restarted by {who} and did not come up: {error}")
         else:
-            self._news.hear(f"World {self.name!r} was restarted by {who}: its ranks are fresh, their variables gone.")
+            self._notices.hear(
+                f"World {self.name!r} was restarted by {who}: its ranks are fresh, their variables gone."
+            )
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""

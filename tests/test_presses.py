@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jupyter_dtrain.core.stop_button import Latch, Presses
+from jupyter_dtrain.core.stop_button import Latch, StopButton
 
 
 def press():
@@ -16,7 +16,7 @@ def press():
 
 
 def test_a_press_raises_where_it_is_asked_for_and_nowhere_else():
-    with Presses() as presses:
+    with StopButton() as presses:
         press()
         held_back = presses.fell
         with pytest.raises(KeyboardInterrupt):
@@ -28,7 +28,7 @@ def test_a_press_raises_where_it_is_asked_for_and_nowhere_else():
 
 def test_presses_are_handed_on_also_those_that_fell_before():
     heard = []
-    with Presses() as presses:
+    with StopButton() as presses:
         press()
         before = list(heard)
         presses.pass_to(lambda: heard.append("heard"))
@@ -46,7 +46,7 @@ def test_a_press_amid_handing_on_is_handed_on_once():
         if len(heard) == 1:
             press()
 
-    with Presses() as presses:
+    with StopButton() as presses:
         presses.pass_to(hear)
         press()
 
@@ -57,7 +57,7 @@ def test_who_handles_the_signal_himself_goes_on_to():
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append("own"))
     try:
-        with Presses() as presses:
+        with StopButton() as presses:
             press()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.wire.messages import Cell, Watch
+from jupyter_dtrain.wire.messages import Cell, Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.hangs import Stillness
+    from jupyter_dtrain.core.hangs import HangDetector
     from jupyter_dtrain.core.interruption import Interruption
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.view import RunView
@@ -26,12 +26,12 @@ class Entry:
         *,
         inputs: dict[str, bytes] | None = None,
         timeout: float | None = None,
-        watch: Watch | None = None,
+        watch: Watching | None = None,
         cell: Cell | None = None,
     ) -> None:
         """``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
         self.run = run
-        self.watch = watch or Watch()
+        self.watch = watch or Watching()
         self.view = view
         self.inputs = inputs or {}
         self.cell = cell or Cell()
@@ -43,7 +43,7 @@ class Entry:
         """When the run is interrupted by its own ``timeout``."""
         self.ending: Interruption | None = None
         """Since it was interrupted."""
-        self.stillness: Stillness | None = None
+        self.hang_detector: HangDetector | None = None
         """Since it was sent."""
         self.cause_by: float | None = None
         """When it ends in any case; since ranks said that they were told to end, but not yet why."""

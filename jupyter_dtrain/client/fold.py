@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
-from jupyter_dtrain.core.hangs import Stillness
+from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stacks import Answers
 from jupyter_dtrain.core.stop_button import Latch
-from jupyter_dtrain.wire.questions import Gathering
+from jupyter_dtrain.wire.questions import Questions
 from jupyter_dtrain.wire.spool import read_file, spool_path
 
 from .entry import Entry
@@ -65,7 +65,7 @@ class Fold:
         self._entries: list[Entry] = []
         self._left: dict[int, Entry] = {}
         self._posted: list[Entry] = []
-        self._gathering = Gathering(self._bound, lambda: self._queue.put(lambda: None))
+        self._questions = Questions(self._bound, lambda: self._queue.put(lambda: None))
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._generation = 0
@@ -263,7 +263,7 @@ class Fold:
             if entry.ending is None:  # then it is told where they are anyway
                 self._note(entry, words)
 
-        entry.stillness = Stillness(entry.run, limit, self._gathering, note, now)
+        entry.hang_detector = HangDetector(entry.run, limit, self._questions, note, now)
 
     def _find(self, number: int) -> Entry | None:
         for entry in self._entries:
@@ -286,8 +286,8 @@ class Fold:
         if fresh is None:
             return
         now = time.monotonic()
-        if entry.stillness is not None:
-            entry.stillness.hear(fresh, now)
+        if entry.hang_detector is not None:
+            entry.hang_detector.hear(fresh, now)
         self._tell_view(entry, lambda view: view.feed(fresh, now))
         if fresh.events and isinstance(fresh.events[-1].body, Finished):
             self._tell_view(entry, lambda view: view.idle(fresh.rank, now))
@@ -335,7 +335,7 @@ class Fold:
                 continue
             entry.asked[rank] = now
             entry.reading.discard(rank)
-            self._gathering.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
+            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
 
     def _states_came(self, entry: Entry, answers: Answers) -> None:
         for rank, answer in answers.items():
@@ -404,7 +404,7 @@ class Fold:
         entry.ending = Interruption(
             entry.run,
             self._settings,
-            self._gathering,
+            self._questions,
             self._ask_steward,
             lambda words: self._note(entry, words),
             now,
@@ -416,7 +416,7 @@ class Fold:
 
     def _answer(self, now: float) -> float:
         """Pass on what was gathered; when the next patience is over."""
-        wake, due = self._gathering.tick(now)
+        wake, due = self._questions.tick(now)
         for task in due:
             self._guard(task)
         return wake
@@ -487,8 +487,8 @@ class Fold:
                 wake = min(wake, entry.ending.tick(now))
                 if entry.ending.over:
                     self._end(entry)
-            elif entry.stillness is not None:
-                wake = min(wake, entry.stillness.tick(now), entry.deadline or math.inf)
+            elif entry.hang_detector is not None:
+                wake = min(wake, entry.hang_detector.tick(now), entry.deadline or math.inf)
             wanted = self._tell_view(entry, lambda view: view.tick(now))
             if wanted is not None:
                 wake = min(wake, wanted)

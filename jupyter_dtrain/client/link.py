@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
 
     from .fold import Fold
-    from .notices import News
+    from .notices import Notices
 
 LOOK_PERIOD = 1.0
 """Seconds between two looks whether the steward lives; a request to it finds out at once."""
@@ -47,7 +47,7 @@ class Link:
     """One client's link. Methods may be called from any thread."""
 
     def __init__(
-        self, listing: worlds.Listing, steward: StewardChannel, settings: Settings, news: News, words: str
+        self, listing: worlds.Listing, steward: StewardChannel, settings: Settings, news: Notices, words: str
     ) -> None:
         """``words`` name this client to others, such as ``the kernel of a.ipynb``."""
         self.listing = listing
@@ -55,7 +55,7 @@ class Link:
         """Whether it was closed on purpose."""
         self._steward = steward
         self._settings = settings
-        self._news = news
+        self._notices = news
         self._me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
         self._driver: Client | None = None
         self._world: World | None = None
@@ -99,7 +99,7 @@ class Link:
             self._restarting = ""
         fold.bind(world, channel, state["spool"])
         for words in state["notices"]:
-            self._news.hear(words)
+            self._notices.hear(words)
         if old is not None:
             old.close(linger=0)
 
@@ -246,7 +246,7 @@ class Link:
     def stop(self, given_up: Iterable[int] = (), **options: Any) -> None:
         """Tell the steward to end the world; it may take a while. ``given_up``: runs that nobody wants to hear of."""
         with contextlib.suppress(WorldLost):
-            self._steward.ask("stop", **options, **self._news.to_tell(given_up))
+            self._steward.ask("stop", **options, **self._notices.to_tell(given_up))
 
     def lose(self, words: str) -> None:
         """The world is gone."""
@@ -269,13 +269,13 @@ class Link:
             if now >= look_at:
                 look_at = now + LOOK_PERIOD
                 self.check_alive()
-            if now >= renew_at or self._news.waiting:
+            if now >= renew_at or self._notices.waiting:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
                 with contextlib.suppress(WorldLost):
-                    news = self._news.to_tell()
+                    news = self._notices.to_tell()
                     me: dict[str, Any] = {"client": self._me.id, "auto": self._me.auto}
                     answer = self._steward.ask("renew", last_run=self._next_run - 1, **me, **news)
-                    self._news.was_told(news)
+                    self._notices.was_told(news)
                     self._set_driver(answer["driver"])
 
     def _heard(self, event: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ class Link:
             case "released" if event["incarnation"] == self._incarnation:
                 self._set_world(generation=int(event["generation"]))
             case "notice":
-                self._news.hear(str(event["words"]))
+                self._notices.hear(str(event["words"]))
             case "driver":
                 self._set_driver(event["driver"])
             case "ended" if not self.closed:
@@ -338,7 +338,7 @@ class Link:
             if self._fold is not None:
                 self._fold.refuse_queued(f"the world was taken over by {driver.words}")
             name = self.listing.name
-            self._news.hear(
+            self._notices.hear(
                 f"World {name!r} was taken over by {driver.words}: what runs is still followed here. "
                 f"%distributed attach {name} --take-over takes it back."
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
 
-class News:
+class Notices:
     """Between one session and its steward."""
 
     def __init__(self) -> None:

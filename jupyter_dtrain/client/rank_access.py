@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.answers import Surroundings
 
     from .link import Link
-    from .rank_requests import Exchange
+    from .rank_requests import RankRequests
 
 
 class RankAccess:
     """The part of a :class:`~jupyter_dtrain.session.Session` that asks its ranks; thread-safe."""
 
-    def __init__(self, link: Link, exchange: Exchange, size: int) -> None:
+    def __init__(self, link: Link, requests: RankRequests, size: int) -> None:
         """``size``: how many ranks the world has."""
         self._link = link
-        self._exchange = exchange
+        self._requests = requests
         self._size = size
 
     def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
@@ -37,7 +37,7 @@ class RankAccess:
         with ``native`` all are.
         """
         chosen = self._choose(ranks)
-        return self._exchange.stacks(chosen, timeout, native=native)
+        return self._requests.stacks(chosen, timeout, native=native)
 
     def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
         """What each of ``ranks`` (default: all) sees: its variables with why they are set, its frameworks.
@@ -45,7 +45,7 @@ class RankAccess:
         Also while a cell runs. None for a rank that is dead, or has not answered within ``timeout`` seconds. Values
         that were given as ``env`` are not in it.
         """
-        return self._exchange.surroundings(self._choose(ranks), timeout)
+        return self._requests.surroundings(self._choose(ranks), timeout)
 
     def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
         """Bind ``values`` by name on ``ranks`` (default: all): on all of them or, when one cannot be pickled, on none.
@@ -55,7 +55,7 @@ class RankAccess:
         self._link.check_drives()
         chosen = self._choose(ranks)
         self._link.check_ranks(chosen)
-        self._exchange.push(values, chosen)
+        self._requests.push(values, chosen)
 
     def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
         """The value of ``name`` on ``ranks`` (default: all), by rank.
@@ -70,7 +70,7 @@ class RankAccess:
         self._link.check_drives()
         chosen = self._choose(ranks)
         self._link.check_ranks(chosen)
-        return self._exchange.pull(names, chosen)
+        return self._requests.pull(names, chosen)
 
     def __getitem__(self, name: str) -> dict[int, Any]:
         """``session["x"]``: the value of ``x`` on every rank."""
@@ -79,7 +79,7 @@ class RankAccess:
     @property
     def names(self) -> RankNames:
         """The names that live on the ranks, as words: where they are defined, how they go on, what they stand for."""
-        return RankNames(self._exchange.ask_agents, lambda: self._link.world)
+        return RankNames(self._requests.ask_agents, lambda: self._link.world)
 
     def _choose(self, ranks: Ranks) -> list[int]:
         self._link.check()

@@ -31,7 +31,7 @@ class RankNames:
     """The names of one world."""
 
     def __init__(self, ask: Callable[..., Answers], world: Callable[[], World]) -> None:
-        """``ask`` is :meth:`.Exchange.ask_agents`; ``world`` gives the world as it is now."""
+        """``ask`` is :meth:`.RankRequests.ask_agents`; ``world`` gives the world as it is now."""
         self._ask = ask
         self._world = world
 

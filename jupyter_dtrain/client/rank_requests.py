@@ -19,7 +19,7 @@ import msgspec
 from jupyter_dtrain.core.errors import RanksBusy, RanksDead, TransferFailed, WorldLost
 from jupyter_dtrain.core.events import Event, Finished, from_wire
 from jupyter_dtrain.core.stacks import Answers, Stacks, stacks_of, with_native
-from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 from jupyter_dtrain.wire.answers import Surroundings
 from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Futures, ask_agents, ask_watches, silent, take_answers
@@ -35,7 +35,7 @@ STATE_PATIENCE = 1.0
 """Seconds that ranks may take to say whether they work; one that does not may."""
 
 
-class Exchange:
+class RankRequests:
     """What a session asks of its ranks. Thread-safe."""
 
     def __init__(
@@ -75,12 +75,12 @@ class Exchange:
 
     def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures]) -> Answers:
         deadline = time.monotonic() + timeout
-        with Presses() as presses:
+        with StopButton() as stop_button:
             futures = ask(*self._bound())
             for future in futures.values():
                 with contextlib.suppress(FutureTimeout):
                     future.result(max(0.0, deadline - time.monotonic()))
-        presses.check()
+        stop_button.check()
         return take_answers(ranks, futures)
 
     def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
@@ -106,14 +106,14 @@ class Exchange:
         deadline = time.monotonic() + self._settings.transfer_timeout
         answers: dict[int, Any] = {}
         failed: dict[str, list[int]] = {}
-        with Presses() as presses:
+        with StopButton() as stop_button:
             futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
             for rank, future in futures.items():
                 try:
-                    answers[rank] = self._await_answer(rank, future, deadline, presses)
+                    answers[rank] = self._await_answer(rank, future, deadline, stop_button)
                 except (RanksDead, TransferFailed) as error:
                     failed.setdefault(str(error), []).append(rank)
-        presses.check()
+        stop_button.check()
         if failed:
             raise TransferFailed(
                 f"Cannot {doing}. "
@@ -121,10 +121,10 @@ class Exchange:
             )
         return answers
 
-    def _await_answer(self, rank: int, future: Any, deadline: float, presses: Presses) -> dict[str, Any]:
+    def _await_answer(self, rank: int, future: Any, deadline: float, stop_button: StopButton) -> dict[str, Any]:
         """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
         while not future.done():
-            presses.check()
+            stop_button.check()
             place = self._bound()[0].ranks[rank]
             if place.state == "dead":
                 raise RanksDead(place.words)

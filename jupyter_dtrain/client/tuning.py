@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from jupyter_dtrain.core.causes import DistributedError
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.events import Output, Progress
-from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.values import check_variable
 
@@ -204,11 +204,11 @@ class _Sweep:
         """All of them, or until it cannot or shall not go on."""
         tuning = self._tuning
         # A press is held back where it would tear something apart, between two runs as well.
-        with Presses() as presses:
-            presses.pass_to(self._interrupt)
+        with StopButton() as stop_button:
+            stop_button.pass_to(self._interrupt)
             try:
                 for stage in stages:
-                    self._stage(stage, sizes, presses)
+                    self._stage(stage, sizes, stop_button)
             except KeyboardInterrupt:
                 tuning.interrupted = True
             except DtrainError as error:
@@ -218,29 +218,29 @@ class _Sweep:
         self._tell(tuning)
         return tuning
 
-    def _stage(self, stage: int, sizes: list[int], presses: Presses) -> None:
+    def _stage(self, stage: int, sizes: list[int], stop_button: StopButton) -> None:
         full = ""
         for size in sizes:
             if full:
                 self._tuning.add(Trial(stage, size, "skipped", f"skipped: {full}"))
                 continue
-            trial = self._try(stage, size, presses)
+            trial = self._try(stage, size, stop_button)
             self._tuning.add(trial)
             if trial.outcome == "out of memory":
                 full = f"micro-batch {size} is out of memory"
 
-    def _try(self, stage: int, size: int, presses: Presses) -> Trial:
+    def _try(self, stage: int, size: int, stop_button: StopButton) -> Trial:
         from jupyter_dtrain.core.causes import summary
         from jupyter_dtrain.frameworks.deepspeed.trial import OutOfMemory
 
         what = f"ZeRO {stage}, micro-batch {size}"
         self._say(what)
-        presses.check()
+        stop_button.check()
         listener = _Listener(lambda words: self._say(f"{what}: {words}"), self._tuning.notes)
         code = _CALL.format("measure", {**self._options, "stage": stage, "micro_batch": size})
         run = self._session.run(code, wait=False, view=listener, metrics=False)
         try:
-            if presses.fell:
+            if stop_button.fell:
                 self._interrupt()
             while not run.wait(1.0):
                 pass

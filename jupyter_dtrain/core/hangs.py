@@ -32,20 +32,20 @@ class Moving(Protocol):
 
 
 class Asks(Protocol):
-    """What finds out where ranks are; see :class:`.Gathering`."""
+    """What finds out where ranks are; see :class:`.Questions`."""
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
         """Ask; returns at once."""
 
 
-class Stillness:
+class HangDetector:
     """Of one run."""
 
-    def __init__(self, run: Moving, limit: float, gathering: Asks, note: Callable[[str], None], now: float) -> None:
+    def __init__(self, run: Moving, limit: float, questions: Asks, note: Callable[[str], None], now: float) -> None:
         """``limit``: seconds. ``note`` shows text with the run. Times are ``time.monotonic()`` seconds."""
         self._run = run
         self._limit = limit
-        self._gathering = gathering
+        self._questions = questions
         self._note = note
         self._since = dict.fromkeys(run.ranks, now)
         self._told = False
@@ -68,7 +68,7 @@ class Stillness:
         if not self._told:
             self._told = True
             # Also of those that have ended: they may have done something else.
-            self._gathering.stacks(self._run.ranks, PATIENCE, self._tell)
+            self._questions.stacks(self._run.ranks, PATIENCE, self._tell)
         return math.inf
 
     def _tell(self, stacks: Stacks) -> None:

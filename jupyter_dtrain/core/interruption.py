@@ -42,7 +42,7 @@ STEWARD_PATIENCE = 1.0
 
 
 class Asks(AsksForStacks, Protocol):
-    """The one that asks ranks and passes their answers on; see :class:`.Gathering`."""
+    """The one that asks ranks and passes their answers on; see :class:`.Questions`."""
 
     def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
         """Ask agents; ``then`` gets what they answer within ``patience`` seconds. Returns at once."""
@@ -67,14 +67,14 @@ class Interruption:
         self,
         run: Unended,
         settings: Settings,
-        gathering: Asks,
+        questions: Asks,
         ask_steward: Callable[..., dict[str, Any]],
         note: Callable[[str], None],
         now: float,
     ) -> None:
         """``note`` shows a line of text with the run. Times are ``time.monotonic()`` seconds."""
         self._run = run
-        self._gathering = gathering
+        self._questions = questions
         self._ask_steward = ask_steward
         self._note = note
         self._begun = now
@@ -123,7 +123,7 @@ class Interruption:
             self._reached.update(rank for rank, answer in answers.items() if answer is not None and answer.get("sent"))
 
         if ranks:
-            self._gathering.ask(ranks, AGAIN, reached, op="interrupt", run=self._run.number)
+            self._questions.ask(ranks, AGAIN, reached, op="interrupt", run=self._run.number)
 
     def _release(self, working: list[int], now: float) -> None:
         if not self._released:
@@ -134,7 +134,7 @@ class Interruption:
 
     def _raise(self, working: list[int], now: float) -> None:
         def raising() -> None:
-            self._gathering.ask(working, AGAIN, lambda _: None, op="interrupt", run=self._run.number, force=True)
+            self._questions.ask(working, AGAIN, lambda _: None, op="interrupt", run=self._run.number, force=True)
 
         def tell(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
@@ -146,7 +146,7 @@ class Interruption:
         else:
             self._raised = True
             # First where they are: afterwards they are elsewhere.
-            self._gathering.stacks(working, AGAIN, tell)
+            self._questions.stacks(working, AGAIN, tell)
 
     def _end(self, working: list[int], now: float) -> None:
         if self.force and working and not self._killed:

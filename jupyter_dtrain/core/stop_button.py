@@ -23,7 +23,7 @@ SLICE = 0.5
 """Seconds after which who waits for a :class:`Latch` looks for himself."""
 
 
-class Presses:
+class StopButton:
     """Within its ``with`` block SIGINT raises nothing: it is counted, and handed on to :meth:`pass_to`'s function."""
 
     def __init__(self) -> None:

@@ -28,18 +28,18 @@ import msgspec
 from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
-from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, Cell, Watch
+from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, Cell, Watching
 from jupyter_dtrain.wire.reports import Ended, Report
 from jupyter_dtrain.wire.values import pack, unpack
 
-from .background import Aside
+from .background import Background
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .framework import CellEnds, Framework
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
-from .main_thread import Whereabouts
+from .main_thread import MainThread
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .namespace import fetch_values, store_values
@@ -95,10 +95,10 @@ class Agent:
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
-        self._whereabouts = Whereabouts(frameworks, self._tracebacks, self._cell_name)
+        self._main_thread = MainThread(frameworks, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
-        self._surroundings = Aside("dtrain-surroundings")
+        self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._cell = Cell()
@@ -190,12 +190,12 @@ class Agent:
         self._cell = msgspec.convert(content["cell"], Cell)
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
         self._metrics.begin()
-        self._whereabouts.begin()
-        self._sampler.begin(self._whereabouts.still)
+        self._main_thread.begin()
+        self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
         outcome: Outcome = "error"
         try:
-            watch = msgspec.convert(content["watch"], Watch)
+            watch = msgspec.convert(content["watch"], Watching)
             self._generation = generation = int(content["generation"])
             for framework in self._frameworks:
                 framework.before_cell(run, generation, watch)
@@ -262,7 +262,7 @@ class Agent:
             return "ok"
         stopped = isinstance(exception, (KeyboardInterrupt, CellStopped, asyncio.CancelledError))
         if not (stopped and self._interrupts.ending):
-            waited = "" if stopped else self._whereabouts.waited_in(exception)
+            waited = "" if stopped else self._main_thread.waited_in(exception)
             error = self._tracebacks.error(exception)
             self._recorder.append(msgspec.structs.replace(error, waited=waited, released=self._released))
         if is_out_of_memory(exception, self._frameworks):
@@ -372,7 +372,7 @@ class Agent:
             "run": run,
             "next": next_seq,
             "finished": finished,
-            "waits": self._whereabouts.waits() if works and waits else None,
+            "waits": self._main_thread.waits() if works and waits else None,
             "frameworks": [name for framework in self._frameworks if (name := framework.in_use())] if waits else [],
         }
 
@@ -386,7 +386,7 @@ class Agent:
 
     def _stacks(self) -> list[dict[str, Any]]:
         state = "idle" if self._running is None else "running"
-        return [{"thread": threading.main_thread().name, "state": state, **self._whereabouts.stack()}]
+        return [{"thread": threading.main_thread().name, "state": state, **self._main_thread.stack()}]
 
 
 def _default_signals() -> None:

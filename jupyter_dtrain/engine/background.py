@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Aside:
+class Background:
     """Answers questions of one kind. Whoever asks never waits."""
 
     def __init__(self, name: str) -> None:

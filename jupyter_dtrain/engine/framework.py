@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts
     from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.wire.messages import Watch
+    from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
 
     from .metrics import MetricBuffer, Read
@@ -91,7 +91,7 @@ class Framework:
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Hook into the framework's import. Called once, before user code. ``metrics``: where losses go."""
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:
         """A cell is about to run in the world's ``generation``; ``watch`` says what it wants to see.
 
         ``run``: its number, which all ranks have that it runs on, and no other cell of the world.

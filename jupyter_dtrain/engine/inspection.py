@@ -17,7 +17,7 @@ import msgspec
 
 from jupyter_dtrain.wire.answers import Description
 
-from .background import Aside
+from .background import Background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -46,7 +46,7 @@ class Inspector:
         """``hidden``: names of the namespace that are not the user's."""
         self._namespace = namespace
         self._hidden = hidden
-        self._aside = Aside("dtrain-inspection")
+        self._aside = Background("dtrain-inspection")
 
     def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
         """``answer`` is called with what is found, on another thread; False while an earlier question is at work.

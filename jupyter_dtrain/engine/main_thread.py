@@ -37,7 +37,7 @@ MOVING = 0.05
 _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-class Whereabouts:
+class MainThread:
     """Of one rank's main thread."""
 
     def __init__(

@@ -28,7 +28,7 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.home import Bar, bar_text
 from jupyter_dtrain.frameworks.torch.metrics import unheard
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -65,7 +65,7 @@ class Keras(Framework):
         for module in _MODELS:
             wrapt.register_post_import_hook(self._hook_fit, module)
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
         self._steps = 0

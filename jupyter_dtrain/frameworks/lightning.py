@@ -30,7 +30,7 @@ import wrapt
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.values import read, take
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -60,7 +60,7 @@ class Lightning(Framework):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
             wrapt.register_post_import_hook(self._logged.hook, connector)
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
 

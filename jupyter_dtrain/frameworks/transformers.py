@@ -24,7 +24,7 @@ import wrapt
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.metrics import adding
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -48,7 +48,7 @@ class Transformers(Framework):
         self._on = False
         wrapt.register_post_import_hook(self._hook, "transformers.trainer")
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
 

@@ -18,7 +18,7 @@ import msgspec
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import Packet, PointQueue
-from jupyter_dtrain.view.run_state import Gathered
+from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
 
@@ -55,7 +55,7 @@ class FollowedRun:
         self.started = started.time
         """Seconds since the epoch."""
         self.ended: float | None = None
-        self.gathered = Gathered(number, self.ranks, size)
+        self.run_state = RunState(number, self.ranks, size)
         self.errors: dict[int, Error] = {}
         self.judge = Judge()
         self.points = PointQueue(POINTS)
@@ -72,14 +72,14 @@ class FollowedRun:
     @property
     def unfinished(self) -> list[int]:
         """The ranks that have not ended it."""
-        return [rank for rank, state in self.gathered.states.items() if state in ("waiting", "running")]
+        return [rank for rank, state in self.run_state.states.items() if state in ("waiting", "running")]
 
     @property
     def outcome(self) -> str:
         """``running``, or the worst of what the ranks ended with."""
         if self.unfinished:
             return "running"
-        return worst(self.gathered.states.values())
+        return worst(self.run_state.states.values())
 
     @property
     def elapsed(self) -> float:
@@ -95,7 +95,7 @@ class FollowedRun:
     def _take(self, rank: int, event: Event) -> None:
         if isinstance(event.body, Error):
             self.errors[rank] = event.body
-        found = self.gathered.take(event)
+        found = self.run_state.take(event)
         if found is None:
             return
         self.news = True
@@ -107,16 +107,16 @@ class FollowedRun:
 
     def lose(self, rank: int, words: str) -> None:
         """``rank`` has died; what it has not said it never will."""
-        if self.gathered.states.get(rank) in ("waiting", "running"):
-            self.gathered.gone(rank)
-            self.gathered.words[rank] = words
+        if self.run_state.states.get(rank) in ("waiting", "running"):
+            self.run_state.gone(rank)
+            self.run_state.words[rank] = words
             self.news = True
             if not self.unfinished:
                 self.ended = time.time()
 
     def picture(self, *, with_metrics: bool) -> Picture:
         """All of it, for who draws it."""
-        return self.gathered.picture(self.outcome, self.elapsed, with_metrics=with_metrics)
+        return self.run_state.picture(self.outcome, self.elapsed, with_metrics=with_metrics)
 
     def document(self) -> dict[str, Any]:
         """What a stream starts from; whoever has it goes on with the message of its ``seq``."""
@@ -126,9 +126,9 @@ class FollowedRun:
         """What has changed since the last message."""
         self.news = False
         told: dict[str, Any] = {"seq": self.sequence, "status": status(self.picture(with_metrics=False))}
-        if self.gathered.pipelines.version != self.pipelines:
-            self.pipelines = self.gathered.pipelines.version
-            told["pipelines"] = packed(self.gathered.pipelines.timelines(), LIVE_BYTES)
+        if self.run_state.pipelines.version != self.pipelines:
+            self.pipelines = self.run_state.pipelines.version
+            told["pipelines"] = packed(self.run_state.pipelines.timelines(), LIVE_BYTES)
         packet = self.points.take()
         if packet is not None:
             told |= {"names": packet.names, "series": packet.series}

@@ -31,7 +31,7 @@ from .starting import start
 from .steward import Silent
 
 if TYPE_CHECKING:
-    from .monitor import Observer
+    from .monitor import Monitor
     from .observatory import Observatory
 
 RESOURCE = "dtrain"
@@ -90,14 +90,14 @@ class Handler(APIHandler):
         self.set_status(int(status))
         self.finish(json.dumps(content))
 
-    async def world(self, key: str) -> Observer:
+    async def world(self, key: str) -> Monitor:
         """The world with this id. Raises a 404 error that says so."""
         found = await self.observatory.find(key)
         if found is None:
             raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="There is no such world any more.")
         return found
 
-    def ranks(self, observer: Observer) -> list[int] | None:
+    def ranks(self, observer: Monitor) -> list[int] | None:
         """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
         if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
@@ -159,25 +159,25 @@ class Action(Handler):
         }[action]
         await act(observer)
 
-    async def _interrupt(self, observer: Observer) -> None:
+    async def _interrupt(self, observer: Monitor) -> None:
         ranks, force = self.ranks(observer), bool(self.body().get("force"))
         answer = await observer.steward().ask("interrupt", ranks=ranks, force=force, by=BY)
         self.answer({"run": answer.get("run")}, HTTPStatus.ACCEPTED)
 
-    async def _restart(self, observer: Observer) -> None:
+    async def _restart(self, observer: Monitor) -> None:
         answer = await observer.steward().ask("restart", client=BY, by=BY)
         if answer["status"] != "ok":
             raise BadRequest(f"The world cannot be restarted: {answer['words']}.")
         observer.wake()
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _kill(self, observer: Observer) -> None:
+    async def _kill(self, observer: Monitor) -> None:
         if not (ranks := self.ranks(observer)):
             raise BadRequest("Which ranks?")
         await observer.steward().ask("kill", ranks=ranks, reason=f"from {BY}")
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _stacks(self, observer: Observer) -> None:
+    async def _stacks(self, observer: Monitor) -> None:
         self.answer({"text": await observer.stacks(self.ranks(observer))})
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import RankState
-from jupyter_dtrain.core.hangs import Stillness
+from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
@@ -67,7 +67,7 @@ class House(Protocol):
         """Send the list of worlds to all pages."""
 
 
-class Observer:
+class Monitor:
     """Of one world. All methods are for the server's event loop."""
 
     def __init__(self, listing: worlds.Listing, observatory: House) -> None:
@@ -82,7 +82,7 @@ class Observer:
         self._frameworks: list[str] = []
         self._ranks_told: list[Any] = []
         self._follower: Follower | None = None
-        self._stillness: Stillness | None = None
+        self._hang_detector: HangDetector | None = None
         self._run_seen: FollowedRun | None = None
         self._ended_seen = False
         self._step: int | None = None
@@ -126,7 +126,7 @@ class Observer:
 
     def _summarise_run(self, run: FollowedRun) -> dict[str, Any]:
         states: dict[str, int] = {}
-        for state in run.gathered.states.values():
+        for state in run.run_state.states.values():
             states[state] = states.get(state, 0) + 1
         return {
             "number": run.number,
@@ -169,7 +169,7 @@ class Observer:
 
     def _rank_state(self, rank: Rank) -> RankState:
         run = self._run
-        if rank.state != "idle" or run is None or run.gathered.states.get(rank.rank) != "running":
+        if rank.state != "idle" or run is None or run.run_state.states.get(rank.rank) != "running":
             return rank.state
         return "waiting" if rank.rank in self._waits else "running"
 
@@ -277,7 +277,7 @@ class Observer:
         if self._observatory.is_watched(self.listing.id):
             if run.unfinished and now >= self._ask_at:
                 self._ask_at = now + ASK
-                self._ask_whereabouts(run.ranks)
+                self._ask_where(run.ranks)
             if now >= self._flush_at or not run.unfinished:
                 self._flush(run)
         self._tell_changes()
@@ -286,14 +286,14 @@ class Observer:
         """Find what needs the person."""
         if self._ended_seen:
             return
-        if self._stillness is not None:
+        if self._hang_detector is not None:
             for batch in batches:
-                self._stillness.hear(batch, now)
-            self._stillness.tick(now)
+                self._hang_detector.hear(batch, now)
+            self._hang_detector.tick(now)
         over = not run.unfinished
         if now >= self._judge_at or over:
             self._judge_at = now + JUDGE
-            self._step = run.gathered.step
+            self._step = run.run_state.step
             for found in run.judge.look(run.picture(with_metrics=False)):
                 self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
         if over:
@@ -305,15 +305,15 @@ class Observer:
         self._waits = {}
         if run.unfinished:
             limit = float(self._state["hang_notice"])
-            self._stillness = Stillness(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
+            self._hang_detector = HangDetector(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
         self._observatory.tell(self._start_of(run), self.listing.id)
         self._ask_at = 0.0
 
     def _end_run(self, run: FollowedRun) -> None:
         self._ended_seen = True
-        self._stillness = None
+        self._hang_detector = None
         self._waits = {}
-        self._ask_whereabouts(run.ranks[:1])
+        self._ask_where(run.ranks[:1])
         outcome = run.outcome
         if run.elapsed < LONG or outcome == "interrupted":
             return
@@ -351,7 +351,7 @@ class Observer:
 
     # Questions to ranks, through the steward.
 
-    def _ask_whereabouts(self, ranks: list[int]) -> None:
+    def _ask_where(self, ranks: list[int]) -> None:
         async def asking() -> None:
             with contextlib.suppress(Silent):
                 answers = await self.question("state", ranks)
@@ -429,9 +429,9 @@ class Observer:
 
 
 class _Ask:
-    """What a :class:`Stillness` asks, asked through the steward."""
+    """What a :class:`HangDetector` asks, asked through the steward."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Monitor) -> None:
         self._observer = observer
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:

@@ -1,4 +1,4 @@
-"""All worlds of this user, observed while anybody looks: one :class:`~.observer.Observer` for each.
+"""All worlds of this user, observed while anybody looks: one :class:`~.observer.Monitor` for each.
 
 Under failure: an observer that fails is logged and begun again; nobody looks, nothing is done.
 """
@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.launch import worlds
 
 from .attention import Attention
-from .monitor import Observer
+from .monitor import Monitor
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -41,7 +41,7 @@ class Observatory:
 
     def __init__(self, log: Logger) -> None:
         self._log = log
-        self._observers: dict[str, Observer] = {}
+        self._observers: dict[str, Monitor] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lookers: set[Looker] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class Observatory:
 
     # Which worlds there are.
 
-    async def find(self, key: str) -> Observer | None:
+    async def find(self, key: str) -> Monitor | None:
         """The observer of a world; also where nobody looks."""
         if key not in self._observers:
             await self.look()
@@ -107,7 +107,7 @@ class Observatory:
         found = {listing.id: listing for listing in await asyncio.to_thread(worlds.list_worlds)}
         for key, listing in found.items():
             if key not in self._observers:
-                self._observers[key] = Observer(listing, self)
+                self._observers[key] = Monitor(listing, self)
                 self._changed.set()
         for key in self._observers.keys() - found.keys():
             self._observers[key].tell_end()

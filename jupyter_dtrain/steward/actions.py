@@ -3,7 +3,7 @@
 All of it is done on the supervisor's thread; requests come from any thread and are posted there, so that no client
 waits for a rank. What becomes of the ranks they say themselves, as events.
 
-Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts` and :mod:`.questions`.
+Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts` and :mod:`.relayed_questions`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.wire.questions import Gathering
+from jupyter_dtrain.wire.questions import Questions
 from jupyter_dtrain.wire.spool import last_run
 
 from .interrupts import Interrupts
-from .questions import Questions
+from .relayed_questions import RelayedQuestions
 from .release import Release, Waiting
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 Bound = Callable[[], "tuple[World, RanksChannel] | None"]
 
 
-class Interventions:
+class Actions:
     """In one world."""
 
     def __init__(
@@ -53,17 +53,17 @@ class Interventions:
         self._bound = bound
         self._post = post
         self._driven = driven
-        self._gathering = Gathering(bound, lambda: post(lambda: None))
+        self._questions = Questions(bound, lambda: post(lambda: None))
         self._release = Release(self._ask_all, released, request.settings.release_grace)
-        self._interrupts = Interrupts(self._gathering, request.settings, tell, self._act)
-        self._questions = Questions(self._gathering, post)
+        self._interrupts = Interrupts(self._questions, request.settings, tell, self._act)
+        self._relayed = RelayedQuestions(self._questions, post)
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "release": self._release_asked,
             "kill": self._kill_asked,
             "interrupt": self._interrupt_asked,
             "interrupting": self._interrupting,
-            "ask": self._questions.put,
-            "fetch": self._questions.fetch,
+            "ask": self._relayed.put,
+            "fetch": self._relayed.fetch,
         }
         """What clients may ask for. Any thread."""
 
@@ -120,7 +120,7 @@ class Interventions:
 
     def tick(self, now: float) -> float:
         """Do what is due; when there is more to do."""
-        wake, due = self._gathering.tick(now)
+        wake, due = self._questions.tick(now)
         for task in due:
             try:
                 task()

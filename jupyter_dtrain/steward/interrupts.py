@@ -21,7 +21,7 @@ from jupyter_dtrain.core.interruption import AGAIN, Interruption
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.stacks import Answers
-    from jupyter_dtrain.wire.questions import Gathering
+    from jupyter_dtrain.wire.questions import Questions
 
 ACK = 1.0
 LOOK = 0.25
@@ -43,13 +43,13 @@ class Interrupts:
 
     def __init__(
         self,
-        gathering: Gathering,
+        questions: Questions,
         settings: Settings,
         tell: Callable[..., None],
         act: Callable[..., dict[str, Any]],
     ) -> None:
         """``tell`` broadcasts to clients; ``act`` does what a client would ask the steward for."""
-        self._gathering = gathering
+        self._questions = questions
         self._settings = settings
         self._tell = tell
         self._act = act
@@ -81,7 +81,7 @@ class Interrupts:
                     send(left - 1, silent)
 
             if left > 0:
-                self._gathering.ask(wanted, AGAIN, said, op="interrupt", run=run)
+                self._questions.ask(wanted, AGAIN, said, op="interrupt", run=run)
 
         send(tries, ranks)
 
@@ -106,7 +106,7 @@ class Interrupts:
             return math.inf
         if now >= self._look_at:
             self._look_at = now + LOOK
-            self._gathering.ask(list(self._run.unfinished), LOOK, self._looked, op="state")
+            self._questions.ask(list(self._run.unfinished), LOOK, self._looked, op="state")
         return min(self._ending.tick(now), self._look_at)
 
     def _begin(self, run: _Run, *, force: bool) -> None:
@@ -116,7 +116,7 @@ class Interrupts:
         def note(words: str) -> None:
             _log.info("Run %s: %s", run.number, words)
 
-        self._ending = Interruption(run, self._settings, self._gathering, self._act, note, now)
+        self._ending = Interruption(run, self._settings, self._questions, self._act, note, now)
         self._ending.force = force
         _log.info("Run %s is interrupted, and no driver does it", run.number)
 

@@ -35,7 +35,7 @@ from jupyter_dtrain.wire.reports import Died, Ended, Paused, Ready, Report
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 
-from .actions import Interventions
+from .actions import Actions
 from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
@@ -96,7 +96,7 @@ class Supervisor:
         """Runs after which a new generation has begun."""
         self._launch_notices: list[str] = []
         """Those that are over with this set of ranks."""
-        self._interventions = Interventions(
+        self._interventions = Actions(
             request, self._bound, self._queue.put, self._tell, self._was_released, lambda: self._lease.is_driven
         )
         self._keeper = Keeper(request, self._notice)

@@ -28,7 +28,7 @@ from .labels import human, label
 from .lines import HOLD, LineMerger, Merged
 from .live_line import UNFINISHED, LiveLine
 from .outbox import Outbox
-from .overflow import Notice, Tally
+from .overflow import Overflow, Tally
 from .pace import FRONT_END, Pace
 from .rich import RICH, RichOutputs, paint_results
 from .splitter import LineSplitter
@@ -79,7 +79,7 @@ class CellView:
         self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
         self._rich = RichOutputs(self._outbox, self._merger, size, name, widgets=widgets is not None)
-        self._notice = Notice(self._outbox, size, name, live=painter.live)
+        self._notice = Overflow(self._outbox, size, name, live=painter.live)
         self._splitters = {(rank, stream): LineSplitter() for rank in ranks for stream in _STREAMS}
         self._open: set[tuple[int, StreamName]] = set()  # the splitters that hold an unfinished line
         self._tallies = {rank: Tally() for rank in ranks}

@@ -62,7 +62,7 @@ class Tally:
         return tuple(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines[-TAIL:])
 
 
-class Notice:
+class Overflow:
     """The display that tells of the text beyond what is shown."""
 
     def __init__(self, outbox: Outbox, size: int, name: str, *, live: bool) -> None:

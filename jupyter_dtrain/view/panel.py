@@ -23,7 +23,7 @@ from . import drawing, saved, widget
 from .document import document, status
 from .pace import DISPLAY, FRONT_END, Pace
 from .points import PointQueue
-from .run_state import Gathered
+from .run_state import RunState
 from .timelines import LIVE_BYTES, packed
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Panel:
         self._actions = actions
         self._pace = pace
         self._with_svg = with_svg
-        self._gathered = Gathered(run, ranks, size)
+        self._gathered = RunState(run, ranks, size)
         self._title = f"Run {run} on {count_ranks(sorted(ranks))}"
         self._pending = PointQueue(_CHUNK)
         self._sequence = 0

@@ -28,7 +28,7 @@ _ROOM: Final = (64, 4000)  # points of one series, at least and at most
 _MARKS: Final = 24  # newest steps of a rank from which its pace is taken
 
 
-class Gathered:
+class RunState:
     """The events of run number ``run`` on ``ranks``, in a world of ``size`` ranks, gathered."""
 
     def __init__(self, run: int, ranks: Sequence[int], size: int) -> None:

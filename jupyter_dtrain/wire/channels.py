@@ -24,7 +24,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
-from jupyter_dtrain.core.stop_button import Presses
+from jupyter_dtrain.core.stop_button import StopButton
 
 from .messages import (
     HELLO_MESSAGE,
@@ -165,22 +165,22 @@ class StewardChannel:
         """The steward's answer. Raises :class:`WorldLost` when none came within ``timeout`` seconds."""
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         # A press between taking the lock and the next line would leave it taken.
-        with Presses() as presses:
+        with StopButton() as stop_button:
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise WorldLost(NO_ANSWER)
             try:
-                answer = self._ask(op, arguments, deadline, presses)
+                answer = self._ask(op, arguments, deadline, stop_button)
             finally:
                 self._lock.release()
-        presses.check()
+        stop_button.check()
         return answer
 
-    def _ask(self, op: str, arguments: dict[str, Any], deadline: float, presses: Presses) -> dict[str, Any]:
+    def _ask(self, op: str, arguments: dict[str, Any], deadline: float, stop_button: StopButton) -> dict[str, Any]:
         client = self._client
         message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
         client.control_channel.send(message)
         while (patience := deadline - time.monotonic()) > 0:
-            presses.check()
+            stop_button.check()
             if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
                 if not self._alive():
                     break

@@ -42,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
     """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
 
 
-class Watch(msgspec.Struct, frozen=True):
+class Watching(msgspec.Struct, frozen=True):
     """What a cell wants to see without a line of code."""
 
     metrics: bool = True

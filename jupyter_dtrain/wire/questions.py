@@ -51,7 +51,7 @@ def take_answers(ranks: list[int], futures: Futures) -> Answers:
     return answers
 
 
-class Gathering:
+class Questions:
     """The questions of one thread, which calls everything here."""
 
     def __init__(self, bound: Callable[[], tuple[World, RanksChannel] | None], wake: Callable[[], None]) -> None:

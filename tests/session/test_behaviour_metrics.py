@@ -141,7 +141,7 @@ def test_a_flood_of_points_is_whole_in_the_run(world):
 def test_a_flood_comes_in_few_events(world):
     """In columns: a point of its own would cost a hundred times as much."""
     cell = run(world, LOG + "for k in range(20_000): log(loss=k)", ranks=0)
-    events = [event for event in world._exchange.read_events(cell, 0) if isinstance(event.body, Metrics)]
+    events = [event for event in world._requests.read_events(cell, 0) if isinstance(event.body, Metrics)]
 
     assert 1 <= len(events) <= 100
 

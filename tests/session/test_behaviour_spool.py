@@ -199,7 +199,7 @@ def test_of_a_full_disk_and_a_flood_the_last_megabytes_are_kept(world):
     assert text.startswith("x" * 90 + " 0\n")
     assert text.endswith("x" * 90 + " 199999\n")
     assert 1_000_000 < len(text) < 6_000_000
-    (dropped,) = [e.body for e in world._exchange.read_events(cell, 0) if isinstance(e.body, Dropped)]
+    (dropped,) = [e.body for e in world._requests.read_events(cell, 0) if isinstance(e.body, Dropped)]
     assert dropped.bytes + len(cell.text(0)) >= cell.totals[0].bytes
     assert "File too large" in dropped.reason
     assert "its last 4 MB are kept in memory" in "".join(output.text for output in cell._parts[0].head)

@@ -11,7 +11,7 @@ import pytest
 from jupyter_dtrain.core.events import Event, PipelineStep
 from jupyter_dtrain.core.pipelines import Action, Pipelines, Timeline, pack
 from jupyter_dtrain.view.document import MIME, Picture, document
-from jupyter_dtrain.view.run_state import Gathered
+from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.saved import bundle
 from jupyter_dtrain.view.timelines import LIVE_BYTES, caption, letters, packed
 
@@ -113,7 +113,7 @@ def test_what_sticks_out_of_the_step_is_cut():
 
 def test_a_panel_gathers_steps_and_is_worth_being_shown():
     """What ranks tell becomes a timeline of the picture."""
-    gathered = Gathered(1, [0, 1], 2)
+    gathered = RunState(1, [0, 1], 2)
     for rank in (0, 1):
         assert not gathered.has_something
         actions = pack([Action("F", rank, 0, rank * 1.0, 1.0)])

@@ -30,7 +30,7 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
 from jupyter_dtrain.frameworks.mpi import release_world, with_patience
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 from .keras import refuse_keras_3
 from .libraries import Library, begin_optimizers_anew, hook_optimizers
@@ -68,7 +68,7 @@ class Horovod(Framework):
         wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
         wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Remember the generation."""
         self._generation = generation
         self._released = False

@@ -19,7 +19,7 @@ import wrapt
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 from .collectives import WORDS, Collectives
 from .keras_fit import KerasTrainer
@@ -74,7 +74,7 @@ class TensorFlow(Framework):
         wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
         wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Losses are taken from now on; strategies are counted from 0 in every cell."""
         self._metrics.begin(on=watch.metrics)
         self._collectives.begin_cell(run)

@@ -43,7 +43,7 @@ from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.wire.messages import Watch
+    from jupyter_dtrain.wire.messages import Watching
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _Made = tuple[Stepper, Step, dict[str, values.Value]]
@@ -75,7 +75,7 @@ class TorchMetrics:
         self._metrics.before_flush(self._tell)
         os.register_at_fork(after_in_child=self._forked)
 
-    def begin(self, watch: Watch) -> None:
+    def begin(self, watch: Watching) -> None:
         """A cell begins."""
         self._sites.forget()
         self._steppers.begin()
@@ -104,7 +104,7 @@ class TorchMetrics:
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
-        """What backward is called on in this context is nobody's loss: whoever calls it gives that to :meth:`lose`."""
+        """Backward passes in this context add no loss: the caller gives it to :meth:`add_loss`."""
         training = self._losses.training()
         training.depth += 1
         try:
@@ -112,7 +112,7 @@ class TorchMetrics:
         finally:
             training.depth -= 1
 
-    def lose(self, parts: Sequence[Any], factor: float) -> None:
+    def add_loss(self, parts: Sequence[Any], factor: float) -> None:
         """The sum of ``parts``, tensors as they are now, times ``factor`` is a loss of the calling thread."""
         found = [value for value in map(values.take, parts) if value is not None]
         if self._on and found:

@@ -286,7 +286,7 @@ class TorchPipelines:
     def _ended(self, schedule: Any, step: _Step) -> None:
         if step.losses:
             divides = getattr(schedule, "scale_grads", True)
-            self._training.lose(step.losses, 1 / len(step.losses) if divides else 1.0)
+            self._training.add_loss(step.losses, 1 / len(step.losses) if divides else 1.0)
             step.losses = []
         key = _key(schedule)
         met = self._schedules.get(key)

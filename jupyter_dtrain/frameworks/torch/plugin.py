@@ -18,7 +18,7 @@ from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
 from jupyter_dtrain.engine.framework import Collective, Framework
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 from .builds import hook_builds
 from .describe import torch_details
@@ -71,7 +71,7 @@ class Torch(Framework):
         wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
         wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
         self._metrics.begin(watch)
         self._pipelines.begin(on=watch.metrics)

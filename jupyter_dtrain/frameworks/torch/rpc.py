@@ -38,7 +38,7 @@ import wrapt
 from jupyter_dtrain.engine.framework import Framework, value_of
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in, is_here
 from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
-from jupyter_dtrain.wire.messages import Watch
+from jupyter_dtrain.wire.messages import Watching
 
 from .rrefs import References
 from .waits import OURS, outermost_of
@@ -85,7 +85,7 @@ class TorchRpc(Framework):
         self._half_made = self._arriving = self._leaving = self._released = self._ended = False
         wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
 
-    def before_cell(self, run: int, generation: int, watch: Watch) -> None:  # noqa: ARG002 — the protocol's shape
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002 — the protocol's shape
         """Set-ups of a new generation are counted from 0 on every rank."""
         if generation != self._generation:
             self._generation = generation

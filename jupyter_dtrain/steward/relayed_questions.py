@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.wire.questions import Gathering
+    from jupyter_dtrain.wire.questions import Questions
 
 PATIENCE = 1.0
 KEPT = 30.0
@@ -24,12 +24,12 @@ KEPT = 30.0
 _KINDS = ("state", "stacks")
 
 
-class Questions:
+class RelayedQuestions:
     """Open questions, and answers that wait to be fetched."""
 
-    def __init__(self, gathering: Gathering, post: Callable[[Callable[[], None]], None]) -> None:
-        """``gathering`` is the supervisor's thread's; ``post`` makes that thread run something."""
-        self._gathering = gathering
+    def __init__(self, questions: Questions, post: Callable[[Callable[[], None]], None]) -> None:
+        """``questions`` is the supervisor's thread's; ``post`` makes that thread run something."""
+        self._questions = questions
         self._post = post
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -66,6 +66,6 @@ class Questions:
                     self._answers[ticket] = (time.monotonic(), {str(rank): one for rank, one in answers.items()})
 
         if kind == "stacks":
-            self._gathering.stacks(ranks, PATIENCE, said)
+            self._questions.stacks(ranks, PATIENCE, said)
         else:
-            self._gathering.ask(ranks, PATIENCE, said, op="state", waits=True)
+            self._questions.ask(ranks, PATIENCE, said, op="state", waits=True)
