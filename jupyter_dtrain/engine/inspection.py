@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.answers import Description
 
 from .background import Background
@@ -32,11 +33,6 @@ SOURCE: Final = 20_000
 
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), range)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
-_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
-"""Attributes that C code keeps: reading one runs nothing of the user's."""
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType)
-_BOUND = (*_DATA, *_FUNCTIONS, types.WrapperDescriptorType, classmethod, staticmethod)
-"""Descriptors that compute nothing."""
 
 
 class Inspector:
@@ -46,14 +42,14 @@ class Inspector:
         """``hidden``: names of the namespace that are not the user's."""
         self._namespace = namespace
         self._hidden = hidden
-        self._aside = Background("dtrain-inspection")
+        self._background = Background("dtrain-inspection")
 
     def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
         """``answer`` is called with what is found, on another thread; False while an earlier question is at work.
 
         ``content``: ``op`` ``complete`` with ``text``, or ``describe`` with ``name`` and ``source``.
         """
-        return self._aside.ask(lambda: self._find(content), answer)
+        return self._background.ask(lambda: self._find(content), answer)
 
     def _find(self, content: Mapping[str, Any]) -> dict[str, Any]:
         if content["op"] == "complete":
@@ -73,7 +69,7 @@ def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -
             value = resolve(namespace, path)
         except LookupError:
             return []
-        names = [name for name in dir(value) if _is(name, str)]
+        names = [name for name in dir(value) if is_plainly(name, str)]
         values = {name: inspect.getattr_static(value, name, None) for name in names if name.startswith(start)}
     else:
         values = {name: namespace.get(name) for name in list(namespace) if name not in hidden}
@@ -87,12 +83,12 @@ def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> Descri
         value = resolve(namespace, path)
     except LookupError:
         return None
-    is_code = _is(value, type, *_FUNCTIONS)
+    is_code = is_plainly(value, type, *FUNCTIONS)
     return Description(
         _type_name(value),
         _tried(lambda: _in_few_words(value)),
         _tried(lambda: f"{path}{_signature(value)}") if is_code else "",
-        "" if _is(value, *_PLAIN, *_CONTAINERS) else _tried(lambda: inspect.getdoc(value) or "")[:DOC],
+        "" if is_plainly(value, *_PLAIN, *_CONTAINERS) else _tried(lambda: inspect.getdoc(value) or "")[:DOC],
         _tried(lambda: inspect.getsource(value))[:SOURCE] if is_code and source else "",
     )
 
@@ -105,45 +101,14 @@ def _tried(words: Callable[[], str]) -> str:
         return ""
 
 
-def resolve(namespace: Mapping[str, Any], path: str) -> Any:
-    """The value of a dotted path. Raises :class:`LookupError` when there is none, or only a property would tell."""
-    first, *rest = path.split(".")
-    if first not in namespace:
-        raise LookupError(path)
-    value = namespace[first]
-    for name in rest:
-        value = _attribute(value, name)
-    return value
-
-
-def _attribute(value: Any, name: str) -> Any:
-    try:
-        static = inspect.getattr_static(value, name)
-    except AttributeError:
-        if not hasattr(type(value), "__getattr__"):
-            raise LookupError(name) from None
-    else:
-        if hasattr(type(static), "__get__") and not _is(static, *_BOUND):
-            raise LookupError(name)
-    try:
-        return getattr(value, name)
-    except Exception as error:
-        raise LookupError(name) from error
-
-
-def _is(value: Any, *kinds: type) -> bool:
-    """As ``isinstance``, which asks a ``__class__`` that may be computed."""
-    return issubclass(type(value), kinds)
-
-
 def _kind(value: Any) -> str:
-    if _is(value, types.ModuleType):
+    if is_plainly(value, types.ModuleType):
         return "module"
-    if _is(value, type):
+    if is_plainly(value, type):
         return "class"
-    if _is(value, property):
+    if is_plainly(value, property):
         return "property"
-    if _is(value, *_FUNCTIONS, classmethod, staticmethod):
+    if is_plainly(value, *FUNCTIONS, classmethod, staticmethod):
         return "function"
     return "instance"
 
@@ -162,7 +127,7 @@ def _in_few_words(value: Any) -> str:
         keys = [repr(key) for key in list(value)[:5] if type(key) in {int, str}] if kind is dict else []
         more = [*keys, "…"] if len(value) > len(keys) > 0 else keys
         return _short(f"of {len(value)}{': ' if more else ''}{', '.join(more)}")
-    if not _is(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
+    if not is_plainly(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
         dtype = str(value.dtype).removeprefix("torch.")
         words = f"{dtype} {tuple(value.shape)}"
         return _short(f"{words} on {value.device}" if _holds_data(kind, "device") else words)
@@ -171,7 +136,7 @@ def _in_few_words(value: Any) -> str:
 
 def _holds_data(kind: type, name: str) -> bool:
     """Whether objects of this type have the attribute without computing it."""
-    return _is(inspect.getattr_static(kind, name, None), *_DATA)
+    return is_plainly(inspect.getattr_static(kind, name, None), *DATA)
 
 
 def _short(text: str) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import DtrainError
-from jupyter_dtrain.engine.inspection import resolve
 from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser

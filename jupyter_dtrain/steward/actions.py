@@ -3,7 +3,8 @@
 All of it is done on the supervisor's thread; requests come from any thread and are posted there, so that no client
 waits for a rank. What becomes of the ranks they say themselves, as events.
 
-Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts` and :mod:`.relayed_questions`.
+Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts`,
+:mod:`.relayed_questions`.
 """
 
 from __future__ import annotations

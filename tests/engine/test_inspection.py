@@ -10,7 +10,8 @@ import weakref
 
 import pytest
 
-from jupyter_dtrain.engine.inspection import MOST, Inspector, complete, describe, resolve
+from jupyter_dtrain.core.dotted_paths import resolve
+from jupyter_dtrain.engine.inspection import MOST, Inspector, complete, describe
 
 
 class Array:
