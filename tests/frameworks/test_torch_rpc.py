@@ -40,8 +40,11 @@ def train(name):
 INIT = "rpc.init_rpc(f'worker{rank}', rank=rank, world_size=size)\n"
 TRAIN = "train('worker')"
 TRAINED = [-3.0, -3.0]
+CALL = "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))"
+CALLED = {0: 4, 1: 3}
 GONE = (
-    "torch's rpc was ended to free the ranks that waited in it; what RRefs held is gone: call init_rpc() on all ranks"
+    "torch's rpc was ended to free the ranks that waited in it: call init_rpc() on all ranks. RRefs are gone, and need "
+    "%distributed restart to work again."
 )
 
 
@@ -55,19 +58,28 @@ def workers(launch):
 
 
 @pytest.fixture
+def fresh(launch):
+    """Two ranks that know some functions, with the first rpc of their processes up: the one that has RRefs."""
+    session = launch(n=2)
+    run(session, DEFINE + INIT)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
 def pair(workers):
-    """The same, with rpc up before and down afterwards."""
+    """Two ranks with rpc up before and down afterwards; not for the first time, so without RRefs."""
     run(workers, INIT)
     yield workers
     run(workers, "answers.set()\n" + INIT + "rpc.shutdown()\nanswers = threading.Event()")
 
 
-def test_what_cells_define_works_on_another_rank(pair):
+def test_what_cells_define_works_on_another_rank(fresh):
     """A function, an object that lives there, and a gradient that comes back from it."""
-    assert values(run(pair, "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))")) == {0: 4, 1: 3}
-    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+    assert values(run(fresh, "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))")) == {0: 4, 1: 3}
+    assert values(run(fresh, TRAIN)) == same(TRAINED, 2)
     run(
-        pair,
+        fresh,
         """
 import torch.distributed.autograd as dist_autograd
 from torch.distributed.optim import DistributedOptimizer
@@ -78,7 +90,7 @@ def parameters(layer):
 """,
     )
     trained = run(
-        pair,
+        fresh,
         """
 torch.manual_seed(0)
 losses = []
@@ -100,40 +112,53 @@ losses == sorted(losses, reverse=True), len(losses)
 
 @pytest.mark.slow
 def test_a_set_up_follows_each_end(pair):
-    """Under other names, in one cell and in several; objects on other ranks work each time, also where one is kept."""
-    assert values(run(pair, f"rpc.shutdown()\n{INIT}{TRAIN}")) == same(TRAINED, 2)
+    """Under other names, in one cell and in several; functions on other ranks work each time."""
+    assert values(run(pair, f"rpc.shutdown()\n{INIT}{CALL}")) == CALLED
     several = """
 found = []
 for name in "abc":
     rpc.shutdown()
     rpc.init_rpc(f"{name}{rank}", rank=rank, world_size=size)
-    kept = rpc.remote(f"{name}{other}", Server)
-    found.append(train(name))
+    found.append(rpc.rpc_async(f"{name}{other}", add, args=(1, 2)).wait())
 rpc.shutdown()
 found
 """
-    assert values(run(pair, several)) == same([TRAINED] * 3, 2)
+    assert values(run(pair, several)) == {0: [4] * 3, 1: [3] * 3}
+
+
+def test_rrefs_after_the_first_shutdown_are_refused_with_the_cure(fresh):
+    """torch's table of them is closed for good; a fresh process has another. What needs none works."""
+    assert values(run(fresh, TRAIN)) == same(TRAINED, 2)
+    run(fresh, "rpc.shutdown()\n" + INIT)
+    failed = fail(fresh, TRAIN)
+    assert "%distributed restart gives fresh ranks, in which RRefs work again" in failed.errors[0].evalue
+    assert values(run(fresh, CALL)) == CALLED
+    run(fresh, "rpc.shutdown()")
+    fresh.restart()
+    run(fresh, DEFINE + INIT)
+    assert values(run(fresh, TRAIN)) == same(TRAINED, 2)
+    run(fresh, "rpc.shutdown()")
 
 
 def test_a_second_set_up_while_it_is_up(pair):
     """A cell that is run again goes on; other names are told what to do first."""
     run(pair, INIT)
-    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+    assert values(run(pair, CALL)) == CALLED
     failed = fail(pair, "rpc.init_rpc(f'other{rank}', rank=rank, world_size=size)")
     assert "this rank as 'worker1'; call torch.distributed.rpc.shutdown() on all ranks" in failed.errors[1].evalue
-    assert values(run(pair, TRAIN)) == same(TRAINED, 2)
+    assert values(run(pair, CALL)) == CALLED
 
 
 @pytest.mark.slow
-def test_an_end_to_which_a_rank_does_not_come(pair):
+def test_an_end_to_which_a_rank_does_not_come(fresh):
     """Who waits there is released; what is to be done is said, and works."""
     failed = fail(
-        pair, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
+        fresh, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
     )
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("shutdown", "ValueError")
-    assert GONE in texts(run(pair, "rank"))[1]
-    assert values(run(pair, INIT + TRAIN)) == same(TRAINED, 2)
-    run(pair, "rpc.shutdown()")
+    assert GONE in texts(run(fresh, "rank"))[1]
+    assert values(run(fresh, INIT + CALL)) == CALLED
+    run(fresh, "rpc.shutdown()")
 
 
 def test_an_answer_that_does_not_come(pair):
@@ -141,18 +166,19 @@ def test_an_answer_that_does_not_come(pair):
     failed = fail(pair, "if rank: raise ValueError('a bug')\nrpc.rpc_sync('worker1', wait_here, timeout=0)")
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("rpc_sync", "ValueError")
     run(pair, "answers.set()")
-    assert values(run(pair, INIT + TRAIN)) == same(TRAINED, 2)
+    assert values(run(pair, INIT + CALL)) == CALLED
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_a_wait_for_an_answer(pair):
+def test_an_interrupt_ends_a_wait_for_an_answer(fresh):
     """And the end of rpc does not wait for it later."""
-    waiting = begin(pair, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
-    pair.interrupt()
+    waiting = begin(fresh, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
+    fresh.interrupt()
     assert waiting.wait(20)
     assert waiting.outcome == "interrupted"
-    run(pair, "answers.set()")
-    assert values(run(pair, INIT + TRAIN + "\nrpc.shutdown()\n" + INIT + TRAIN)) == same(TRAINED, 2)
+    run(fresh, "answers.set()")
+    assert values(run(fresh, INIT + CALL + "\nrpc.shutdown()\n" + INIT + CALL)) == CALLED
+    run(fresh, "rpc.shutdown()")
 
 
 @pytest.mark.slow
@@ -160,17 +186,17 @@ def test_a_set_up_to_which_a_rank_does_not_come(workers):
     """It is named, and the next set-up works."""
     failed = fail(workers, f"if rank: raise ValueError('a bug')\n{INIT}")
     assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not come.")
-    assert values(run(workers, INIT + TRAIN)) == same(TRAINED, 2)
+    assert values(run(workers, INIT + CALL)) == CALLED
     run(workers, "rpc.shutdown()")
 
 
 @pytest.mark.slow
-def test_a_failure_elsewhere_leaves_rpc_alone(pair):
+def test_a_failure_elsewhere_leaves_rpc_alone(fresh):
     """What RRefs hold lives on when ranks are released from a collective."""
     run(
-        pair,
+        fresh,
         "dist.init_process_group()\nkept = rpc.remote(f'worker{other}', Server)\nkept.rpc_sync().push(torch.ones(2))",
     )
-    fail(pair, "if rank: raise ValueError('a bug')\ndist.barrier()")
-    assert values(run(pair, "kept.rpc_sync().push(torch.ones(2)).tolist()")) == same([-2.0, -2.0], 2)
-    run(pair, "rpc.shutdown()\ndist.destroy_process_group()\ndel kept")
+    fail(fresh, "if rank: raise ValueError('a bug')\ndist.barrier()")
+    assert values(run(fresh, "kept.rpc_sync().push(torch.ones(2)).tolist()")) == same([-2.0, -2.0], 2)
+    run(fresh, "rpc.shutdown()\ndist.destroy_process_group()\ndel kept")

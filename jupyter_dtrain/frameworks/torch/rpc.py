@@ -1,18 +1,20 @@
 """``torch.distributed.rpc`` in one rank: set up again and again, freed when a peer does not answer.
 
-Four functions of it are changed when user code imports it:
+This module changes four functions of it when user code imports it:
 
 * ``init_rpc`` meets at the world's store under a name of its own for each generation and set-up, after the ranks have
-  waited for each other in Python; where it is up already, as the same worker, it does nothing;
-* RRefs work again after a second set-up, see :mod:`.rrefs`;
-* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has ended rpc before.
+  waited for each other in Python; where rpc is up already, as the same worker, it does nothing;
+* ``remote`` refuses a second agent of the process: torch keeps one table of RRefs for as long as the process lives and
+  closes it with the first agent (``RRefContext`` in torch 2.13). ``rpc_sync`` and ``rpc_async`` need no table;
+* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has ended rpc before;
+* the wait for other ranks' RRefs, a part of ``shutdown``, can be interrupted.
 
-A rank whose cell has failed still answers the calls of others; so who waits for one waits for a function that does not
-return, or in ``shutdown`` for a rank that does not come to it.
+A rank whose cell has failed still answers the calls of others. So a rank that waits for an answer waits for a function
+that does not return, or in ``shutdown`` for a rank that does not come to it.
 
-Under failure: :meth:`TorchRpc.release` ends the agent of every rank, since what waits for it can be freed in no other
-way. :meth:`TorchRpc.recover` clears it away and says so: what was kept for RRefs is gone, and ``init_rpc`` must be
-called again. A function that runs for another rank cannot be ended; it goes on by itself, and its answer is dropped.
+Under failure: :meth:`TorchRpc.release` ends the agent of every rank: nothing else frees a rank that waits for an
+answer. :meth:`TorchRpc.recover` clears the agent away and says so: RRefs are gone, and the user calls ``init_rpc``
+again. A function that runs for another rank cannot be ended; it goes on, and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_
 from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.wire.messages import Watching
 
-from .rrefs import References
 from .waits import OURS, outermost_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ NOT_ALL = "shutdown: not all ranks came."
 """No RuntimeError's: torch would log each at length."""
 END_PATIENCE = 2.0
 """Seconds in which an agent ends; one that runs a function of the user's takes as long as that."""
+NO_TABLE = (
+    "rpc.remote needs RRefs, and PyTorch keeps them for the first set-up of rpc in a process only. rpc_sync and "
+    "rpc_async work; %distributed restart gives fresh ranks, in which RRefs work again."
+)
 _WAITING = (f"distributed{os.sep}rpc{os.sep}", f"futures{os.sep}")
 """The parts of torch that wait for an answer."""
 _CALLS = {"rpc_async", "remote", "collect_all", "then"}
@@ -74,14 +79,15 @@ class TorchRpc(Framework):
         """The name and the number of workers with which rpc was set up last."""
         self._meeting = (0, 0)
         """Rank and number of ranks of a set-up."""
-        self._references: References | None = None
+        self._agents = 0
+        """Agents that this process has started; torch's table of RRefs serves the first."""
         self._before: set[int] | None = None
         """In a set-up: the epoll instances that were there before."""
         self._lock = threading.Lock()
         self._ending: tuple[Any, threading.Thread] | None = None
         """The agent that is being ended, and where."""
         self._waits_for_none = False
-        """Whether the end of rpc waits for no RRef."""
+        """Whether the end of rpc waits for no RRef: some rank has no table for them."""
         self._half_made = self._arriving = self._leaving = self._released = self._ended = False
         wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
 
@@ -138,8 +144,8 @@ class TorchRpc(Framework):
         if not self._ended:
             return []
         self._clear()
-        note = "torch's rpc was ended to free the ranks that waited in it; what RRefs held is gone: "
-        return [note + "call init_rpc() on all ranks."]
+        note = "torch's rpc was ended to free the ranks that waited in it: call init_rpc() on all ranks. RRefs are gone"
+        return [f"{note}, and need %distributed restart to work again."]
 
     # Setting up.
 
@@ -148,21 +154,15 @@ class TorchRpc(Framework):
         dist: Any = sys.modules["torch.distributed"]
         if api is None or not hasattr(module, "init_rpc"):
             return  # a torch without rpc: its own error says so when it is used
-        self._references = References(sys.modules["torch"])
         dist.register_rendezvous_handler(SCHEME, self._rendezvous(dist))
         module.init_rpc = self._init(module, api, module.init_rpc)
         api.shutdown = module.shutdown = self._shutdown(api, api.shutdown)
+        api.remote = module.remote = self._remote(api.remote)
         start = api._set_and_start_rpc_agent  # noqa: SLF001 — torch has no public way
 
         def set_and_start(agent: Any) -> None:
             start(agent)
-            if self._references is not None and not self._references.renew():
-                warnings.warn(
-                    "With this PyTorch, rpc.remote and RRefs work only until the first rpc.shutdown() of a rank: "
-                    "%distributed restart makes fresh ranks.",
-                    RuntimeWarning,
-                    stacklevel=1,
-                )
+            self._agents += 1
 
         api._set_and_start_rpc_agent = set_and_start  # noqa: SLF001
         api._finalize_shutdown = functools.partial(self._finalize, api)  # noqa: SLF001
@@ -218,14 +218,13 @@ class TorchRpc(Framework):
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             client = dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
             store = dist.PrefixStore(f"generation-{self._generation}/rpc-{self._attempts}", client)
-            left = self._references.unconfirmed() if self._references is not None else 0
-            store.set(f"unconfirmed/{rank}", str(left))
+            store.set(f"agents/{rank}", str(self._agents))
             self._arriving = True
             try:
                 arrive(INIT, store, rank, range(size), timeout, lambda: self._released)
             finally:
                 self._arriving = False
-            self._waits_for_none = any(int(store.get(f"unconfirmed/{other}")) for other in range(size))
+            self._waits_for_none = any(int(store.get(f"agents/{other}")) for other in range(size))
             yield store, rank, size
 
         return meet
@@ -254,8 +253,7 @@ class TorchRpc(Framework):
     def _in_python(self, original: Callable[[], Any]) -> Callable[[], Any]:
         """The wait for the ranks that hold RRefs, in native code and for as long as 100 s: a thread makes it.
 
-        Where an agent that was ended has left RRefs that nobody can confirm, it would wait for these, too, so all ranks
-        go without it: what RRefs hold is let go with them right after.
+        Where a rank has had an agent before, no RRef can be confirmed any more, and all ranks go without the wait.
         """
 
         @functools.wraps(original)
@@ -278,6 +276,15 @@ class TorchRpc(Framework):
             return ended.result()
 
         return call
+
+    def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def remote(*args: Any, **kwargs: Any) -> Any:
+            if self._agents > 1:
+                raise RuntimeError(NO_TABLE)
+            return original(*args, **kwargs)
+
+        return remote
 
     def _shutdown(self, api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
