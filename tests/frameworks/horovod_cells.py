@@ -54,6 +54,12 @@ CALLS = {
     "[t.tolist() for t in hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], op=hvd.Sum)]": [[[2.0], [2.0, 2.0]]]
     * 2,
     "hvd.synchronize(hvd.allreduce_async_(torch.ones(1) * rank, average=False)).tolist()": [[1.0]] * 2,
+    "in_place(hvd.allreduce_, torch.ones(2), op=hvd.Sum)": [(True, [2.0, 2.0])] * 2,
+    "in_place(hvd.broadcast_, torch.tensor([rank, 5]), 1)": [(True, [1, 5])] * 2,
+    "[t.tolist() for t in hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(2), torch.ones(1)], op=hvd.Sum))]": [
+        [[2.0, 2.0], [2.0]]
+    ]
+    * 2,
     "hvd.allgather(torch.full((rank + 1, 2), rank)).tolist()": [[[0, 0], [1, 1], [1, 1]]] * 2,
     "hvd.broadcast(torch.tensor([rank]), 1).tolist()": [[1]] * 2,
     "hvd.alltoall(torch.arange(4) + 10 * rank).tolist()": [[0, 1, 10, 11], [2, 3, 12, 13]],
@@ -79,6 +85,10 @@ def gradient(function):
     x = torch.ones(2, requires_grad=True)
     (function(x) * 1.0).sum().backward()  # Horovod takes contiguous tensors only
     return x.grad.tolist()
+
+def in_place(function, tensor, *args, **kwargs):
+    result = function(tensor, *args, **kwargs)
+    return result is tensor, tensor.tolist()
 """
 
 

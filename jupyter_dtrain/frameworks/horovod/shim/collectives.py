@@ -1,75 +1,23 @@
-"""Of the stand-in for ``horovod.torch``: its collectives on tensors, each one or two of torch.distributed's.
+"""The collectives of the stand-in for ``horovod.torch``: one table, from which each call's variants are made.
 
-All work is done by torch's default process group, whichever it is at the time of the call: a world makes that again
-after a failure, and all of this goes on. Ranks make their calls in the same order; Horovod itself matches them by
-name, which says nothing here.
+torch's default process group at the time of the call does the work: a world makes it again after a failure, and these
+calls go on. Ranks make their calls in the same order; Horovod itself matches them by name, which says nothing here.
+Names, arguments, results and gradients are those of Horovod 0.28.
 
-Those that Horovod can be derived through (allreduce, allgather, broadcast, alltoall, reducescatter) can be here.
-
-Under failure: what torch.distributed raises. A tensor of a shape that other ranks do not have is not noticed before.
+Under failure: what torch.distributed raises. Nothing notices beforehand that ranks bring tensors of different shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from jupyter_dtrain.frameworks.rendezvous import awaits_ranks
-
-from .world import NotInStandIn, check, rank, size
-
-Tensor: TypeAlias = torch.Tensor
-
-Average, Sum, Adasum, Min, Max, Product = range(6)
-"""What reductions are told apart by; numbers, as in Horovod."""
-_OPS = {
-    Average: dist.ReduceOp.SUM,
-    Sum: dist.ReduceOp.SUM,
-    Min: dist.ReduceOp.MIN,
-    Max: dist.ReduceOp.MAX,
-    Product: dist.ReduceOp.PRODUCT,
-}
-
-
-class NoCompression:
-    """Tensors are sent as they are."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """``tensor``, and nothing to remember."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:  # noqa: ARG004 — Horovod's signature
-        """``tensor``."""
-        return tensor
-
-
-class HalfCompression:
-    """Tensors of floating point are sent with 16 bits."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """What is sent, and the type that ``tensor`` has."""
-        return (tensor.half() if tensor.dtype.is_floating_point else tensor), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """``tensor`` with the type that it had."""
-        return tensor.to(ctx)
-
-
-class Compression:
-    """What gradients and other tensors are sent as."""
-
-    none = NoCompression
-    fp16 = HalfCompression
-
-
-# ---- handles ------------------------------------------------------------------------------------------------------
+from .buckets import Average, Bucket, Compression, chosen, in_buckets, wait_for
+from .world import check, rank, size
 
 
 class Handle(NamedTuple):
@@ -93,353 +41,230 @@ def synchronize(handle: Handle) -> Any:
     return handle.finish()
 
 
-@awaits_ranks
-def wait_for(call: str, work: Any) -> None:
-    """Wait for ``work`` of torch.distributed, which belongs to ``call``."""
-    work.wait()
-
-
-# ---- reductions ---------------------------------------------------------------------------------------------------
-
-
-def chosen(op: int | None, average: bool | None) -> int:
-    """The way to reduce, out of the arguments of a call. Average where none is given."""
-    if op is not None and average is not None:
-        raise ValueError("average is the old name of op: give one of them.")
-    op = op if op is not None else Sum if average is False else Average
-    if op == Adasum:
-        raise NotInStandIn("Adasum")
-    if op not in _OPS:
-        raise ValueError(f"op must be hvd.Average, Sum, Min, Max or Product, not {op!r}")
-    return op
-
-
-def scale(tensor: Tensor, factor: float) -> None:
-    """In place. Of whole numbers the fraction is cut off, as Horovod does it."""
-    if factor == 1.0:
-        return
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        tensor.mul_(factor)
-    else:
-        tensor.copy_(tensor.double().mul_(factor).trunc_())
-
-
-def begin_reduction(call: str, tensors: Sequence[Tensor], op: int, before: float, after: float) -> Handle:
-    """Begin to reduce each of ``tensors`` in place, times ``before`` before it, and ``after`` afterwards."""
-    check()
-    factor = after / size() if op == Average else after
-    works = []
-    for tensor in tensors:
-        if not tensor.is_contiguous():
-            raise ValueError(f"{call}: the tensor must be contiguous")
-        with torch.no_grad():
-            scale(tensor, before)
-        works.append(dist.all_reduce(tensor.detach(), op=_OPS[op], async_op=True))
-
-    def finish() -> list[Tensor]:
-        with torch.no_grad():
-            for tensor in tensors:
-                scale(tensor, factor)
-        return list(tensors)
-
-    return Handle(call, works, finish)
-
-
-def _only(handle: Handle) -> Handle:
-    return handle._replace(finish=lambda: handle.finish()[0])
-
-
-def allreduce_async_(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = None,
-) -> Handle:
-    """Begin to reduce ``tensor`` over all ranks, in place."""
-    check(process_set)
-    way = chosen(op, average)
-    return _only(begin_reduction("allreduce", [tensor], way, prescale_factor, postscale_factor))
-
-
-def allreduce_async(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = None,
-) -> Handle:
-    """Begin to reduce ``tensor`` over all ranks; the result is another."""
-    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return allreduce_async_(copy, average, name, op, prescale_factor, postscale_factor, process_set)
-
-
-def allreduce_(*args: Any, **kwargs: Any) -> Tensor:
-    """:func:`allreduce_async_`, and wait for it."""
-    return synchronize(allreduce_async_(*args, **kwargs))
-
-
-def allreduce(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = None,
-) -> Tensor:
-    """``tensor``, reduced over all ranks."""
-    check(process_set)
-    sent, ctx = compression.compress(tensor)
-    reduced = _Allreduce.apply(sent, chosen(op, average), prescale_factor, postscale_factor)
-    return compression.decompress(reduced, ctx)
-
-
-class _Allreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, op: int, before: float, after: float) -> Tensor:
-        ctx.how = (op, before, after)
-        return synchronize(allreduce_async(tensor, None, None, op, before, after))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _Allreduce.apply(grads[0], *ctx.how), None, None, None
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = None,
-) -> Handle:
-    """Begin to reduce each of ``tensors`` over all ranks, in place."""
-    check(process_set)
-    way = chosen(op, average)
-    return begin_reduction("grouped_allreduce", list(tensors), way, prescale_factor, postscale_factor)
-
-
-def grouped_allreduce_async(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Handle:
-    """Begin to reduce each of ``tensors`` over all ranks; the results are others."""
-    copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
-    return grouped_allreduce_async_(copies, *args, **kwargs)
-
-
-def grouped_allreduce_(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """:func:`grouped_allreduce_async_`, and wait for it."""
-    return list(synchronize(grouped_allreduce_async_(*args, **kwargs)))
-
-
-def grouped_allreduce(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = None,
-) -> list[Tensor]:
-    """Each of ``tensors``, reduced over all ranks."""
-    how = (average, name, compression, op, prescale_factor, postscale_factor, process_set)
-    return [allreduce(tensor, *how) for tensor in tensors]
-
-
-def reducescatter_async(
-    tensor: Tensor,
-    name: str | None = None,
-    op: int = Average,
-    process_set: Any = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Begin to reduce ``tensor``, of which each rank gets some rows; the first ranks get one more where it must be."""
-    check(process_set)
-    handle = allreduce_async(tensor, None, None, op, prescale_factor, postscale_factor)
-    rows = _rows(tensor.shape[0])
-    begin = sum(rows[: rank()])
-
-    def finish() -> Tensor:
-        return handle.finish()[begin : begin + rows[rank()]].clone()
-
-    return Handle("reducescatter", handle.works, finish)
-
-
-def reducescatter(
-    tensor: Tensor,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: int = Average,
-    process_set: Any = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Tensor:
-    """The rows of this rank of ``tensor``, reduced over all ranks."""
-    reduced = allreduce(tensor, None, None, compression, op, prescale_factor, postscale_factor, process_set)
-    rows = _rows(tensor.shape[0])
-    return reduced.split(rows)[rank()]
-
-
-def _rows(count: int) -> list[int]:
-    return [count // size() + (one < count % size()) for one in range(size())]
-
-
-# ---- gathering, spreading -----------------------------------------------------------------------------------------
-
-
-def allgather_async(tensor: Tensor, name: str | None = None, process_set: Any = None) -> Handle:
-    """Begin to join the tensors of all ranks by their rows, of which each rank may have another number."""
-    check(process_set)
-    mine = (tensor.reshape(1) if tensor.dim() == 0 else tensor).detach().contiguous()
-    counts = _counts(mine)
-    most = max(counts)
-    if mine.shape[0] < most:
-        mine = torch.cat([mine, mine.new_zeros((most - mine.shape[0], *mine.shape[1:]))])
-    parts = [torch.empty_like(mine) for _ in counts]
-    work = dist.all_gather(parts, mine, async_op=True)
-
-    def finish() -> Tensor:
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-
-    return Handle("allgather", [work], finish)
-
-
-def _counts(tensor: Tensor) -> list[int]:
-    """How many rows each rank has."""
-    mine = torch.tensor([tensor.shape[0]], device=tensor.device)
-    counts = [torch.empty_like(mine) for _ in range(size())]
-    wait_for("allgather", dist.all_gather(counts, mine, async_op=True))
-    return [int(count) for count in counts]
-
-
-def allgather(tensor: Tensor, name: str | None = None, process_set: Any = None) -> Tensor:
-    """The tensors of all ranks, joined by their rows, of which each rank may have another number."""
-    check(process_set)
-    return _Allgather.apply(tensor)
-
-
-class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        ctx.shape = tensor.shape
-        return synchronize(allgather_async(tensor))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        total = allreduce(grads[0].contiguous(), op=Average)  # Horovod's gradient is the mean over the ranks
-        rows = ctx.shape[0] if ctx.shape else 1
-        counts = _counts(total[:rows])
-        return total.split(counts)[rank()].reshape(ctx.shape)
-
-
-def grouped_allgather(tensors: Sequence[Tensor], name: str | None = None, process_set: Any = None) -> list[Tensor]:
-    """:func:`allgather` of each."""
-    return [allgather(tensor, name, process_set) for tensor in tensors]
-
-
-def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
-    """Begin to give all ranks what ``root_rank`` has in ``tensor``, in place."""
-    check(process_set)
-    sent = tensor.detach()
-    sent = sent if sent.is_contiguous() else sent.contiguous()
-    work = dist.broadcast(sent, root_rank, async_op=True)
-
-    def finish() -> Tensor:
-        if sent.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(sent)
-        return tensor
-
-    return Handle("broadcast", [work], finish)
-
-
-def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
-    """Begin to give all ranks what ``root_rank`` has in ``tensor``; the result is another."""
-    return broadcast_async_(tensor.detach().clone(), root_rank, name, process_set)
-
-
-def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Tensor:
-    """:func:`broadcast_async_`, and wait for it."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
-
-
-def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Tensor:
-    """What ``root_rank`` has in ``tensor``."""
-    check(process_set)
-    return _Broadcast.apply(tensor, root_rank)
-
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, root_rank: int) -> Tensor:
-        ctx.root_rank = root_rank
-        return synchronize(broadcast_async(tensor, root_rank))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        total = allreduce(grads[0].contiguous(), op=Average)
-        return total if rank() == ctx.root_rank else torch.zeros_like(total), None
-
-
-def alltoall_async(
-    tensor: Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: Any = None,
-) -> Handle:
-    """Begin to give each rank some rows of ``tensor``: as many as ``splits`` says, else as many to each."""
-    check(process_set)
-    counts = [int(count) for count in splits] if splits is not None else [tensor.shape[0] // size()] * size()
-    if sum(counts) != tensor.shape[0] or len(counts) != size():
-        raise ValueError(f"alltoall: {tensor.shape[0]} rows cannot be split into {counts} for {size()} ranks")
-    sent = torch.tensor(counts, device=tensor.device)
-    received = torch.empty_like(sent)
-    wait_for("alltoall", dist.all_to_all_single(received, sent, async_op=True))
-    theirs = received.tolist()
-    output = tensor.new_empty((sum(theirs), *tensor.shape[1:]))
-    work = dist.all_to_all_single(output, tensor.detach().contiguous(), theirs, counts, async_op=True)
-    counted = received.to("cpu", torch.int32)
-    return Handle("alltoall", [work], lambda: output if splits is None else (output, counted))
-
-
-def alltoall(tensor: Tensor, splits: Any = None, name: str | None = None, process_set: Any = None) -> Any:
-    """The rows that each rank had for this one; with ``splits``, also how many each had."""
-    check(process_set)
-    output, received = _Alltoall.apply(tensor, splits)
-    return output if splits is None else (output, received)
-
-
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, splits: Any) -> Any:
-        counts = splits if splits is not None else [tensor.shape[0] // size()] * size()
-        output, received = synchronize(alltoall_async(tensor, counts))
-        ctx.received = received
-        ctx.mark_non_differentiable(received)
-        return output, received
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _Alltoall.apply(grads[0].contiguous(), ctx.received)[0], None
-
-
 def barrier(process_set: Any = None) -> None:
     """Wait until all ranks have come here."""
     check(process_set)
     wait_for("barrier", dist.barrier(async_op=True))
 
 
-def join(device: int = -1) -> int:
-    """Horovod's way to let ranks have different numbers of batches: not here."""
-    raise NotInStandIn("join()")
+def _rows(count: int) -> list[int]:
+    """Rows of each rank, out of ``count``: the first ranks have one more where it must be."""
+    return [count // size() + (one < count % size()) for one in range(size())]
 
 
-def sparse_allreduce_async(*_args: Any, **_kwargs: Any) -> Any:
-    """Not here: dense gradients only."""
-    raise NotInStandIn("sparse_allreduce_async()")
+def _mine(counts: Sequence[int]) -> slice:
+    return slice(sum(counts[: rank()]), sum(counts[: rank() + 1]))
+
+
+def _exchange_counts(call: str, counts: torch.Tensor) -> torch.Tensor:
+    """Each rank's number for this one."""
+    theirs = torch.empty_like(counts)
+    wait_for(call, dist.all_to_all_single(theirs, counts, async_op=True))
+    return theirs
+
+
+# How each call begins, on a contiguous tensor of its own without gradients; and its gradient.
+
+
+def _reduce(
+    tensors: list[torch.Tensor], op: int, average: Any, prescale_factor: float, postscale_factor: float, call: str
+) -> Handle:
+    way = chosen(op, average)
+    parts = [[tensors[place] for place in places] for places in in_buckets(tensors)]
+    buckets = [Bucket(part) for part in parts]
+    for bucket, part in zip(buckets, parts, strict=True):
+        bucket.begin(part, way, Compression.none, prescale_factor)
+
+    def finish() -> list[torch.Tensor]:
+        for bucket, part in zip(buckets, parts, strict=True):
+            bucket.end(part, way, Compression.none, postscale_factor, call)
+        return tensors
+
+    return Handle(call, [bucket.work for bucket in buckets], finish)
+
+
+def _allreduce(tensor: Any, **how: Any) -> Handle:
+    alone = isinstance(tensor, torch.Tensor)
+    handle = _reduce([tensor] if alone else list(tensor), **how, call="allreduce" if alone else "grouped_allreduce")
+    return handle._replace(finish=lambda: handle.finish()[0]) if alone else handle
+
+
+def _reduced(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return variants["allreduce"](grad, **ctx.options)
+
+
+def _reducescatter(tensor: torch.Tensor, **how: Any) -> Handle:
+    handle = _reduce([tensor], **how, average=None, call="reducescatter")
+
+    def finish() -> torch.Tensor:
+        whole: torch.Tensor = handle.finish()[0]
+        return whole[_mine(_rows(len(tensor)))].clone()
+
+    return handle._replace(finish=finish)
+
+
+def _scattered(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    whole = grad.new_zeros(ctx.shape)
+    whole[_mine(_rows(ctx.shape[0]))] = grad
+    return variants["allreduce"](whole, **ctx.options)
+
+
+def _allgather(tensor: torch.Tensor) -> Handle:
+    mine = tensor.reshape(1) if tensor.dim() == 0 else tensor
+    counts = _exchange_counts("allgather", torch.full((size(),), len(mine), device=mine.device)).tolist()
+    padded = torch.cat([mine, mine.new_zeros((max(counts) - len(mine), *mine.shape[1:]))])
+    parts = [torch.empty_like(padded) for _ in counts]
+    work = dist.all_gather(parts, padded, async_op=True)
+    return Handle(
+        "allgather",
+        [work],
+        lambda: torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]),
+    )
+
+
+def _gathered(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    total = variants["allreduce"](grad, op=Average)  # Horovod's gradient is the mean over the ranks
+    rows = torch.full((size(),), ctx.shape[0] if ctx.shape else 1, device=grad.device)
+    return total[_mine(_exchange_counts("allgather", rows).tolist())].reshape(ctx.shape)
+
+
+def _broadcast(tensor: torch.Tensor, root_rank: int) -> Handle:
+    return Handle("broadcast", [dist.broadcast(tensor, root_rank, async_op=True)], lambda: tensor)
+
+
+def _broadcasted(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    total = variants["allreduce"](grad, op=Average)
+    return total if rank() == ctx.options["root_rank"] else torch.zeros_like(total)
+
+
+def _alltoall(tensor: torch.Tensor, splits: Any) -> Handle:
+    counts = [len(tensor) // size()] * size() if splits is None else [int(count) for count in splits]
+    if sum(counts) != len(tensor) or len(counts) != size():
+        raise ValueError(f"alltoall: {len(tensor)} rows cannot be split into {counts} for {size()} ranks")
+    theirs = _exchange_counts("alltoall", torch.tensor(counts, device=tensor.device))
+    output = tensor.new_empty((int(theirs.sum()), *tensor.shape[1:]))
+    work = dist.all_to_all_single(output, tensor, theirs.tolist(), counts, async_op=True)
+    received = theirs.to("cpu", torch.int32)
+    return Handle("alltoall", [work], lambda: output if splits is None else (output, received))
+
+
+def _swapped(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    found = variants["alltoall"](grad, splits=ctx.received)
+    return found[0] if isinstance(found, tuple) else found
+
+
+class _Call(NamedTuple):
+    """One row of the table."""
+
+    begin: Callable[..., Handle]
+    gradient: Callable[[Any, torch.Tensor], torch.Tensor]
+    arguments: dict[str, Any]
+    """Beside the tensor, with defaults (... is none), as Horovod orders them; ``compression`` for waiting variants."""
+    kinds: str
+    """Variants beside NAME and NAME_async: ``_`` in place, ``g`` grouped."""
+
+
+_SCALES = {"prescale_factor": 1.0, "postscale_factor": 1.0}
+_ENDS = {"name": None, "process_set": None}
+_TABLE = {
+    "allreduce": _Call(
+        _allreduce,
+        _reduced,
+        {"average": None, "name": None, "compression": None, "op": None, **_SCALES, "process_set": None},
+        "_g",
+    ),
+    "reducescatter": _Call(
+        _reducescatter,
+        _scattered,
+        {"name": None, "compression": None, "op": Average, "process_set": None, **_SCALES},
+        "",
+    ),
+    "allgather": _Call(_allgather, _gathered, _ENDS, "g"),
+    "broadcast": _Call(_broadcast, _broadcasted, {"root_rank": ..., **_ENDS}, "_"),
+    "alltoall": _Call(_alltoall, _swapped, {"splits": None, **_ENDS}, ""),
+}
+
+
+def _copied(tensor: Any) -> Any:
+    if isinstance(tensor, torch.Tensor):
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return [_copied(one) for one in tensor]
+
+
+def _into(tensor: Any, result: Any) -> Any:
+    pairs = [(tensor, result)] if isinstance(tensor, torch.Tensor) else zip(tensor, result, strict=True)
+    for one, found in pairs:
+        one.detach().copy_(found)
+    return tensor
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call whose result has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, call: _Call, options: dict[str, Any]) -> Any:
+        ctx.call, ctx.options, ctx.shape, ctx.received = call, options, tensor.shape, None
+        result = synchronize(call.begin(_copied(tensor), **options))
+        if isinstance(result, tuple):
+            ctx.received = result[1]
+            ctx.mark_non_differentiable(result[1])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.call.gradient(ctx, grads[0].contiguous()), None, None
+
+
+def _variant(name: str, call: _Call, *, waits: bool, in_place: bool, grouped: bool) -> Callable[..., Any]:
+    arguments = (
+        call.arguments if waits and not in_place else {k: v for k, v in call.arguments.items() if k != "compression"}
+    )
+    parameters = [
+        Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=Parameter.empty if value is ... else value)
+        for key, value in {"tensors" if grouped else "tensor": ..., **arguments}.items()
+    ]
+    signature = Signature(parameters)
+
+    def variant(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        tensor, *_ = bound.args
+        options = dict(list(bound.arguments.items())[1:])
+        check(options.pop("process_set"))
+        options.pop("name")
+        compression = options.pop("compression", None) or Compression.none
+        if waits and not in_place:
+            found = [_whole(one, call, options, compression) for one in (tensor if grouped else [tensor])]
+            return found if grouped else found[0]
+        if grouped and call.begin is not _allreduce:
+            handles = [call.begin(_copied(one), **options) for one in tensor]
+            handle = Handle(
+                name, [work for one in handles for work in one.works], lambda: [one.finish() for one in handles]
+            )
+        else:
+            handle = call.begin(_copied(tensor), **options)
+        if in_place:
+            began = handle
+            handle = began._replace(finish=lambda: _into(tensor, began.finish()))
+        return synchronize(handle) if waits else handle
+
+    variant.__name__ = variant.__qualname__ = name
+    variant.__doc__ = f"As ``horovod.torch.{name}``."
+    variant.__signature__ = signature  # type: ignore[attr-defined]
+    return variant
+
+
+def _whole(tensor: torch.Tensor, call: _Call, options: dict[str, Any], compression: Any) -> Any:
+    sent, ctx = compression.compress(tensor)
+    result = _Differentiable.apply(sent, call, options)
+    return result if compression is Compression.none else compression.decompress(result, ctx)
+
+
+variants: dict[str, Callable[..., Any]] = {}
+"""All calls of the table, by name: each waits or not, is in place or not, is for one tensor or several."""
+for _name, _call in _TABLE.items():
+    for _grouped in (False, True) if "g" in _call.kinds else (False,):
+        for _in_place in (False, True) if "_" in _call.kinds else (False,):
+            for _waits in (False, True):
+                _full = f"{'grouped_' * _grouped}{_name}{'_async' * (not _waits)}{'_' * _in_place}"
+                variants[_full] = _variant(_full, _call, waits=_waits, in_place=_in_place, grouped=_grouped)
