@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import time
 
 import pytest
@@ -65,20 +63,3 @@ def make_recorder(tmp_path, heard):
 def path_of(tmp_path):
     """The spool file of a run of :func:`make_recorder`."""
     return lambda run: spool_path(tmp_path / "spool", run, 3)
-
-
-@contextlib.contextmanager
-def files_limited_to(limit):
-    """Inside, no file of this process may grow past ``limit`` bytes: not pytest's own report either."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
-def file_limit():
-    """``with file_limit(n):`` no file of this process may grow past n bytes."""
-    return files_limited_to

@@ -14,7 +14,7 @@ from jupyter_dtrain.engine.interrupts import Shield
 from jupyter_dtrain.engine.metrics import BESIDE, LIMIT, MetricBuffer
 from jupyter_dtrain.engine.recorder import WIRE_POINTS
 from jupyter_dtrain.wire.spool import read_file
-from tests.test_metrics import columns
+from tests.core.test_metrics import columns
 
 
 class Said:

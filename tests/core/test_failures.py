@@ -14,7 +14,7 @@ from jupyter_dtrain import BadSyntax, DtrainError
 from jupyter_dtrain.core.failures import INTERRUPT, SITUATIONS, describe_exit
 from jupyter_dtrain.core.settings import Settings
 
-PAGE = Path(__file__).resolve().parents[1] / "scripts" / "failures_page.py"
+PAGE = Path(__file__).resolve().parents[2] / "scripts" / "failures_page.py"
 
 
 def ended(how: str) -> int:

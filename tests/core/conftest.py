@@ -1,0 +1,41 @@
+"""What the tests of the shared words share: runs made of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Started
+from jupyter_dtrain.core.run import Run
+
+
+@pytest.fixture
+def ended_run() -> Callable[..., Run]:
+    """Makes a run that has ended: on each rank with an error or, without one, well."""
+
+    def make(
+        size: int,
+        errors: dict[int, Error] | None = None,
+        *,
+        source: str = "",
+        lost: dict[int, str] | None = None,
+        busy: tuple[int, ...] = (),
+    ) -> Run:
+        run = Run(1, source, list(range(size)), size, lambda *_: [])
+        for rank in range(size):
+            if rank in (lost or {}) or rank in busy:
+                continue
+            error = (errors or {}).get(rank)
+            outcome = "ok"
+            if error is not None:
+                outcome = "interrupted" if error.ename == "KeyboardInterrupt" else "error"
+            bodies = [Started(1, "host", f"/spool/{rank}"), *([error] if error else []), Finished(outcome, 0.1)]
+            events = [Event(1, rank, seq, 0.0, body) for seq, body in enumerate(bodies)]
+            run.apply(Batch(1, rank, 0, len(events) - 1, events))
+        for rank, words in (lost or {}).items():
+            run.mark_lost(rank, words)
+        run.end()
+        return run
+
+    return make
