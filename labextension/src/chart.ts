@@ -5,12 +5,12 @@
  */
 
 import uPlot from "uplot";
-import { arrange, extent, smoothed, type Range } from "./arrange";
+import { layOut, extent, smoothed, type Range } from "./layout";
 import { h, setAttribute, setText } from "./dom";
-import { outliers } from "./judge";
+import { outliers } from "./anomalies";
 import type { Metric } from "./model";
 import type { Theme } from "./theme";
-import { count, number, rankList } from "./words";
+import { count, number, rankList } from "./format";
 
 export const HEIGHT = 170;
 
@@ -117,7 +117,7 @@ export class Chart {
   private draw(width: number): void {
     const { metric, options } = this;
     const ranks = [...metric.columns.keys()].filter((rank) => options.shown.has(rank)).sort((a, b) => a - b);
-    const view = arrange(metric, options.range, width - 60, new Set(ranks));
+    const view = layOut(metric, options.range, width - 60, new Set(ranks));
     const positive = (line: (number | null)[]): (number | null)[] =>
       this.log ? line.map((value) => (value !== null && value > 0 ? value : null)) : line;
     const soften = (line: (number | null)[]): (number | null)[] => positive(smoothed(line, options.smoothing));

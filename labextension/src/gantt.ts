@@ -7,7 +7,7 @@
 
 import { h, setAttribute, setText } from "./dom";
 import type { Action, Pipeline } from "./model";
-import { duration } from "./words";
+import { duration } from "./format";
 
 const SVG = "http://www.w3.org/2000/svg";
 

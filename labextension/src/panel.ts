@@ -1,15 +1,15 @@
 /** A whole run: summary and buttons, ranks, progress, charts, and what was asked for. The same live and saved. */
 
-import type { Range } from "./arrange";
-import { ProgressBars } from "./bars";
+import type { Range } from "./layout";
+import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
-import { median, outliers, slowest } from "./judge";
+import { median, outliers, slowest } from "./anomalies";
 import { isMain, type Metric, type RunModel } from "./model";
-import { RankStrip } from "./strip";
+import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, rankList, rate } from "./words";
+import { clock, count, duration, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import type { RankRow, RunDocument } from "../src/document";
 import { RunModel } from "../src/model";
 import { plain, RunPanel, type Question } from "../src/panel";
-import { bytes, clock, count, duration, number, rankList } from "../src/words";
+import { bytes, clock, count, duration, number, rankList } from "../src/format";
 
 function run(parts: Partial<RunDocument>): RunDocument {
   const ranks: RankRow[] = [

@@ -1,8 +1,8 @@
 import { nullTranslator } from "@jupyterlab/translation";
 import { describe, expect, it } from "vitest";
-import { addressed } from "../src/lab/addressed";
+import { cellTarget } from "../src/lab/cellTarget";
 import type { RunSummary, World } from "../src/lab/messages";
-import { pillOf } from "../src/lab/pill";
+import { pillOf } from "../src/lab/pillText";
 import { statusOf } from "../src/lab/status";
 
 const trans = nullTranslator.load("jupyter_dtrain");
@@ -30,7 +30,7 @@ function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): Wor
 
 describe("a cell's address", () => {
   const at = (text: string, auto = false): string | null => {
-    const found = addressed(text.split("\n"), auto);
+    const found = cellTarget(text.split("\n"), auto);
     return found === null ? null : `${found.ranks ?? "all"} @${found.line}`;
   };
 

@@ -4,18 +4,18 @@ import { refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useCallback, useEffect, useState } from "react";
 import { readDocument } from "../document";
 import { RunModel, type Metric } from "../model";
-import { clock } from "../words";
+import { clock } from "../format";
 import { compare } from "./compare";
 import { h } from "./jsx";
 import type { StoredRun } from "./messages";
-import { Tool, type Shared } from "./frame";
-import { Curves, Overlay } from "./shared";
+import { Tool, type SectionProps } from "./section";
+import { Curves, Overlay } from "./curves";
 
 export function History({
   actions,
   trans,
   ended,
-}: Shared & { /** Changes when a run has ended. */ ended: string }): JSX.Element {
+}: SectionProps & { /** Changes when a run has ended. */ ended: string }): JSX.Element {
   const [runs, setRuns] = useState<StoredRun[] | null>(null);
   const [problem, setProblem] = useState("");
   const [chosen, setChosen] = useState<number[]>([]);

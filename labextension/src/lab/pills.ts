@@ -5,7 +5,7 @@ import { Decoration, EditorView, ViewPlugin, WidgetType, type DecorationSet, typ
 import { EditorExtensionRegistry, type IEditorExtensionRegistry } from "@jupyterlab/codemirror";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { pillOf, type Look } from "./pill";
+import { pillOf, type Look } from "./pillText";
 import type { Worlds } from "./worlds";
 
 type CellModel = NotebookPanel["content"]["widgets"][number]["model"];

@@ -2,12 +2,12 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
-import { memoryOf, useOf } from "../strip";
-import { bytes, count, duration } from "../words";
-import { Section, type Shared } from "./frame";
+import { memoryOf, useOf } from "../rankStrip";
+import { bytes, count, duration } from "../format";
+import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
 import type { World } from "./messages";
-import { Mark, Strip } from "./shared";
+import { Mark, Strip } from "./rankMarks";
 import type { Details } from "./worlds";
 
 /** From this many ranks on there is an overview of marks above the list. */
@@ -15,7 +15,12 @@ const MANY = 9;
 
 type RankShown = Details["ranks"][number];
 
-export function RankList({ world, details, actions, trans }: Shared & { world: World; details: Details }): JSX.Element {
+export function RankList({
+  world,
+  details,
+  actions,
+  trans,
+}: SectionProps & { world: World; details: Details }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
   const ranks = details.ranks;
   const nodes = details.nodes;
@@ -160,7 +165,7 @@ function Meter({
   );
 }
 
-function RankDetail(props: Shared & { world: World; rank: RankShown; details: Details }): JSX.Element {
+function RankDetail(props: SectionProps & { world: World; rank: RankShown; details: Details }): JSX.Element {
   const { world, rank, details, actions, trans } = props;
   const [shown, setShown] = useState<{ title: string; text: string } | null>(null);
   const [busy, setBusy] = useState(false);

@@ -6,12 +6,14 @@ import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
 import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
+import { AttentionList } from "./attention";
 import { askForWorld } from "./dialog";
-import { Section, Tool } from "./frame";
 import { History } from "./history";
 import { Fragment, h } from "./jsx";
+import { Losses } from "./losses";
 import { RankList } from "./ranks";
-import { AttentionList, Losses, WorldList } from "./sections";
+import { Section, Tool } from "./section";
+import { WorldList } from "./worldList";
 
 export const PANEL = "jupyter-dtrain-panel";
 

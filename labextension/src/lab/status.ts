@@ -4,7 +4,7 @@ import type { IStatusBar } from "@jupyterlab/statusbar";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
-import { count } from "../words";
+import { count } from "../format";
 import type { World } from "./messages";
 import type { Worlds } from "./worlds";
 

@@ -10,7 +10,7 @@ import type { Metric } from "./model";
 
 export type Line = (number | null)[];
 
-export interface Arranged {
+export interface Layout {
   steps: number[];
   mean: Line;
   low: Line;
@@ -43,7 +43,7 @@ export function extent(metric: Metric): Range | null {
 }
 
 /** Arrange `metric` for a chart that is `width` pixels wide and shows `range` (null: everything). */
-export function arrange(metric: Metric, range: Range | null, width: number, shown: ReadonlySet<number>): Arranged {
+export function layOut(metric: Metric, range: Range | null, width: number, shown: ReadonlySet<number>): Layout {
   const whole = extent(metric);
   if (whole === null) return { steps: [], mean: [], low: [], high: [], ranks: new Map() };
   const [low, high] = range ?? whole;
@@ -82,7 +82,7 @@ function aligned(metric: Metric, spans: Map<number, [number, number]>): boolean 
   return points >= 0.8 * steps.size * ranks;
 }
 
-function pointByPoint(metric: Metric, spans: Map<number, [number, number]>, shown: ReadonlySet<number>): Arranged {
+function pointByPoint(metric: Metric, spans: Map<number, [number, number]>, shown: ReadonlySet<number>): Layout {
   const places = new Map<number, number>();
   const steps: number[] = [];
   for (const [rank, column] of metric.columns) {
@@ -128,7 +128,7 @@ function pixelByPixel(
   low: number,
   high: number,
   buckets: number,
-): Arranged {
+): Layout {
   const scale = high > low ? buckets / (high - low) : 0;
   const sums = new Float64Array(buckets);
   const counts = new Float64Array(buckets);
@@ -230,7 +230,7 @@ class Scratch {
 }
 
 /** A saved run of many ranks: its band, and the lines of the few ranks that were kept. */
-function besideBand(metric: Metric, shown: ReadonlySet<number>): Arranged {
+function besideBand(metric: Metric, shown: ReadonlySet<number>): Layout {
   const band = metric.band!;
   const all = new Set<number>(band.steps);
   for (const [rank, column] of metric.columns) {

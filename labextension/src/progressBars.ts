@@ -2,7 +2,7 @@
 
 import { h, setAttribute, setText } from "./dom";
 import type { Bar, RunModel } from "./model";
-import { clock, count, rate } from "./words";
+import { clock, count, rate } from "./format";
 
 interface Row {
   node: HTMLElement;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { arrange, extent, smoothed } from "../src/arrange";
+import { layOut, extent, smoothed } from "../src/layout";
 import { Metric } from "../src/model";
 
 function metric(series: Record<number, [number[], number[]]>): Metric {
@@ -14,7 +14,7 @@ const all = new Set([0, 1, 2]);
 
 describe("few points", () => {
   it("are drawn one by one, with their mean and spread", () => {
-    const view = arrange(
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2],
@@ -37,7 +37,7 @@ describe("few points", () => {
   });
 
   it("leave a gap where a rank has no number", () => {
-    const view = arrange(
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2],
@@ -58,7 +58,7 @@ describe("few points", () => {
 
   it("make no jumping mean where ranks have points at different steps", () => {
     const steps = (offset: number): number[] => Array.from({ length: 100 }, (_, index) => 2 * index + offset);
-    const view = arrange(
+    const view = layOut(
       metric({ 0: [steps(0), steps(0).map(() => 1)], 1: [steps(1), steps(1).map(() => 3)] }),
       null,
       1000,
@@ -74,7 +74,7 @@ describe("many points", () => {
   const values = steps.map((step) => (step === 54_321 ? 100 : step === 12_345 ? -100 : (step % 7) / 7));
 
   it("are drawn few for each pixel, and no extreme is lost", () => {
-    const view = arrange(metric({ 0: [steps, values], 1: [steps, values] }), null, 800, all);
+    const view = layOut(metric({ 0: [steps, values], 1: [steps, values] }), null, 800, all);
     expect(view.steps.length).toBeLessThanOrEqual(1600);
     expect(Math.max(...view.high.map(Number))).toBe(100);
     expect(Math.min(...view.low.map(Number))).toBe(-100);
@@ -84,7 +84,7 @@ describe("many points", () => {
   });
 
   it("are drawn one by one again in a part that is small enough", () => {
-    const view = arrange(metric({ 0: [steps, values] }), [54_300, 54_340], 800, all);
+    const view = layOut(metric({ 0: [steps, values] }), [54_300, 54_340], 800, all);
     expect(view.steps).toContain(54_321);
     expect(view.mean[view.steps.indexOf(54_321)]).toBe(100);
     expect(view.steps.length).toBeLessThan(60);
@@ -93,13 +93,13 @@ describe("many points", () => {
 
 describe("odd series", () => {
   it("without points, or with one, make no trouble", () => {
-    expect(arrange(metric({}), null, 100, all).steps).toEqual([]);
+    expect(layOut(metric({}), null, 100, all).steps).toEqual([]);
     expect(extent(metric({}))).toBeNull();
-    expect(arrange(metric({ 0: [[5], [1]] }), null, 100, all).mean).toEqual([1]);
+    expect(layOut(metric({ 0: [[5], [1]] }), null, 100, all).mean).toEqual([1]);
   });
 
   it("whose steps begin again are all drawn", () => {
-    const view = arrange(
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2, 0, 1],
@@ -127,7 +127,7 @@ describe("odd series", () => {
         bad: [],
       },
     );
-    const view = arrange(found, null, 100, all);
+    const view = layOut(found, null, 100, all);
     expect(view.mean).toEqual([2, 3]);
     expect(view.high).toEqual([4, 5]);
   });

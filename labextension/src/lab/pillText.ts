@@ -1,8 +1,8 @@
 /** What the pill on a cell says. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { count } from "../words";
-import { addressed } from "./addressed";
+import { count } from "../format";
+import { cellTarget } from "./cellTarget";
 import type { RunSummary, World } from "./messages";
 
 export type Look = "still" | "running" | "failing";
@@ -16,7 +16,7 @@ export function pillOf(
   trans: TranslationBundle,
 ): { text: string; look: Look; line: number } | null {
   const driven = worlds.filter((world) => kernel !== undefined && world.driver?.kernel === kernel);
-  const found = addressed(
+  const found = cellTarget(
     lines,
     driven.some((world) => world.driver!.auto && world.driver!.there),
   );

@@ -9,7 +9,7 @@ const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+/g;
 /** Options whose value comes next. */
 const VALUED = new Set(["-r", "--ranks", "-i", "--inputs", "-o", "--output", "--pull", "--timeout"]);
 
-export interface Addressed {
+export interface CellTarget {
   /** As the cell names them; null: all. */
   ranks: string | null;
   /** The number, from 0, of the line that says so: the first that is not blank. */
@@ -38,7 +38,7 @@ function ranksOf(magic: string, text: string): string | null {
 }
 
 /** Where a cell of these lines goes; null: nowhere. `auto`: plain cells go to the ranks too. */
-export function addressed(lines: Iterable<string>, auto: boolean): Addressed | null {
+export function cellTarget(lines: Iterable<string>, auto: boolean): CellTarget | null {
   let line = -1;
   let found: number | null = null;
   for (const text of lines) {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { outliers, slowest } from "../src/judge";
+import { outliers, slowest } from "../src/anomalies";
 import { Metric, type Rank } from "../src/model";
 
 function metric(...last: number[]): Metric {

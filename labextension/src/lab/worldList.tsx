@@ -1,72 +1,21 @@
-/** The sections of the sidebar: attention, worlds, losses. */
+/** The Worlds section of the sidebar: one entry for each world, with its state, its driver and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
 import type { JSX } from "react";
-import { clock, rankList } from "../words";
+import { clock } from "../format";
 import { attachCode } from "./actions";
 import { dragCode } from "./drag";
-import { Section, Tool, useNow, type Shared } from "./frame";
-import { Fragment, h } from "./jsx";
-import type { Item, World } from "./messages";
-import { Curves } from "./shared";
-import type { Details } from "./worlds";
+import { h } from "./jsx";
+import type { World } from "./messages";
+import { Section, Tool, useNow, type SectionProps } from "./section";
 
 /** What a notebook runs instead, in any language. */
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
 
-export function AttentionList({ items, actions, trans }: Shared & { items: Item[] }): JSX.Element | null {
-  if (items.length === 0) return null;
-  return (
-    <Section
-      title={trans.__("Attention")}
-      note={String(items.length)}
-      tools={
-        <Tool
-          icon={closeIcon}
-          label={trans.__("Dismiss all")}
-          run={() => {
-            actions.worlds.dismiss(null);
-          }}
-        />
-      }
-    >
-      <ul className="dtrain-items" role="log" aria-label={trans.__("What needs attention")}>
-        {items.map((item) => (
-          <li key={item.id} data-level={item.level}>
-            <div className="dtrain-item-head">
-              <button
-                type="button"
-                className="dtrain-link"
-                title={trans.__("Show world %1", item.name)}
-                onClick={() => {
-                  actions.worlds.select(item.world);
-                }}
-              >
-                {item.words}
-              </button>
-              <Tool
-                icon={closeIcon}
-                label={trans.__("Dismiss")}
-                run={() => {
-                  actions.worlds.dismiss(item.id);
-                }}
-              />
-            </div>
-            <small>
-              {item.name} · {new Date(1000 * item.time).toLocaleTimeString()}
-            </small>
-            {item.detail !== "" && <pre>{item.detail}</pre>}
-          </li>
-        ))}
-      </ul>
-    </Section>
-  );
-}
-
 export function WorldList(
-  props: Shared & { worlds: World[]; selected: World | null; create: () => void },
+  props: SectionProps & { worlds: World[]; selected: World | null; create: () => void },
 ): JSX.Element {
   const { worlds, selected, actions, trans } = props;
   const now = useNow(1000);
@@ -105,7 +54,7 @@ function WorldRow({
   now,
   actions,
   trans,
-}: Shared & { world: World; chosen: boolean; now: number }): JSX.Element {
+}: SectionProps & { world: World; chosen: boolean; now: number }): JSX.Element {
   const up = world.state === "running";
   const works = world.run?.outcome === "running";
   const select = (): void => {
@@ -202,33 +151,4 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
   return driver === null
     ? trans.__("nobody drives it yet: it ends in %1", left)
     : trans.__("orphaned: %1 is gone, it ends in %2", driver.words, left);
-}
-
-export function Losses({ world, details, trans }: Shared & { world: World; details: Details }): JSX.Element {
-  const { run } = details;
-  const summary = world.run;
-  const now = useNow(1000);
-  const title =
-    run === null || summary === null
-      ? ""
-      : [
-          trans.__("Run %1", summary.number),
-          summary.ranks.length === world.size ? "" : trans.__("rank %1", rankList(summary.ranks)),
-          summary.outcome === "running" ? trans.__("running") : summary.outcome,
-          clock(Math.max(0, (summary.ended ?? now / 1000) - summary.started)),
-        ]
-          .filter((part) => part !== "")
-          .join(" · ");
-  return (
-    <>
-      {title !== "" && <small className="dtrain-run-title">{title}</small>}
-      {run === null ? (
-        <p className="dtrain-quiet">{trans.__("Nothing has run in this world yet.")}</p>
-      ) : run.metrics.size === 0 ? (
-        <p className="dtrain-quiet">{trans.__("This run has logged nothing.")}</p>
-      ) : (
-        <Curves run={run} />
-      )}
-    </>
-  );
 }

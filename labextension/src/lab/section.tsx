@@ -6,7 +6,7 @@ import { type JSX, type ReactNode, useEffect, useState } from "react";
 import type { Actions } from "./actions";
 import { h } from "./jsx";
 
-export interface Shared {
+export interface SectionProps {
   actions: Actions;
   trans: TranslationBundle;
 }

@@ -7,10 +7,10 @@
 
 import type { RankState } from "./document";
 import { h, icon, setAttribute, setText } from "./dom";
-import { slowest } from "./judge";
+import { slowest } from "./anomalies";
 import type { Rank } from "./model";
 import { heat } from "./theme";
-import { bytes, count, duration } from "./words";
+import { bytes, count, duration } from "./format";
 
 export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
