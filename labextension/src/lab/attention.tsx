@@ -22,7 +22,7 @@ export function AttentionList({ items, actions, trans }: SectionProps & { items:
         />
       }
     >
-      <ul className="dtrain-items" role="log" aria-label={trans.__("What needs attention")}>
+      <ul className="dtrain-items" role="log" aria-label={trans.__("Items that need attention")}>
         {items.map((item) => (
           <li key={item.id} data-level={item.level}>
             <div className="dtrain-item-head">

@@ -8,7 +8,7 @@ import { RunPanel } from "../panel";
 import { onThemeChange, themeOf } from "../theme";
 import { h } from "./jsx";
 
-/** The curves of a run, kept current. */
+/** The curves of a run, updated while it goes on. */
 export function Curves({ run }: { run: RunModel }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -20,7 +20,7 @@ export function Curves({ run }: { run: RunModel }): JSX.Element {
   return <div ref={place} />;
 }
 
-/** The curves of several runs, one chart for each metric; its columns are runs, which `names` calls by name. */
+/** The curves of several runs, one chart for each metric. A metric's columns are runs, and `names` has their labels. */
 export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[] }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -53,7 +53,7 @@ export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[]
       draw();
     };
     const end = onThemeChange(() => {
-      // The theme's style sheets may be on their way: until they are here there may be no place to draw in.
+      // The theme's style sheets may still be loading, and until then the charts may have no size.
       retheme();
       clearTimeout(later);
       later = window.setTimeout(retheme, 500);

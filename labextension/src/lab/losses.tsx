@@ -27,9 +27,9 @@ export function Losses({ world, details, trans }: SectionProps & { world: World;
     <>
       {title !== "" && <small className="dtrain-run-title">{title}</small>}
       {run === null ? (
-        <p className="dtrain-quiet">{trans.__("Nothing has run in this world yet.")}</p>
+        <p className="dtrain-quiet">{trans.__("No cell has run in this world yet.")}</p>
       ) : run.metrics.size === 0 ? (
-        <p className="dtrain-quiet">{trans.__("This run has logged nothing.")}</p>
+        <p className="dtrain-quiet">{trans.__("This run has logged no metrics.")}</p>
       ) : (
         <Curves run={run} />
       )}

@@ -1,4 +1,4 @@
-/** What the pill on a cell says. */
+/** The text and the look of the pill on a cell. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { count } from "../format";
@@ -7,7 +7,7 @@ import type { RunSummary, World } from "./messages";
 
 export type Look = "still" | "running" | "failing";
 
-/** What is shown on one cell: by its text, the kernel of its notebook, and the worlds. */
+/** The pill of one cell, from its text, its notebook's kernel and the worlds; null if it runs in the notebook. */
 export function pillOf(
   lines: Iterable<string>,
   cell: string,

@@ -1,11 +1,11 @@
-/** The marks of ranks in React: one mark for a state, and the strip of all ranks. */
+/** React components for the states of ranks: the mark of one state, and the strip of all ranks. */
 
 import { type JSX, useEffect, useRef } from "react";
 import type { RankState } from "../document";
 import { RankStrip, SHAPES, type Shown } from "../rankStrip";
 import { h } from "./jsx";
 
-/** The mark of a state, by colour and by shape. */
+/** The mark of a state, which differs in colour and shape. */
 export function Mark({ state }: { state: RankState }): JSX.Element {
   const [path, filled, words] = SHAPES[state];
   return (
@@ -17,7 +17,7 @@ export function Mark({ state }: { state: RankState }): JSX.Element {
   );
 }
 
-/** The ranks as marks, some hundred of them at a glance. */
+/** All ranks as marks, which fit some hundred ranks into the sidebar. */
 export function Strip(props: { shown: Shown; chosen: number | null; choose: (rank: number) => void }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   const strip = useRef<RankStrip | null>(null);

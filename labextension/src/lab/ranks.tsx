@@ -1,4 +1,4 @@
-/** The ranks of a world: what each does, and what can be asked of it. */
+/** The Ranks section of the sidebar: each rank's state and resources, with its stack, its output and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
@@ -10,7 +10,7 @@ import type { World } from "./messages";
 import { Mark, Strip } from "./rankMarks";
 import type { Details } from "./worlds";
 
-/** From this many ranks on there is an overview of marks above the list. */
+/** With this many ranks or more, an overview of marks is above the list. */
 const MANY = 9;
 
 type RankShown = Details["ranks"][number];
@@ -30,7 +30,7 @@ export function RankList({
   };
   return (
     <Section title={trans.__("Ranks")} note={world.name}>
-      {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("They are starting.")}</p>}
+      {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("Ranks are starting…")}</p>}
       {ranks.length >= MANY && <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />}
       {nodes.map((host, node) => {
         const members = ranks.filter((rank) => rank.node === node);
@@ -76,7 +76,7 @@ export function RankList({
 }
 
 function rankDoes(rank: RankShown, trans: TranslationBundle): string {
-  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waits in %1", rank.waits);
+  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waiting in %1", rank.waits);
   return { ok: trans.__("idle"), idle: trans.__("idle") }[rank.state as string] ?? rank.state;
 }
 
@@ -88,7 +88,7 @@ interface RankRowProps {
   place: string;
   memory: number | null;
   most: number;
-  /** Whether there is no more memory than that. */
+  /** Whether `most` is the device's memory, not just the most that any rank uses. */
   bounded: boolean;
   use: number | null;
   gpu: boolean;
@@ -173,7 +173,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
     setBusy(true);
     try {
       const text = await question();
-      setShown({ title, text: text === "" ? trans.__("(nothing so far)") : text });
+      setShown({ title, text: text === "" ? trans.__("(nothing yet)") : text });
     } catch (error) {
       setShown({ title, text: (error as Error).message });
     } finally {
@@ -188,7 +188,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
         <button
           type="button"
           disabled={busy || rank.state === "dead"}
-          onClick={() => void ask(trans.__("Its stack now"), () => actions.worlds.stacks(world.id, [rank.rank]))}
+          onClick={() => void ask(trans.__("Current stack"), () => actions.worlds.stacks(world.id, [rank.rank]))}
         >
           {trans.__("Stack")}
         </button>
@@ -196,7 +196,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
           type="button"
           disabled={busy || run === null}
           onClick={() =>
-            void ask(trans.__("The end of its output"), async () => {
+            void ask(trans.__("Last lines of output"), async () => {
               const { text } = await actions.worlds.output(world.id, run!.run, rank.rank);
               return text.split("\n").slice(-200).join("\n");
             })

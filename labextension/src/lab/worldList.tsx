@@ -10,7 +10,7 @@ import { h } from "./jsx";
 import type { World } from "./messages";
 import { Section, Tool, useNow, type SectionProps } from "./section";
 
-/** What a notebook runs instead, in any language. */
+/** The code that starts a world from a notebook, which is not translated. */
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
 
@@ -22,7 +22,7 @@ export function WorldList(
   return (
     <Section
       title={trans.__("Worlds")}
-      tools={<Tool icon={addIcon} label={trans.__("New…")} run={props.create} className="dtrain-new" />}
+      tools={<Tool icon={addIcon} label={trans.__("New world…")} run={props.create} className="dtrain-new" />}
     >
       {worlds.length === 0 && (
         <div className="dtrain-empty">
@@ -74,7 +74,7 @@ function WorldRow({
           type="button"
           className="dtrain-name"
           aria-pressed={chosen}
-          title={trans.__("Show its ranks and losses; drag into a notebook to attach that")}
+          title={trans.__("Show this world's ranks and losses. Drag it into a notebook to attach the notebook.")}
           onClick={select}
           onMouseDown={(event) => {
             dragCode(event, code, world.name);
@@ -91,7 +91,7 @@ function WorldRow({
         {driverWords(world, now, trans)}
       </small>
       {world.words !== "" && world.state !== "running" && <small className="dtrain-trouble">{world.words}</small>}
-      <div className="dtrain-tools-row" role="group" aria-label={trans.__("What can be done with %1", world.name)}>
+      <div className="dtrain-tools-row" role="group" aria-label={trans.__("Actions for %1", world.name)}>
         <Tool
           icon={stopIcon}
           label={trans.__("Interrupt the cell on all ranks of %1", world.name)}
@@ -135,9 +135,9 @@ function stateWords(world: World, trans: TranslationBundle): string {
     case "ending":
       return trans.__("ending");
     case "failed":
-      return trans.__("did not start");
+      return trans.__("failed to start");
     case "unreachable":
-      return trans.__("no answer");
+      return trans.__("not responding");
   }
   if (world.dead > 0) return trans._n("%1 rank dead", "%1 ranks dead", world.dead);
   return world.run?.outcome === "running" ? trans.__("run %1", world.run.number) : trans.__("idle");
@@ -149,6 +149,6 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
   if (world.lease_end === null) return "";
   const left = clock(Math.max(0, world.lease_end - now / 1000));
   return driver === null
-    ? trans.__("nobody drives it yet: it ends in %1", left)
-    : trans.__("orphaned: %1 is gone, it ends in %2", driver.words, left);
+    ? trans.__("no driver yet: ends in %1", left)
+    : trans.__("orphaned: %1 is gone, ends in %2", driver.words, left);
 }
