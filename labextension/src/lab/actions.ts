@@ -45,7 +45,9 @@ export class Actions {
 
   async restart(world: World): Promise<void> {
     const title = this.trans.__("Restart world %1?", world.name);
-    const body = this.trans.__("The world gets fresh ranks. All variables on them are lost, and a running cell ends.");
+    const body = this.trans.__(
+      "All ranks are replaced by fresh ones. Their variables are lost, and a running cell ends.",
+    );
     if (await this.confirm(title, body, this.trans.__("Restart"))) {
       await this.attempt(() => this.worlds.act(world.id, "restart"));
     }
@@ -60,7 +62,7 @@ export class Actions {
   async kill(world: World, rank: number): Promise<void> {
     const title = this.trans.__("Kill rank %1 of world %2?", rank, world.name);
     const body = this.trans.__(
-      "The rank's variables are lost; other ranks keep theirs. Cells on all ranks then need a restart.",
+      "The rank's variables are lost; other ranks keep theirs. Before cells can use all ranks again, the world needs a restart.",
     );
     if (await this.confirm(title, body, this.trans.__("Kill"))) {
       await this.attempt(() => this.worlds.act(world.id, "kill", [rank]));
