@@ -21,7 +21,7 @@ export default tseslint.config(
   { plugins: { jupyter } },
   ...jupyter.configs.recommended,
   {
-    // The widget and saved runs are also shown outside JupyterLab, which has no translator to offer there.
+    // The widget and saved runs are also shown outside JupyterLab, where there is no translator.
     files: ["src/*.ts"],
     rules: { "jupyter/no-untranslated-string": "off" },
   },

@@ -2,7 +2,7 @@
  * Builds the model of a run from a document and the messages that follow it.
  *
  * Messages with points are numbered. If one was missed, for example because it came before the page listened, the next
- * document replaces it: a document gives the number of the last message that it includes.
+ * document replaces it: a document gives the number of the first message that it does not include.
  */
 
 import { evenSteps, readDocument, readDoubles, readFloats, type PipelinePart, type Status } from "./document";
@@ -35,7 +35,7 @@ export class Receiver {
     this.begin(JSON.parse(new TextDecoder().decode(bytes)));
   }
 
-  /** Take a document. A complete model loads only a final document's status, not its points. */
+  /** Take a document. A complete model takes only status and pipelines from it, and only when the run is over. */
   begin(data: unknown): void {
     const document = readDocument(data);
     const reach = document.seq ?? 0;

@@ -1,4 +1,4 @@
-/** JupyterLab's renderer of saved runs; it needs no kernel and no trusted notebook. */
+/** JupyterLab's renderer of saved runs; it works without a kernel and in untrusted notebooks. */
 
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Widget } from "@lumino/widgets";

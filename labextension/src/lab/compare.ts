@@ -1,4 +1,4 @@
-/** Compares runs: one metric of all of them in one chart. */
+/** Compares runs: each chart has one metric of all of them. */
 
 import { Column } from "../column";
 import { Metric, type RunModel } from "../model";

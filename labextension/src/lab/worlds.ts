@@ -198,7 +198,7 @@ export class Worlds {
     return request(this.settings, "GET", ["runs", String(id)]);
   }
 
-  // The stream.
+  // Messages of the stream.
 
   private rewatch(): void {
     const selected = this.wanted.size > 0 ? this.selected : null;
