@@ -1,7 +1,7 @@
-// Builds what the Python package ships: the widget into jupyter_dtrain/static, and JupyterLab's extension, which draws
-// saved runs and the sidebar, into jupyter_dtrain/labextension. Both from the same sources; `npm run build` compiles
-// these first. Then esbuild bundles them with what they use of uPlot, since JupyterLab's builder leaves in what nobody
-// uses; the builder only adds the way in which JupyterLab loads it all.
+// Builds the front end that the Python package ships: the widget into jupyter_dtrain/static, and JupyterLab's
+// extension, which draws saved runs and the sidebar, into jupyter_dtrain/labextension. Both come from the same sources,
+// which `npm run build` compiles first. esbuild then bundles them with the used parts of uPlot, since JupyterLab's
+// builder does not remove unused code; that builder only adds the code by which JupyterLab loads the bundle.
 
 import { spawnSync } from "node:child_process";
 import { copyFileSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -13,10 +13,10 @@ import * as esbuild from "esbuild";
 const here = path.dirname(fileURLToPath(import.meta.url));
 const require = createRequire(import.meta.url);
 
-// Names of files carry digests: what an earlier build left would be shipped too.
+// File names contain digests, so files of an earlier build would stay and be shipped too.
 rmSync(path.join(here, "../jupyter_dtrain/labextension"), { recursive: true, force: true });
 
-/** Leaves out of uPlot what hangs on its one object and is never asked for here, so that it is not bundled. */
+/** Removes members of uPlot's one object that are not used here: a bundler cannot tell that they are unused. */
 const slimPlot = {
   name: "slim-plot",
   setup(build) {
@@ -27,7 +27,7 @@ const slimPlot = {
         /^\s*uPlot\.(?:join|orient|addGap|clipGaps)\s*= \w+;$/gm,
       ]) {
         const found = contents.match(unused)?.length ?? 0;
-        if (found < 3) throw new Error(`uPlot no longer has what ${unused} names: see what it exports now.`);
+        if (found < 3) throw new Error(`uPlot no longer matches ${unused}: check what it exports now.`);
         contents = contents.replace(unused, "");
       }
       return { contents };
@@ -60,7 +60,7 @@ await esbuild.build({
   outbase: "lib",
   outdir: "lib/bundled",
   splitting: true,
-  external: ["@*", "react"], // JupyterLab has those
+  external: ["@*", "react"], // JupyterLab provides these
 });
 const style = await esbuild.build({
   absWorkingDir: here,
@@ -86,7 +86,7 @@ await esbuild.build({
   plugins: [slimPlot],
 });
 
-// JupyterLab's own builder: it shares with the page what the page has already.
+// JupyterLab's own builder lets the extension share the packages that the page has already loaded.
 const core = require.resolve("@jupyterlab/core-meta/core.package.json");
 const builder = path.join(here, "node_modules/@jupyter/builder/lib/build-labextension.js");
 const built = spawnSync(process.execPath, [builder, "--core-package-file", core, here], {
@@ -95,7 +95,7 @@ const built = spawnSync(process.execPath, [builder, "--core-package-file", core,
 });
 process.exitCode = built.status ?? 1;
 
-// uPlot is in both: its licence wants to be passed on.
+// Both bundles include uPlot, whose licence must be shipped with it.
 for (const folder of ["static", "labextension/static"]) {
   copyFileSync(require.resolve("uplot/LICENSE"), path.join(here, "../jupyter_dtrain", folder, "LICENSE.uPlot"));
 }

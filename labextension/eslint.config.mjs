@@ -10,18 +10,18 @@ export default tseslint.config(
     extends: [...tseslint.configs.strictTypeChecked, ...tseslint.configs.stylisticTypeChecked],
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
     rules: {
-      // A number in a template is what a template is for.
+      // Templates may contain numbers.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
-      // noUncheckedIndexedAccess says undefined of every element of a typed array whose bounds were just checked.
+      // noUncheckedIndexedAccess makes every element of a typed array possibly undefined, even after a bounds check.
       "@typescript-eslint/no-non-null-assertion": "off",
-      // uPlot's enums exist as types only: their numbers are all that one can write.
+      // uPlot exports its enums only as types, so code has to use their numbers.
       "@typescript-eslint/no-unsafe-enum-assignment": "off",
     },
   },
   { plugins: { jupyter } },
   ...jupyter.configs.recommended,
   {
-    // The widget and the saved run also stand where JupyterLab, whose translator it would be, is not.
+    // The widget and saved runs are also shown outside JupyterLab, where there is no translator.
     files: ["src/*.ts"],
     rules: { "jupyter/no-untranslated-string": "off" },
   },

@@ -17,7 +17,7 @@ export default defineConfig({
     include: ["tests/**/*.test.ts"],
     environment: "jsdom",
     setupFiles: ["tests/setup.ts"],
-    // They are written for bundlers.
+    // These packages are written for bundlers.
     server: { deps: { inline: [/@jupyterlab\//, /@jupyter\//, /@lumino\//, /@microsoft\//, /@rjsf\//] } },
   },
 });

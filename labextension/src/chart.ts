@@ -1,29 +1,29 @@
 /**
- * One metric over the steps: mean, lowest to highest, and the lines of single ranks.
+ * The chart of one metric over steps: its mean, the range from lowest to highest, and one line for each chosen rank.
  *
- * Drag to zoom, double click for everything; with the keyboard, arrows read values, + and - zoom, 0 shows everything.
+ * Drag to zoom, double-click to show all steps. On the keyboard, arrows read values, + and - zoom, 0 shows all steps.
  */
 
 import uPlot from "uplot";
-import { arrange, extent, smoothed, type Range } from "./arrange";
+import { layOut, extent, smoothed, type Range } from "./layout";
 import { h, setAttribute, setText } from "./dom";
-import { outliers } from "./judge";
+import { outliers } from "./anomalies";
 import type { Metric } from "./model";
 import type { Theme } from "./theme";
-import { count, number, rankList } from "./words";
+import { count, number, rankList } from "./format";
 
 export const HEIGHT = 170;
 
-/** uPlot's own constant for it is a type only. */
+/** uPlot exports its own constant only as a type. */
 const LOGARITHMIC = { distr: 3 } as uPlot.Scale;
 
-/** Ranks whose values the readout tells one by one. */
-const TOLD = 64;
+/** The readout lists the values of at most this many ranks. */
+const LISTED = 64;
 
 export interface ChartOptions {
-  /** The ranks that have a line of their own. */
+  /** The ranks that are drawn as lines of their own. */
   shown: ReadonlySet<number>;
-  /** From 0 to below 1. */
+  /** The weight of exponential smoothing, from 0 (none) to below 1. */
   smoothing: number;
   /** The steps in view; null for all. */
   range: Range | null;
@@ -49,7 +49,7 @@ export class Chart {
     metric: Metric,
     theme: Theme,
     private zoom: (range: Range | null) => void,
-    /** What its lines are called where they are no ranks; then there is no mean of them. */
+    /** Labels for lines that are not ranks; the chart then draws no mean over them. */
     private names: ((line: number) => string) | null = null,
   ) {
     this.metric = metric;
@@ -62,7 +62,7 @@ export class Chart {
       this.frame,
       this.readout,
     );
-    this.logButton.title = "logarithmic scale";
+    this.logButton.title = "Logarithmic scale";
     this.logButton.addEventListener("click", () => {
       this.log = !this.log;
       setAttribute(this.logButton, "aria-pressed", String(this.log));
@@ -76,7 +76,7 @@ export class Chart {
     });
   }
 
-  /** Draw `metric` as it is now, if that differs from what is drawn; `version` changes with the data. */
+  /** Draw `metric` unless the chart already shows this state; `version` must change whenever the data changes. */
   update(metric: Metric, version: number, options: ChartOptions): void {
     const width = Math.floor(this.frame.clientWidth);
     const drawn = [
@@ -93,10 +93,10 @@ export class Chart {
     this.metric = metric;
     this.options = options;
     this.draw(width);
-    this.tell();
+    this.showValue();
   }
 
-  /** Draw again in another theme. */
+  /** Redraw the chart in another theme. */
   setTheme(theme: Theme): void {
     this.theme = theme;
     this.remake();
@@ -117,7 +117,7 @@ export class Chart {
   private draw(width: number): void {
     const { metric, options } = this;
     const ranks = [...metric.columns.keys()].filter((rank) => options.shown.has(rank)).sort((a, b) => a - b);
-    const view = arrange(metric, options.range, width - 60, new Set(ranks));
+    const view = layOut(metric, options.range, width - 60, new Set(ranks));
     const positive = (line: (number | null)[]): (number | null)[] =>
       this.log ? line.map((value) => (value !== null && value > 0 ? value : null)) : line;
     const soften = (line: (number | null)[]): (number | null)[] => positive(smoothed(line, options.smoothing));
@@ -208,7 +208,7 @@ export class Chart {
       hooks: {
         draw: [
           (plot) => {
-            this.markStrange(plot);
+            this.markNonFinite(plot);
           },
         ],
         setCursor: [
@@ -237,14 +237,14 @@ export class Chart {
     return line !== undefined && line.length < 3;
   };
 
-  /** A triangle at the upper edge for each value that is no number. */
-  private markStrange(plot: uPlot): void {
+  /** Draw a triangle at the upper edge for each value that is NaN or infinite. */
+  private markNonFinite(plot: uPlot): void {
     const { ctx, bbox } = plot;
     const ratio = uPlot.pxRatio;
     const drawn = new Set<number>();
     ctx.save();
     ctx.fillStyle = this.theme.alarm;
-    for (const { step } of this.metric.strange) {
+    for (const { step } of this.metric.nonFinite) {
       const at = Math.round(plot.valToPos(step, "x", true));
       if (at < bbox.left - 1 || at > bbox.left + bbox.width + 1 || drawn.has(at)) continue;
       drawn.add(at);
@@ -259,8 +259,8 @@ export class Chart {
     ctx.restore();
   }
 
-  /** The newest values, and what is to be noticed, beside the name. */
-  private tell(): void {
+  /** Show the newest values and any warnings beside the metric's name. */
+  private showValue(): void {
     const { metric } = this;
     const finite = [...metric.last.values()].filter((value) => Number.isFinite(value));
     const mean = finite.reduce((sum, value) => sum + value, 0) / Math.max(1, finite.length);
@@ -273,28 +273,29 @@ export class Chart {
     const words = [...notes].map(
       ([what, ranks]) => `${ranks.length > 1 ? "ranks" : "rank"} ${rankList(ranks)} ${what}`,
     );
-    const strange = metric.strange;
-    if (strange.length > 0) {
-      const first = strange[0]!;
+    const nonFinite = metric.nonFinite;
+    if (nonFinite.length > 0) {
+      const first = nonFinite[0]!;
       const kind = { nan: "NaN", inf: "∞" }[first.kind] ?? "−∞";
-      const ranks = [...new Set(strange.map((one) => one.rank))];
-      const where = strange.length > ranks.length ? `since step ${count(first.step)}` : `at step ${count(first.step)}`;
+      const ranks = [...new Set(nonFinite.map((one) => one.rank))];
+      const where =
+        nonFinite.length > ranks.length ? `since step ${count(first.step)}` : `at step ${count(first.step)}`;
       words.push(`${kind} on ${ranks.length > 1 ? "ranks" : "rank"} ${rankList(ranks)} ${where}`);
     }
-    const told = words.length > 0 ? `▲ ${words.join("; ")}` : "";
-    setText(this.note, told);
-    setAttribute(this.note, "title", told === "" ? null : told);
+    const warning = words.length > 0 ? `▲ ${words.join("; ")}` : "";
+    setText(this.note, warning);
+    setAttribute(this.note, "title", warning === "" ? null : warning);
     const range = extent(metric);
     const where = range === null ? "no points yet" : `steps ${count(range[0])} to ${count(range[1])}`;
     setAttribute(
       this.frame,
       "aria-label",
-      `${metric.name} over ${where}, mean now ${number(mean)}${told === "" ? "" : `. ${words.join("; ")}`}. ` +
-        "Arrow keys read values, plus and minus zoom, 0 shows everything.",
+      `${metric.name} over ${where}, mean now ${number(mean)}${warning === "" ? "" : `. ${words.join("; ")}`}. ` +
+        "Arrow keys read values, plus and minus zoom, 0 shows all steps.",
     );
   }
 
-  /** Read the values at `step`, or stop doing so. */
+  /** Show the readout for `step`; null hides it. */
   private point(step: number | null, move = true): void {
     this.cursor = step;
     if (step === null) {
@@ -336,28 +337,28 @@ export class Chart {
     if (values.length !== 1) {
       head.append(h("span", {}, ` mean ${number(mean)} · ${number(low)} to ${number(high)}`));
     }
-    const told =
-      values.length <= TOLD
+    const listed =
+      values.length <= LISTED
         ? values
         : [...values]
             .sort((one, other) => Math.abs(other[1] - mean) - Math.abs(one[1] - mean))
-            .slice(0, TOLD)
+            .slice(0, LISTED)
             .sort((one, other) => one[0] - other[0]);
     const list = h("div", { class: "dtrain-readout-ranks" });
-    for (const [rank, value] of told) {
+    for (const [rank, value] of listed) {
       const dot = h("span", { class: "dtrain-dot" });
       dot.style.background = theme.rank(rank);
       list.append(h("span", {}, dot, `${this.names?.(rank) ?? rank}: ${number(value)}`));
     }
-    if (told.length < values.length) {
-      list.append(h("span", {}, `and ${values.length - told.length} closer to the mean`));
+    if (listed.length < values.length) {
+      list.append(h("span", {}, `and ${values.length - listed.length} more, closer to the mean`));
     }
     this.readout.replaceChildren(head, list);
     this.readout.hidden = false;
     this.place(step);
   }
 
-  /** Beside the cursor, on the side where there is room. */
+  /** Put the readout beside the cursor, on the side that has more room. */
   private place(step: number): void {
     const { plot } = this;
     if (plot === null) return;

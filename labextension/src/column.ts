@@ -1,20 +1,21 @@
 /**
- * The points of one metric on one rank, in the order in which they were logged: typed arrays that grow.
+ * The points of one metric on one rank, in logging order, in typed arrays that grow.
  *
- * A column holds at most `room` points; beyond that it keeps of each four the lowest, the highest and what is no number.
+ * A column holds at most `room` points. When it is full, it keeps three of each four points at most: the lowest, the
+ * highest, and the first that is NaN or infinite.
  */
 export class Column {
   steps = new Float64Array(64);
   values = new Float32Array(64);
   length = 0;
-  /** Whether no step is below the one before. */
+  /** Whether steps never decrease. */
   sorted = true;
-  /** Indices of values that are no numbers, the first ones. */
-  strange: number[] = [];
+  /** Indices of the first values that are NaN or infinite, at most 1,000. */
+  nonFinite: number[] = [];
 
   constructor(private room = 1 << 20) {}
 
-  /** Append points. Both arrays are copied. */
+  /** Append points; copies both arrays. */
   append(steps: ArrayLike<number>, values: ArrayLike<number>): void {
     const count = Math.min(steps.length, values.length);
     this.reserve(this.length + count);
@@ -25,7 +26,7 @@ export class Column {
       if (at > 0 && step < this.steps[at - 1]!) this.sorted = false;
       this.steps[at] = step;
       this.values[at] = value;
-      if (!Number.isFinite(value) && this.strange.length < MOST_STRANGE) this.strange.push(at);
+      if (!Number.isFinite(value) && this.nonFinite.length < MAX_NON_FINITE) this.nonFinite.push(at);
     }
     this.length += count;
     if (this.length > this.room) this.thin();
@@ -41,7 +42,7 @@ export class Column {
     return this.length > 0 ? this.steps[this.length - 1]! : NaN;
   }
 
-  /** The index of the first point whose step is not below `step`; for sorted columns. */
+  /** The index of the first point at or after `step`; valid only for sorted columns. */
   find(step: number): number {
     let low = 0;
     let high = this.length;
@@ -53,7 +54,7 @@ export class Column {
     return low;
   }
 
-  /** The value at the point that is nearest to `step`, if there is one. */
+  /** The point nearest to `step`; null if the column is empty. */
   at(step: number): { step: number; value: number } | null {
     if (this.length === 0) return null;
     let index = 0;
@@ -95,25 +96,25 @@ export class Column {
       const end = Math.min(first + 4, this.length);
       let low = -1;
       let high = -1;
-      let strange = -1;
+      let nonFinite = -1;
       for (let index = first; index < end; index += 1) {
         const value = this.values[index]!;
         if (!Number.isFinite(value)) {
-          if (strange < 0) strange = index;
+          if (nonFinite < 0) nonFinite = index;
         } else {
           if (low < 0 || value < this.values[low]!) low = index;
           if (high < 0 || value > this.values[high]!) high = index;
         }
       }
-      const chosen = [...new Set([low, high, strange])].filter((index) => index >= 0).sort((a, b) => a - b);
+      const chosen = [...new Set([low, high, nonFinite])].filter((index) => index >= 0).sort((a, b) => a - b);
       chosen.forEach(keep);
     }
     this.length = kept;
-    this.strange = [];
-    for (let index = 0; index < kept && this.strange.length < MOST_STRANGE; index += 1) {
-      if (!Number.isFinite(this.values[index]!)) this.strange.push(index);
+    this.nonFinite = [];
+    for (let index = 0; index < kept && this.nonFinite.length < MAX_NON_FINITE; index += 1) {
+      if (!Number.isFinite(this.values[index]!)) this.nonFinite.push(index);
     }
   }
 }
 
-const MOST_STRANGE = 1000;
+const MAX_NON_FINITE = 1000;

@@ -1,18 +1,18 @@
 /**
- * The document that describes a run: what a notebook keeps of it, and what a live widget starts from.
+ * The document of a run: a notebook saves it, and a live widget starts from it.
  *
- * `jupyter_dtrain/view/document.py` writes it. Numbers of a metric are float32 in base64, little-endian.
+ * `jupyter_dtrain/view/document.py` writes it. A metric's numbers are little-endian float32 in base64.
  */
 
 export const MIME = "application/vnd.jupyter-dtrain.run+json";
 
-/** The newest version that is understood. */
+/** The newest version that this code can read. */
 const VERSION = 1;
 
 export type Outcome = "running" | "ok" | "error" | "interrupted" | "lost";
 export type RankState = "idle" | "waiting" | "starting" | "stopped" | "unreachable" | "dead" | Outcome;
 
-/** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total, seconds per step. */
+/** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total in bytes, seconds per step. */
 export type RankRow = [
   number,
   number,
@@ -26,18 +26,18 @@ export type RankRow = [
   (number | null)?,
 ];
 
-/** rank, done, total, per second, whether it has ended. */
+/** rank, done, total, iterations per second, whether the loop has ended (0 or 1). */
 export type BarPart = [number, number | null, number | null, number | null, number];
 
-/** Either base64, or `[first, distance, how many]`. */
+/** Steps in base64, or evenly spaced steps as `[first, distance, count]`. */
 export type Steps = string | [number, number, number];
 
 export interface MetricPart {
   name: string;
   series: [number, Steps, string][];
-  /** Over all ranks; there where the series were thinned. */
+  /** Statistics over all ranks; present if the series were thinned. */
   band?: { steps: string; mean: string; low: string; high: string };
-  /** Where not every rank has a series. */
+  /** The newest value of each rank; present if some ranks have no series. */
   last?: { ranks: number[]; values: string };
   bad?: [number, number, string][];
 }
@@ -52,24 +52,24 @@ export interface Status {
   ranks: RankRow[];
   words: Record<string, string>;
   bars: [number, string, BarPart[]][];
-  /** Ranks logged faster than the wire takes: only extremes are here. */
+  /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }
 
-/** A step of a pipeline. `jupyter_dtrain/view/timelines.py` writes it. */
+/** One step of a pipeline. `jupyter_dtrain/view/timelines.py` writes it. */
 export interface PipelinePart {
   schedule: string;
   step: number;
-  /** How many there are; `lanes` may have fewer. */
+  /** The number of ranks; `lanes` may have fewer. */
   ranks: number;
   stages: number;
   microbatches: number;
   seconds: number;
-  /** All that is to be said of it, with the bubble. */
+  /** The caption, with the size of the bubble. */
   words: string;
-  /** rank, its stages; and of each action the kind, stage, micro-batch, beginning and length: uint16 in base64. */
+  /** A rank, its stages, and its actions (kind, stage, micro-batch, start, length) as uint16 in base64. */
   lanes: [number, number[], string][];
-  /** Whether sends and receives are among the actions. */
+  /** Whether the actions include sends and receives. */
   transfers?: boolean;
 }
 
@@ -80,20 +80,20 @@ export interface RunDocument extends Status {
   seq?: number;
 }
 
-/** A document from what a notebook or a kernel gave. Throws an Error that says what is wrong with it. */
+/** Check that `data`, from a notebook or a kernel, is a document. Throws an Error that says what is wrong with it. */
 export function readDocument(data: unknown): RunDocument {
-  if (typeof data !== "object" || data === null) throw new Error("This is no run of jupyter-dtrain.");
+  if (typeof data !== "object" || data === null) throw new Error("This is not a jupyter-dtrain run.");
   const found = data as Partial<RunDocument>;
   if (typeof found.version !== "number" || !Array.isArray(found.ranks) || !Array.isArray(found.metrics)) {
-    throw new Error("This is no run of jupyter-dtrain.");
+    throw new Error("This is not a jupyter-dtrain run.");
   }
   if (found.version > VERSION) {
-    throw new Error("This run was saved by a newer jupyter-dtrain: update the package to see it.");
+    throw new Error("This run was saved by a newer jupyter-dtrain: update the package to view it.");
   }
   return found as RunDocument;
 }
 
-/** The numbers in a base64 text. */
+/** The little-endian float32 in a base64 text. */
 export function decodeFloats(text: string): Float32Array {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length - (binary.length % 4));
@@ -101,13 +101,13 @@ export function decodeFloats(text: string): Float32Array {
   return readFloats(new DataView(bytes.buffer));
 }
 
-/** The steps of a series. */
+/** Decode the steps of a series. */
 export function decodeSteps(steps: Steps): ArrayLike<number> {
   if (typeof steps === "string") return decodeFloats(steps);
   return evenSteps(steps[0], steps[1], steps[2]);
 }
 
-/** `count` steps from `first` on. */
+/** `count` steps that start at `first` and are `distance` apart. */
 export function evenSteps(first: number, distance: number, count: number): Float64Array {
   const found = new Float64Array(count);
   for (let index = 0; index < count; index += 1) found[index] = first + index * distance;

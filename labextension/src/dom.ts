@@ -1,4 +1,4 @@
-/** Elements, made in one call. Text goes in as text: nothing that a rank says becomes markup. */
+/** Creates and updates DOM elements. Text is inserted as text, so that no output of a rank becomes markup. */
 
 export interface Props {
   class?: string;
@@ -25,7 +25,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Set a text, if it is another one: a page that is not touched is not laid out again. */
+/** Set an element's text only if it changes, so that the browser need not lay out the page again. */
 export function setText(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -38,7 +38,7 @@ export function setAttribute(element: Element, name: string, value: string | nul
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A small picture from one path in a square of 12. */
+/** An SVG icon from one path in a 12 × 12 box. */
 export function icon(path: string, filled: boolean): SVGSVGElement {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 12 12");

@@ -1,17 +1,17 @@
 /**
- * A step of a pipeline: a lane for each rank, in it what its stages did when. What is empty is the bubble.
+ * Draws one step of a pipeline: a lane for each rank shows when its stages computed; empty parts are the bubble.
  *
- * Kinds differ in lightness and pattern too, and the larger boxes have the number of their micro-batch. Sends are a thin
- * line at the top of a lane, waits for a neighbour at its bottom. Drawn anew only when there is another step or width.
+ * Kinds also differ in lightness and pattern, and larger boxes show the number of their micro-batch. A thin line at the
+ * top of a lane is a send; one at its bottom is a wait for a neighbour. Only a new step or width redraws a chart.
  */
 
 import { h, setAttribute, setText } from "./dom";
 import type { Action, Pipeline } from "./model";
-import { duration } from "./words";
+import { duration } from "./format";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Pixels. */
+/** Sizes in pixels. */
 const LANE = 22;
 const GAP = 4;
 const AXIS = 16;
@@ -20,8 +20,8 @@ const NARROW = 240;
 const LETTER = 6.4;
 const MARGIN = 18;
 
-/** Boxes up to which each has its own words. */
-const TOLD = 4000;
+/** Charts with more boxes than this have no tooltips, which would slow the page down. */
+const TOOLTIPS = 4000;
 
 const NAMES: Record<string, string> = {
   F: "forward",
@@ -33,7 +33,7 @@ const NAMES: Record<string, string> = {
   R: "wait for a neighbour",
 };
 
-/** Of the two halves of a backward. */
+/** Stripe patterns of the two halves of a backward pass. */
 const STRIPES: Record<string, string> = { I: "M-1,1 l2,-2 M0,5 l5,-5 M4,6 l2,-2", W: "M2.5,0 v5" };
 
 export class GanttCharts {
@@ -62,7 +62,7 @@ class Gantt {
   private words = h("figcaption", {});
   private legend = h("div", { class: "dtrain-gantt-legend" });
   private svg = element("svg", { class: "dtrain-gantt-plot", role: "img" });
-  /** Begins the ids of its patterns, of which there may be others on the page. */
+  /** Prefix of its patterns' ids, so that several charts on a page do not share ids. */
   private id = `dtrain-gantt-${(charts += 1)}`;
   private drawn: Pipeline | null = null;
   private width = 0;
@@ -76,7 +76,7 @@ class Gantt {
     this.drawn = pipeline;
     this.width = width;
     const hidden = pipeline.ranks - pipeline.lanes.length;
-    const rest = hidden > 0 ? `; ${hidden} more ${hidden === 1 ? "rank is" : "ranks are"} not drawn` : "";
+    const rest = hidden > 0 ? `; ${hidden} more ${hidden === 1 ? "rank" : "ranks"} not shown` : "";
     setText(this.words, pipeline.words + rest);
     setAttribute(this.svg, "aria-label", this.words.textContent);
     this.draw(pipeline, width);
@@ -89,7 +89,7 @@ class Gantt {
       ...(pipeline.lanes.some((lane) => lane.stages.length > 1)
         ? [h("span", {}, swatch("second", this.id), "second stage of a rank")]
         : []),
-      ...(pipeline.transfers === false ? [h("span", {}, "sends and waits are too many to be drawn")] : []),
+      ...(pipeline.transfers === false ? [h("span", {}, "too many sends and waits to draw")] : []),
     );
   }
 
@@ -102,7 +102,7 @@ class Gantt {
     setAttribute(this.svg, "height", String(height));
     setAttribute(this.svg, "viewBox", `0 0 ${width} ${height}`);
     const parts: Element[] = [patterns(this.id)];
-    const many = pipeline.lanes.reduce((sum, lane) => sum + lane.actions.length, 0) > TOLD;
+    const many = pipeline.lanes.reduce((sum, lane) => sum + lane.actions.length, 0) > TOOLTIPS;
     pipeline.lanes.forEach((lane, index) => {
       const top = index * (LANE + GAP);
       const name = element("text", { x: "0", y: String(top + LANE / 2 + 4), class: "dtrain-gantt-label" });
@@ -124,7 +124,7 @@ interface Place {
   left: number;
   top: number;
   inner: number;
-  /** The stages of the lane, where there are several. */
+  /** The lane's stages if it has several, else null. */
   several: number[] | null;
   many: boolean;
   id: string;
@@ -143,7 +143,7 @@ function drawn(action: Action, pipeline: Pipeline, place: Place): Element[] {
     const what = kind === "G" ? "" : `micro-batch ${action.microbatch}, `;
     const long = duration(action.length * pipeline.seconds);
     const from = duration(action.start * pipeline.seconds);
-    title.textContent = `${what}stage ${action.stage}: ${NAMES[kind] ?? kind}, ${long}, from ${from} on`;
+    title.textContent = `${what}stage ${action.stage}: ${NAMES[kind] ?? kind}, takes ${long}, starts at ${from}`;
     shape.append(title);
   }
   const found: Element[] = [shape];
@@ -158,7 +158,7 @@ function drawn(action: Action, pipeline: Pipeline, place: Place): Element[] {
     found.push(text);
   }
   if (!thin && place.several !== null && place.several.indexOf(action.stage) % 2 === 1) {
-    // Its second stage, and every other one from there: a line along the foot of the box.
+    // A line along the foot of the box marks the second, fourth, … stage of a rank.
     found.push(box("second", left, top + LANE - THIN - 2, width, 2, place.id));
   }
   return found;
@@ -170,7 +170,7 @@ function label(lane: Pipeline["lanes"][number], pipeline: Pipeline): string {
   return own ? `rank ${lane.rank}` : `rank ${lane.rank}, ${word} ${lane.stages.join(" ")}`;
 }
 
-/** Where a step begins, is halfway, and ends. */
+/** Labels for the start, the middle and the end of a step. */
 function axis(seconds: number, left: number, inner: number, height: number): Element[] {
   return [0, 0.5, 1].map((share) => {
     const text = element("text", {
@@ -204,7 +204,7 @@ function box(kind: string, x: number, y: number, width: number, height: number, 
   return part;
 }
 
-/** Stripes over the colour of the two halves of a backward: what a style sheet cannot draw by itself. */
+/** Stripes over the colours of the two halves of a backward pass; a style sheet cannot define SVG patterns. */
 function patterns(id: string): Element {
   const found = element("defs", {});
   for (const [kind, path] of Object.entries(STRIPES)) {

@@ -1,13 +1,13 @@
-/** A run as the front end knows it: filled from a document, kept current by messages, read by the components. */
+/** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
 import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./document";
 import { decodeFloats, decodeShorts, decodeSteps } from "./document";
 
-/** Points that a run may hold in the page, over all series. */
+/** The most points that the page holds for a run, over all series. */
 const ROOM = 4_000_000;
 
-/** A step of a pipeline, as its actions count time. */
+/** The length of a pipeline's step in the unit of its actions' times. */
 const WHOLE = 65_535;
 
 export interface Rank {
@@ -15,12 +15,12 @@ export interface Rank {
   node: number;
   state: RankState;
   step: number | null;
-  /** Bytes. */
+  /** In bytes. */
   memory: number | null;
-  /** Per cent of one core. */
+  /** In per cent of one core. */
   cpu: number | null;
   gpu: { utilisation: number | null; used: number; total: number } | null;
-  /** Seconds that a step takes. */
+  /** Seconds per step. */
   pace: number | null;
   words: string;
 }
@@ -33,7 +33,7 @@ export interface BarOfRank {
   ended: boolean;
 }
 
-/** What a stage of a pipeline did with a micro-batch; `start` and `length` are shares of the step. */
+/** One action of a stage on a micro-batch; `start` and `length` are fractions of the step. */
 export interface Action {
   kind: string;
   stage: number;
@@ -42,7 +42,7 @@ export interface Action {
   length: number;
 }
 
-/** A step of a pipeline. */
+/** One step of a pipeline, with its actions decoded. */
 export interface Pipeline extends Omit<PipelinePart, "lanes"> {
   lanes: { rank: number; stages: number[]; actions: Action[] }[];
 }
@@ -53,8 +53,8 @@ export interface Bar {
   ranks: BarOfRank[];
 }
 
-/** A value that is no number, where it happened. */
-export interface Strange {
+/** A value that is NaN or infinite, with its rank and step. */
+export interface NonFinite {
   rank: number;
   step: number;
   kind: string;
@@ -69,10 +69,10 @@ export interface Band {
 
 export class Metric {
   columns = new Map<number, Column>();
-  /** Over all ranks, where their points were thinned or left out. */
+  /** Statistics over all ranks; set if their points were thinned or left out. */
   band: Band | null = null;
   private lasts: Map<number, number> | null = null;
-  private bad: Strange[] = [];
+  private bad: NonFinite[] = [];
 
   constructor(readonly name: string) {}
 
@@ -85,8 +85,8 @@ export class Metric {
     return found;
   }
 
-  /** `rest`: the newest values and the values that are no numbers, where not every rank's points are here. */
-  setBand(band: Band, rest: { last: Map<number, number>; bad: Strange[] } | null): void {
+  /** Set the band. `rest` has the newest and the NaN or infinite values if some ranks' points are missing. */
+  setBand(band: Band, rest: { last: Map<number, number>; bad: NonFinite[] } | null): void {
     this.band = band;
     this.lasts = rest === null ? null : rest.last;
     this.bad = rest === null ? [] : rest.bad;
@@ -100,12 +100,12 @@ export class Metric {
     return found;
   }
 
-  /** Values that are no numbers, by step. */
-  get strange(): Strange[] {
+  /** The NaN or infinite values, ordered by step. */
+  get nonFinite(): NonFinite[] {
     if (this.lasts !== null) return this.bad;
-    const found: Strange[] = [];
+    const found: NonFinite[] = [];
     for (const [rank, column] of this.columns) {
-      for (const index of column.strange) {
+      for (const index of column.nonFinite) {
         found.push({ rank, step: column.steps[index]!, kind: kindOf(column.values[index]!) });
       }
     }
@@ -113,7 +113,7 @@ export class Metric {
   }
 }
 
-/** Whether a metric is shown before the others: not the learning rate and the like. */
+/** Whether a metric is shown first: all but learning rates, gradient norms and speeds. */
 export function isMain(name: string): boolean {
   return !(name.endsWith("/s") || ["lr", "grad_norm"].includes(name.split("/")[0]!));
 }
@@ -130,11 +130,11 @@ export class RunModel {
   pipelines: Pipeline[] = [];
   leftOut = 0;
   thinned = false;
-  /** Counts changes of the metrics. */
+  /** Increases with each change of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
 
-  /** Call `listener` after every change; gives what ends that. */
+  /** Call `listener` after every change; returns a function that unsubscribes it. */
   listen(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => {
@@ -146,7 +146,7 @@ export class RunModel {
     for (const listener of this.listeners) listener();
   }
 
-  /** Replace everything by what a document says. */
+  /** Replace all state by a document's. */
   load(document: RunDocument): void {
     this.metrics.clear();
     const series = document.metrics.reduce((sum, part) => sum + part.series.length, 0);
@@ -181,7 +181,7 @@ export class RunModel {
     this.update(document);
   }
 
-  /** Replace what is known of pipelines. */
+  /** Replace the pipelines. */
   setPipelines(parts: PipelinePart[]): void {
     this.pipelines = parts.map((part) => ({
       ...part,
@@ -189,7 +189,7 @@ export class RunModel {
     }));
   }
 
-  /** Take over what changes all the time. */
+  /** Update everything but metrics and pipelines. */
   update(status: Status): void {
     this.run = status.run;
     this.size = status.size;
@@ -226,7 +226,7 @@ export class RunModel {
   append(name: string, rank: number, steps: ArrayLike<number>, values: ArrayLike<number>): void {
     const metric = this.metric(name);
     if (metric.band !== null) {
-      // What came as a mean over ranks cannot be gone on with: from here on every rank has its own points.
+      // A band cannot be extended, so from here on every rank has points of its own.
       this.metrics.set(name, unfolded(metric));
     }
     this.metric(name)
@@ -244,7 +244,7 @@ export class RunModel {
     return found;
   }
 
-  /** The metrics in the order in which they are shown: losses, what else was logged, learning rates and speeds. */
+  /** The metrics in display order: losses, other metrics, then learning rates, gradient norms and speeds. */
   get ordered(): Metric[] {
     const place = (metric: Metric): number =>
       (isMain(metric.name) ? 0 : 2) + (metric.name.toLowerCase().includes("loss") ? 0 : 1);
@@ -252,7 +252,7 @@ export class RunModel {
   }
 }
 
-/** A metric whose early part, known only as a band, stands in for every rank's own points. */
+/** Turn a band into points of every rank: a rank without points of its own gets the band's mean. */
 function unfolded(metric: Metric): Metric {
   const found = new Metric(metric.name);
   const band = metric.band!;

@@ -1,36 +1,36 @@
-/** A whole run: summary and buttons, ranks, progress, charts, and what was asked for. The same live and saved. */
+/** The panel of a run, live or saved: summary, buttons, ranks, progress, charts, and a drawer for stacks and output. */
 
-import type { Range } from "./arrange";
-import { ProgressBars } from "./bars";
+import type { Range } from "./layout";
+import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
-import { median, outliers, slowest } from "./judge";
+import { median, outliers, slowest } from "./anomalies";
 import { isMain, type Metric, type RunModel } from "./model";
-import { RankStrip } from "./strip";
+import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, rankList, rate } from "./words";
+import { clock, count, duration, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 
 export interface Answer {
   text: string;
-  /** Characters before `text` that were left out. */
+  /** The number of characters that were cut off before `text`. */
   cut?: number;
 }
 
-/** What can be asked while a run goes on. A promise that fails says what to do instead. */
+/** Requests to the kernel during a run. A rejected promise's message says what to do instead. */
 export interface Questions {
   ask(question: Question, rank?: number): Promise<Answer>;
 }
 
-/** Up to this many ranks have a line of their own from the start. */
+/** With up to this many ranks, each has a line of its own by default. */
 const LINES = 8;
 
-/** Charts that are open from the start. */
+/** The number of charts that are shown by default. */
 const OPEN = 6;
 
-/** Milliseconds from which a frame counts as slow, and how many times as long nothing is drawn after one. */
+/** A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it. */
 const SLOW = 25;
 const REST = 3;
 
@@ -75,15 +75,15 @@ export class RunPanel {
   constructor(
     private root: HTMLElement,
     private model: RunModel,
-    /** Without the summary, the buttons and the ranks: for where these are shown otherwise. */
+    /** Leave out summary, buttons and ranks, for places that show them elsewhere. */
     chartsOnly = false,
   ) {
     root.classList.add("dtrain-run");
     this.strip = new RankStrip((rank) => {
       this.choose(rank);
     });
-    this.interruptButton.title = "Interrupt the cell on every rank; variables stay";
-    this.stacksButton.title = "Where every rank is now";
+    this.interruptButton.title = "Interrupt the cell on every rank; variables are kept";
+    this.stacksButton.title = "Show where every rank is now";
     this.interruptButton.addEventListener("click", () => {
       void this.interrupt();
     });
@@ -121,7 +121,7 @@ export class RunPanel {
         this.scheduleSoon();
       }),
       onThemeChange(() => {
-        // The theme's style sheets may be on their way: look now, and again when they must have come.
+        // The theme's style sheets may still be loading: redraw now, and again when they must have arrived.
         this.schedule();
         setTimeout(() => {
           this.schedule();
@@ -135,7 +135,7 @@ export class RunPanel {
     this.schedule();
   }
 
-  /** Whom to ask; null when nobody can be asked, then there are no buttons. */
+  /** Set where requests go; null hides the buttons. */
   setQuestions(questions: Questions | null): void {
     this.questions = questions;
     this.interruptButton.hidden = questions === null;
@@ -150,14 +150,14 @@ export class RunPanel {
     this.root.replaceChildren();
   }
 
-  /** Draw with the next frame: for what a person does. */
+  /** Draw in the next frame, in response to a person's action. */
   private schedule(): void {
     if (this.pending !== 0) return;
     this.pending = requestAnimationFrame(() => {
       this.pending = 0;
       const began = performance.now();
       this.draw();
-      // The next frame comes when this one was painted.
+      // The browser calls this after it has painted the frame.
       requestAnimationFrame(() => {
         const now = performance.now();
         this.rested = now + (now - began > SLOW ? REST * (now - began) : 0);
@@ -165,7 +165,7 @@ export class RunPanel {
     });
   }
 
-  /** Draw soon: for news, of which there will be more. A page that needs long for it gets time for other things. */
+  /** Draw soon, in response to a message. If the last frame was slow, wait, so that the page stays responsive. */
   private scheduleSoon(): void {
     if (this.pending !== 0 || this.resting !== 0) return;
     const wait = this.rested - performance.now();
@@ -179,7 +179,7 @@ export class RunPanel {
     }, wait);
   }
 
-  /** Follow the page's theme, which is known once the panel is on the page. */
+  /** Apply the page's theme, which can be read only once the panel is on the page. */
   private retheme(): void {
     const theme = themeOf(this.root);
     if (theme.text === this.theme.text && theme.dark === this.theme.dark) return;
@@ -202,7 +202,7 @@ export class RunPanel {
     for (const metric of lossLike) {
       for (const [rank, words] of outliers(metric)) apart.set(rank, `${metric.name} ${words}`);
     }
-    this.tellSummary(metrics);
+    this.showSummary(metrics);
     this.strip.update(model, this.chosen, apart);
     this.bars.update(model);
     this.tools.hidden = metrics.length === 0;
@@ -213,7 +213,7 @@ export class RunPanel {
     this.more.hidden = rest.length === 0 && model.leftOut === 0;
     const words = rest.map((metric) => metric.name);
     const names = words.length > 4 ? `${words.slice(0, 4).join(", ")}, …` : words.join(", ");
-    const left = model.leftOut > 0 ? `; ${count(model.leftOut)} are in Run.metrics only` : "";
+    const left = model.leftOut > 0 ? `; ${count(model.leftOut)} only in Run.metrics` : "";
     setText(this.more.firstElementChild!, `${count(rest.length)} more: ${names}${left}`);
     if (this.more.open) this.arrangeCharts(this.side, rest);
     const options = { shown: this.shown, smoothing: this.smoothing, range: this.range };
@@ -222,7 +222,7 @@ export class RunPanel {
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
   }
 
-  /** The charts of `metrics` in `place`, in their order. */
+  /** Put the charts of `metrics` into `place`, in order. */
   private arrangeCharts(place: HTMLElement, metrics: Metric[]): void {
     metrics.forEach((metric, index) => {
       let chart = this.charts.get(metric.name);
@@ -237,7 +237,7 @@ export class RunPanel {
     place.classList.toggle("dtrain-single", metrics.length === 1);
   }
 
-  private tellSummary(metrics: Metric[]): void {
+  private showSummary(metrics: Metric[]): void {
     const { model } = this;
     setText(this.badge, OUTCOMES[model.outcome] ?? model.outcome);
     this.badge.dataset.outcome = model.outcome;
@@ -264,7 +264,7 @@ export class RunPanel {
     if (samples !== null) parts.push(`${rate(samples)} samples/s`);
     const slow = slowest(model.ranks);
     if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
-    if (model.thinned) parts.push("drawn thinned: Run.metrics has every point");
+    if (model.thinned) parts.push("points thinned; Run.metrics has all of them");
     setText(this.summary, parts.join(" · "));
   }
 
@@ -300,7 +300,7 @@ export class RunPanel {
           dot,
           String(rank),
         );
-        button.title = `the line of rank ${rank}`;
+        button.title = `Show or hide the line of rank ${rank}`;
         button.addEventListener("click", () => {
           this.toggle(rank);
         });
@@ -339,7 +339,7 @@ export class RunPanel {
     return h("label", { class: "dtrain-smoothing" }, "smoothing", input);
   }
 
-  /** A rank was chosen: its line is shown, and its output where that can be asked for. */
+  /** Select a rank: show its line and, if the kernel can be asked, its output. */
   private choose(rank: number): void {
     if (this.chosen === rank) {
       this.closeDrawer();
@@ -362,15 +362,15 @@ export class RunPanel {
     this.interruptButton.disabled = true;
     try {
       await this.questions.ask("interrupt");
-      this.say("Interrupted. The ranks stop as soon as they can.");
+      this.showNotice("Interrupted. Ranks stop as soon as they can.");
     } catch (error) {
-      this.say((error as Error).message);
+      this.showNotice((error as Error).message);
     } finally {
       this.interruptButton.disabled = false;
     }
   }
 
-  /** Ask for a text and show it below. */
+  /** Request a text and show it in the drawer. */
   private async open(title: string, question: Question, rank?: number): Promise<void> {
     if (this.questions === null) return;
     let answer: Answer;
@@ -381,22 +381,22 @@ export class RunPanel {
     try {
       answer = await this.questions.ask(question, rank);
     } catch (error) {
-      this.say((error as Error).message);
+      this.showNotice((error as Error).message);
       return;
     }
     const again = h("button", { class: "dtrain-small", type: "button" }, "refresh");
     again.addEventListener("click", () => {
       void this.open(title, question, rank);
     });
-    const text = h("pre", { tabIndex: 0 }, plain(answer.text === "" ? "(nothing so far)" : answer.text));
-    const cut = answer.cut !== undefined && answer.cut > 0 ? ` · its end; Run.text(${rank ?? 0}) has all` : "";
+    const text = h("pre", { tabIndex: 0 }, plain(answer.text === "" ? "(nothing yet)" : answer.text));
+    const cut = answer.cut !== undefined && answer.cut > 0 ? ` (last part; Run.text(${rank ?? 0}) has all of it)` : "";
     this.drawer.replaceChildren(h("div", { class: "dtrain-drawer-head" }, title + cut, again, close), text);
     this.drawer.hidden = false;
     text.scrollTop = text.scrollHeight;
   }
 
-  /** Say something for some seconds. */
-  private say(words: string): void {
+  /** Show a notice for 12 seconds. */
+  private showNotice(words: string): void {
     setText(this.notice, words);
     this.notice.hidden = false;
     this.notices += 1;
@@ -407,7 +407,7 @@ export class RunPanel {
   }
 }
 
-/** Text as a terminal leaves it: without colours, and lines that were redrawn as they were last. */
+/** Text as a terminal shows it in the end: without colour codes, and with the last version of each redrawn line. */
 export function plain(text: string): string {
   return text
     .replace(/\u001b\[[0-9;?]*[A-Za-z]/g, "") // eslint-disable-line no-control-regex

@@ -1,8 +1,8 @@
 /**
- * Takes what is told of a run into a model: a document to start from, then messages.
+ * Builds the model of a run from a document and the messages that follow it.
  *
- * Messages with points are numbered. One that was missed (they may come before anybody listens) is made up for by the
- * next document, which says how far it reaches.
+ * Messages with points are numbered. If one was missed, for example because it came before the page listened, the next
+ * document replaces it: a document gives the number of the first message that it does not include.
  */
 
 import { evenSteps, readDocument, readDoubles, readFloats, type PipelinePart, type Status } from "./document";
@@ -11,14 +11,14 @@ import { RunModel } from "./model";
 export interface News {
   seq: number;
   status: Status;
-  /** Of all pipelines, where one of them has a newer step. */
+  /** All pipelines; present if one of them has a newer step. */
   pipelines?: PipelinePart[];
   names?: string[];
-  /** Which name, rank, how many points and, where the steps are even, the first and their distance. */
+  /** Index of the name, rank, number of points and, for evenly spaced steps, the first step and the distance. */
   series?: [number, number, number, number?, number?][];
 }
 
-/** Messages with points that came too early are held, this many. */
+/** At most this many messages that came too early are kept for later. */
 const HELD = 64;
 
 export class Receiver {
@@ -28,14 +28,14 @@ export class Receiver {
   private gap = false;
   private held: { news: News; buffers: DataView[] }[] = [];
 
-  /** A document as a kernel sends it. */
+  /** Take a document in the form in which a kernel sends it. */
   take(view: DataView | null | undefined): void {
     if (view == null || view.byteLength === 0) return;
     const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
     this.begin(JSON.parse(new TextDecoder().decode(bytes)));
   }
 
-  /** A document: taken where something is missing. */
+  /** Take a document. A complete model takes only status and pipelines from it, and only when the run is over. */
   begin(data: unknown): void {
     const document = readDocument(data);
     const reach = document.seq ?? 0;
@@ -53,10 +53,10 @@ export class Receiver {
     this.model.load(document);
     const held = this.held;
     this.held = [];
-    for (const { news, buffers } of held) if (news.seq >= this.next) this.hear(news, buffers);
+    for (const { news, buffers } of held) if (news.seq >= this.next) this.receive(news, buffers);
   }
 
-  /** Let go of all points; the next document brings back what there is to see. */
+  /** Free all points; the next document restores them. */
   drop(): void {
     this.model.metrics.clear();
     this.model.pipelines = [];
@@ -65,7 +65,8 @@ export class Receiver {
     this.held = [];
   }
 
-  hear(news: News, buffers: DataView[]): void {
+  /** Take a message that follows the document. */
+  receive(news: News, buffers: DataView[]): void {
     if (news.pipelines !== undefined && this.loaded) this.model.setPipelines(news.pipelines);
     if (news.series === undefined) {
       if (this.loaded) this.model.update(news.status);

@@ -1,4 +1,4 @@
-/** JupyterLab's side: draws the run that a notebook keeps, without a kernel and also where it is not trusted. */
+/** JupyterLab's renderer of saved runs; it works without a kernel and in untrusted notebooks. */
 
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Widget } from "@lumino/widgets";
@@ -31,7 +31,7 @@ class RunRenderer extends Widget implements IRenderMime.IRenderer {
 const extension: IRenderMime.IExtension = {
   id: "jupyter-dtrain:run",
   rendererFactory: {
-    // Text goes into the page as text, numbers as lines: nothing in a document can act.
+    // A document's text is inserted as text and its numbers are drawn as lines, so nothing in it can run.
     safe: true,
     mimeTypes: [MIME],
     createRenderer: () => new RunRenderer(),

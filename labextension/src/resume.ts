@@ -1,10 +1,10 @@
 /**
- * Brings a running cell's panel back after its page was reloaded.
+ * Restores the panel of a running cell after a page reload.
  *
- * A kernel that is busy with the cell tells a new page nothing about its widgets: they stay "Loading widget…", and the
- * end of the run would not reach the notebook. But all that a kernel broadcasts reaches every page, also the copy of
- * the run that our widgets keep about once a second. So: a panel that a notebook was opened with is replaced by that
- * copy, which the renderer draws, and when the run ends by what a notebook keeps.
+ * While a kernel runs the cell, it cannot send its widgets' state to a new page: they stay at "Loading widget…", and
+ * the end of the run would not reach the notebook. But a kernel's broadcasts reach every page, including the copy of
+ * the run that our widgets update about once a second. So this plugin replaces a panel that it finds in a notebook
+ * with that copy, which the renderer draws, and with the saved form when the run ends.
  */
 
 import { MIME, readDocument } from "./document";
@@ -18,7 +18,7 @@ interface Output {
   readonly metadata: Bundle;
 }
 
-/** As much as is needed here of JupyterLab's own types, which would bring most of JupyterLab into the build. */
+/** The parts of JupyterLab's types that are used here: the originals would pull most of JupyterLab into the build. */
 interface Signal<T> {
   connect(slot: (sender: unknown, args: T) => void): boolean;
   disconnect(slot: (sender: unknown, args: T) => void): boolean;
@@ -62,7 +62,7 @@ function isNotebook(widget: unknown): widget is Notebook {
   return found?.sessionContext !== undefined && found.context !== undefined && Array.isArray(found.content?.widgets);
 }
 
-/** The panel that an output shows: its widget, and the id of its display. */
+/** The ids of an output's widget and display; null if the output is not a panel. */
 function panelOf(output: Output): { comm: string; display: string } | null {
   const view = output.data[WIDGET] as { model_id?: string } | undefined;
   const mark = output.metadata.dtrain as { panel?: string } | undefined;
@@ -70,7 +70,7 @@ function panelOf(output: Output): { comm: string; display: string } | null {
   return { comm: view.model_id, display: mark.panel };
 }
 
-/** The document in a message by which a widget changes, if it is one. */
+/** The document in a widget's update message; null if it has none. */
 export function documentIn(message: Message): Bundle | null {
   const data = message.content.data as { method?: string; buffer_paths?: string[][] } | undefined;
   const index = data?.method === "update" ? (data.buffer_paths ?? []).findIndex((path) => path[0] === "document") : -1;
@@ -79,7 +79,7 @@ export function documentIn(message: Message): Bundle | null {
   return readDocument(JSON.parse(new TextDecoder().decode(buffer))) as unknown as Bundle;
 }
 
-/** Watch a notebook that has just been opened; nothing is done where it shows no panel of a run. */
+/** Watch a notebook that was just opened; does nothing if no output is a run's panel. */
 export function resume(notebook: Notebook): void {
   const waiting = new Map<string, string>(); // display ids by comm
   for (const { model } of notebook.content.widgets) {
@@ -90,7 +90,7 @@ export function resume(notebook: Notebook): void {
   }
   if (waiting.size === 0) return;
 
-  /** Replace what the display shows, wherever its cell is by now. */
+  /** Replace the display's content, even if its cell has moved. */
   const show = (display: string, data: Bundle): void => {
     for (const { model } of notebook.content.widgets) {
       const outputs = model.outputs;
@@ -102,7 +102,7 @@ export function resume(notebook: Notebook): void {
     }
   };
 
-  const hear = (_: unknown, message: Message): void => {
+  const receive = (_: unknown, message: Message): void => {
     try {
       const { comm_id: comm, data, transient } = message.content;
       if (message.header.msg_type === "comm_msg" && comm !== undefined && waiting.has(comm)) {
@@ -116,18 +116,18 @@ export function resume(notebook: Notebook): void {
         }
       }
     } catch (error) {
-      console.warn("jupyter-dtrain: a message of a run could not be read", error);
+      console.warn("jupyter-dtrain: could not read a message about a run", error);
     }
   };
-  notebook.sessionContext.iopubMessage.connect(hear);
+  notebook.sessionContext.iopubMessage.connect(receive);
   notebook.disposed.connect(() => {
-    notebook.sessionContext.iopubMessage.disconnect(hear);
+    notebook.sessionContext.iopubMessage.disconnect(receive);
   });
 }
 
 const plugin = {
   id: "jupyter-dtrain:resume",
-  description: "Brings the panel of a running cell back after its page was reloaded.",
+  description: "Restores the panel of a running cell after a page reload.",
   autoStart: true,
   activate: (app: App): void => {
     const seen = new WeakSet();

@@ -1,4 +1,4 @@
-/** Colours that follow the page's theme and can be told apart with any colour vision. */
+/** Colours that follow the page's theme and stay distinguishable with any kind of colour vision. */
 
 const LIGHT = ["#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b"];
 const DARK = ["#56b4e9", "#f08a3c", "#2ec495", "#e39ac4", "#e6c229", "#9fd3f5", "#b5b5b5", "#b39ddb"];
@@ -11,7 +11,7 @@ export interface Theme {
   band: string;
   alarm: string;
   rank: (rank: number) => string;
-  /** Lines after the first eight are dashed, so that two ranks of one colour differ. */
+  /** Lines after the first eight are dashed, so that two ranks with the same colour differ. */
   dash: (rank: number) => number[];
 }
 
@@ -33,7 +33,7 @@ export function themeOf(element: Element): Theme {
   };
 }
 
-/** Call `listener` when the page's theme changes; gives what ends that. */
+/** Call `listener` when the page's theme changes; returns a function that unsubscribes it. */
 export function onThemeChange(listener: () => void): () => void {
   const observer = new MutationObserver(listener);
   observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "class"] });
@@ -45,7 +45,7 @@ export function onThemeChange(listener: () => void): () => void {
   };
 }
 
-/** A colour for `share` from 0 to 1: dark blue over green to yellow, each lighter than the one before. */
+/** A colour for `share` from 0 to 1: from dark blue through green to yellow, with increasing lightness. */
 export function heat(share: number): string {
   const stops: [number, number, number][] = [
     [68, 1, 84],

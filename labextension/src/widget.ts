@@ -1,12 +1,12 @@
 /**
- * The live widget: an anywidget module. What the kernel sends arrives whether or not the widget is on the page, so a
- * model is kept from the start and views only draw it.
+ * The live widget, an anywidget module. The kernel's messages arrive whether or not the widget is on the page, so the
+ * model is kept from the start, and views only draw it.
  */
 
 import { RunPanel, type Answer, type Question, type Questions } from "./panel";
 import { Receiver, type News } from "./receiver";
 
-/** What anywidget gives. */
+/** The part of anywidget's model that is used here. */
 interface WidgetModel {
   get(name: string): unknown;
   on(name: string, listener: (...parts: never[]) => void): void;
@@ -22,18 +22,18 @@ interface Said {
   problem?: string;
 }
 
-/** Milliseconds after which a question that nobody heard is given up. */
+/** Milliseconds after which a request that the kernel has not acknowledged fails. */
 const PATIENCE = 1000;
 
 const ADVICE: Record<Question, string> = {
   interrupt:
-    "The kernel does not listen while its cell runs. Press ■ in the notebook's toolbar instead (or Kernel → Interrupt).",
+    "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar (or Kernel → Interrupt).",
   stacks:
-    "The kernel does not listen while its cell runs. Press ■ in the notebook's toolbar, then: %distributed stacks",
-  output: "The kernel does not listen while its cell runs; the output can be seen when the cell has ended.",
+    "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar, then run: %distributed stacks",
+  output: "The kernel cannot respond while its cell runs. You can see the output when the cell has ended.",
 };
 
-/** Asks the kernel; a question that is not heard within a second fails with what to do instead. */
+/** Sends requests to the kernel; one that is not acknowledged within a second fails with advice on what to do. */
 class Asker implements Questions {
   private count = 0;
   private open = new Map<number, { said: (said: Said) => void }>();
@@ -69,7 +69,7 @@ export default function widget(): unknown {
   const receiver = new Receiver();
   const panels = new Set<RunPanel>();
   let asker: Asker | null = null;
-  // The kernel keeps widgets of some ended runs open: without this the page would hold all their points.
+  // The kernel keeps the widgets of some ended runs open; without this, the page would keep all their points.
   const dropIfOver = (model: WidgetModel): void => {
     if (model.get("live") !== true && panels.size === 0) receiver.drop();
   };
@@ -83,7 +83,7 @@ export default function widget(): unknown {
         receiver.take(model.get("document") as DataView | null);
       };
       const onMessage = (message: (News & { type: "news" }) | Said, buffers: DataView[]): void => {
-        if (message.type === "news") receiver.hear(message, buffers);
+        if (message.type === "news") receiver.receive(message, buffers);
         else asker?.said(message);
       };
       const onLive = (): void => {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { Column } from "../src/column";
 
 describe("a column", () => {
-  it("keeps all points in order while there is room", () => {
+  it("keeps all points in order until it is full", () => {
     const column = new Column();
     for (let part = 0; part < 10; part += 1) column.append([part * 100, part * 100 + 1], [part, part + 0.5]);
     expect(column.length).toBe(20);
@@ -11,7 +11,7 @@ describe("a column", () => {
     expect(column.lastStep).toBe(901);
   });
 
-  it("keeps the extremes and what is no number when it is full", () => {
+  it("keeps extremes and NaN values when it is full", () => {
     const column = new Column(1000);
     const values = Array.from({ length: 5000 }, (_, index) => Math.sin(index / 50));
     values[1234] = 7;
@@ -27,7 +27,7 @@ describe("a column", () => {
     expect(column.length).toBeLessThanOrEqual(1500);
     expect(Math.max(...kept.filter(Number.isFinite))).toBe(7);
     expect(Math.min(...kept.filter(Number.isFinite))).toBe(-9);
-    expect(column.strange.map((index) => column.steps[index])).toEqual([3456]);
+    expect(column.nonFinite.map((index) => column.steps[index])).toEqual([3456]);
     expect(column.sorted).toBe(true);
   });
 

@@ -6,7 +6,7 @@ import { Receiver } from "../src/receiver";
 
 type Row = [kind: string, stage: number, microbatch: number, start: number, length: number];
 
-/** As Python packs it; times are shares of the step. */
+/** Packs actions as Python does; times are fractions of the step. */
 function lane(rank: number, stages: number[], ...rows: Row[]): [number, number[], string] {
   const numbers = rows.flatMap(([kind, stage, microbatch, start, length]) => [
     kind.charCodeAt(0),
@@ -80,11 +80,11 @@ describe("a step of a pipeline", () => {
     expect(labels).toEqual(["rank 0", "rank 1", "0", "5.00 ms", "10.0 ms"]);
   });
 
-  it("tells of each box what it is, and names only the kinds that there are", () => {
+  it("has a tooltip on each box, and a legend of only the kinds that occur", () => {
     const charts = drawn(pipeline());
     const titles = [...charts.node.querySelectorAll("title")].map((title) => title.textContent);
-    expect(titles).toContain("micro-batch 0, stage 1: backward, 2.50 ms, from 5.00 ms on");
-    expect(titles).toContain("micro-batch 0, stage 0: wait for a neighbour, 5.00 ms, from 2.50 ms on");
+    expect(titles).toContain("micro-batch 0, stage 1: backward, takes 2.50 ms, starts at 5.00 ms");
+    expect(titles).toContain("micro-batch 0, stage 0: wait for a neighbour, takes 5.00 ms, starts at 2.50 ms");
     const legend = [...charts.node.querySelectorAll(".dtrain-gantt-legend > span")].map((span) => span.textContent);
     expect(legend).toEqual(["forward", "backward", "send", "wait for a neighbour", "bubble"]);
   });
@@ -94,16 +94,16 @@ describe("a step of a pipeline", () => {
     const charts = drawn(pipeline({ stages: 4, lanes, transfers: false }));
     expect(charts.node.querySelector(".dtrain-gantt-label")!.textContent).toBe("rank 0, stages 0 3");
     expect(boxes(charts, "second")).toHaveLength(1);
-    expect(charts.node.querySelector("figcaption")!.textContent).toContain("; 1 more rank is not drawn");
+    expect(charts.node.querySelector("figcaption")!.textContent).toContain("; 1 more rank not shown");
     expect(charts.node.querySelector(".dtrain-gantt-legend")!.textContent).toContain(
-      "second stage of a ranksends and waits are too many to be drawn",
+      "second stage of a ranktoo many sends and waits to draw",
     );
     // Its stripes are those of this chart.
     const fill = charts.node.querySelector("rect.dtrain-gantt-I")!.getAttribute("fill")!;
     expect(charts.node.querySelector(`pattern[id="${fill.slice(5, -1)}"]`)).not.toBeNull();
   });
 
-  it("is drawn anew for another step or width only, and goes when there is none", () => {
+  it("is redrawn only for a new step or width, and disappears when there is no pipeline", () => {
     const model = new RunModel();
     model.load(run([pipeline()]));
     const charts = new GanttCharts();
@@ -118,7 +118,7 @@ describe("a step of a pipeline", () => {
     expect(charts.node.childElementCount).toBe(0);
   });
 
-  it("puts what a rank says into the page as text", () => {
+  it("inserts a rank's words into the page as text", () => {
     const charts = drawn(pipeline({ words: "<img src=x>" }));
     expect(charts.node.querySelector("img")).toBeNull();
     expect(charts.node.textContent).toContain("<img src=x>");
@@ -126,19 +126,19 @@ describe("a step of a pipeline", () => {
 });
 
 describe("news of pipelines", () => {
-  it("replace what is known, whatever points were missed", () => {
+  it("replace the known pipelines, even if points were missed", () => {
     const receiver = new Receiver();
     receiver.begin(run([pipeline()]));
     expect(receiver.model.pipelines.map((one) => one.step)).toEqual([12]);
-    receiver.hear({ seq: 5, status: run(), pipelines: [pipeline({ step: 13 })] }, []);
+    receiver.receive({ seq: 5, status: run(), pipelines: [pipeline({ step: 13 })] }, []);
     expect(receiver.model.pipelines.map((one) => one.step)).toEqual([13]);
-    receiver.hear({ seq: 5, status: run() }, []);
+    receiver.receive({ seq: 5, status: run() }, []);
     expect(receiver.model.pipelines.map((one) => one.step)).toEqual([13]);
     receiver.begin({ ...run([pipeline({ step: 14 })]), outcome: "ok", seq: 9 });
     expect(receiver.model.pipelines.map((one) => one.step)).toEqual([14]);
   });
 
-  it("are none in documents of earlier versions", () => {
+  it("are absent from documents of earlier versions", () => {
     const model = new RunModel();
     model.load(run());
     expect(model.pipelines).toEqual([]);

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import type { RankRow, RunDocument } from "../src/document";
 import { RunModel } from "../src/model";
 import { plain, RunPanel, type Question } from "../src/panel";
-import { bytes, clock, count, duration, number, rankList } from "../src/words";
+import { bytes, clock, count, duration, number, rankList } from "../src/format";
 
 function run(parts: Partial<RunDocument>): RunDocument {
   const ranks: RankRow[] = [
@@ -40,12 +40,12 @@ afterEach(() => {
 });
 
 describe("a panel", () => {
-  it("says that it draws only a part of what was logged", async () => {
+  it("says that it draws only some of the logged points", async () => {
     const { root } = await shown(run({ thinned: true }));
-    expect(root.querySelector(".dtrain-summary")!.textContent).toContain("drawn thinned: Run.metrics has every point");
+    expect(root.querySelector(".dtrain-summary")!.textContent).toContain("points thinned; Run.metrics has all of them");
   });
 
-  it("tells of the run and of its ranks", async () => {
+  it("shows the state of the run and of its ranks", async () => {
     const { root } = await shown(run({}));
     expect(root.querySelector(".dtrain-summary")!.textContent).toBe("Run 7 · 2 ranks · 1:15 · step 12");
     const tiles = [...root.querySelectorAll(".dtrain-tile")];
@@ -55,7 +55,7 @@ describe("a panel", () => {
     ]);
   });
 
-  it("is only as tall as what there is to show", async () => {
+  it("hides parts that have nothing to show", async () => {
     const { root } = await shown(run({}));
     const hidden = (name: string): boolean => root.querySelector<HTMLElement>(name)!.hidden;
     expect([".dtrain-tools", ".dtrain-bars", ".dtrain-more", ".dtrain-drawer", ".dtrain-notice"].map(hidden)).toEqual(
@@ -63,7 +63,7 @@ describe("a panel", () => {
     );
   });
 
-  it("puts what a rank says into the page as text", async () => {
+  it("inserts a rank's words into the page as text", async () => {
     const words = { 1: "<img src=x onerror=alert(1)>" };
     const evil = "<b>bold</b>";
     const { root } = await shown(
@@ -79,7 +79,7 @@ describe("a panel", () => {
     expect(root.textContent).toContain(evil);
   });
 
-  it("shows one bar for a loop, with the rank that is behind", async () => {
+  it("shows one bar for a loop, and names the rank that is behind", async () => {
     const bars: RunDocument["bars"] = [
       [
         1,
@@ -97,7 +97,7 @@ describe("a panel", () => {
     expect(root.querySelector("[role=progressbar]")!.getAttribute("aria-valuenow")).toBe("40");
   });
 
-  it("has buttons only where somebody can be asked, and says what came of it", async () => {
+  it("has buttons only while the kernel can be asked, and shows the answer or the error", async () => {
     const { root, panel } = await shown(run({}));
     const button = root.querySelector<HTMLButtonElement>(".dtrain-button")!;
     expect(button.hidden).toBe(true);
@@ -118,7 +118,7 @@ describe("a panel", () => {
   });
 });
 
-describe("words", () => {
+describe("formatted values", () => {
   it("are short", () => {
     expect([0, 1.23456, -0.00012, 123456, NaN, -Infinity].map(number)).toEqual([
       "0",
@@ -135,7 +135,7 @@ describe("words", () => {
     expect(rankList([5, 0, 1, 2])).toBe("0-2,5");
   });
 
-  it("of ranks come without colours and redrawn lines", () => {
+  it("show a rank's output without colour codes and redrawn lines", () => {
     expect(plain("\u001b[31mred\u001b[0m\r\n10%\r20%\r\nend")).toBe("red\n20%\nend");
   });
 });

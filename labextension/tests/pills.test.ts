@@ -1,8 +1,8 @@
 import { nullTranslator } from "@jupyterlab/translation";
 import { describe, expect, it } from "vitest";
-import { addressed } from "../src/lab/addressed";
+import { cellTarget } from "../src/lab/cellTarget";
 import type { RunSummary, World } from "../src/lab/messages";
-import { pillOf } from "../src/lab/pill";
+import { pillOf } from "../src/lab/pillText";
 import { statusOf } from "../src/lab/status";
 
 const trans = nullTranslator.load("jupyter_dtrain");
@@ -28,9 +28,9 @@ function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): Wor
   };
 }
 
-describe("a cell's address", () => {
+describe("a cell's target", () => {
   const at = (text: string, auto = false): string | null => {
-    const found = addressed(text.split("\n"), auto);
+    const found = cellTarget(text.split("\n"), auto);
     return found === null ? null : `${found.ranks ?? "all"} @${found.line}`;
   };
 
@@ -49,7 +49,7 @@ describe("a cell's address", () => {
     expect(at("%%distributed -i lr --pull loss")).toBe("all @0");
   });
 
-  it("is not there for other cells", () => {
+  it("is null for other cells", () => {
     for (const text of [
       "",
       "x = 1",
@@ -64,7 +64,7 @@ describe("a cell's address", () => {
     }
   });
 
-  it("is every plain cell in auto mode, but those that stay", () => {
+  it("is all ranks for every plain cell in auto mode, but those that stay", () => {
     expect(at("x = 1", true)).toBe("all @0");
     expect(at("\n# why\nx = 1", true)).toBe("all @1");
     for (const text of ["", "# why", "%%time\nx", "%load_ext a", "# on\n%distributed status", "exit()"]) {
@@ -79,14 +79,14 @@ describe("a pill", () => {
     return found === null ? null : `${found.look}: ${found.text}`;
   };
 
-  it("tells where the cell goes, with and without a world", () => {
+  it("shows the cell's target, with and without a world", () => {
     expect(pill("%%distributed", [])).toBe("still: all ranks");
     expect(pill("%%rank 2", [world(null)])).toBe("still: rank 2");
     expect(pill("%%rank 0,2", [world(null)])).toBe("still: ranks 0,2");
     expect(pill("x", [world(null)])).toBeNull();
   });
 
-  it("tells how the cell's own run goes while it runs", () => {
+  it("shows the progress of the cell's own run while it runs", () => {
     expect(pill("%%distributed", [world({})])).toBe("running: all ranks · running");
     expect(pill("%%distributed", [world({ step: 1200 })])).toBe("running: all ranks · running · step 1,200");
     const states = { running: 1, waiting: 1, ok: 2 };
@@ -97,12 +97,12 @@ describe("a pill", () => {
     expect(pill("%%distributed", [world({ cell: "c2" })])).toBe("still: all ranks");
   });
 
-  it("is not moved by the world of another notebook, though its cells have the same ids", () => {
+  it("ignores the world of another notebook whose cells have the same ids", () => {
     expect(pill("%%distributed", [world({})], "k2")).toBe("still: all ranks");
     expect(pill("%%distributed", [world({})], null)).toBe("still: all ranks");
   });
 
-  it("is on plain cells while their kernel sends them to the ranks", () => {
+  it("is on plain cells while their kernel runs them on the ranks", () => {
     const auto = { pid: 1, words: "", kernel: "k1", there: true, auto: true };
     expect(pill("x = 1", [world(null, { driver: auto })])).toBe("still: all ranks");
     expect(pill("x = 1", [world(null, { driver: auto })], "k2")).toBeNull();

@@ -21,7 +21,7 @@ function documentOf(count: number, seq: number, outcome: Status["outcome"] = "ru
 }
 
 function news(receiver: Receiver, seq: number, first: number, count: number): void {
-  receiver.hear({ seq, status, names: ["loss"], series: [[0, 0, count, first, 1]] }, [
+  receiver.receive({ seq, status, names: ["loss"], series: [[0, 0, count, first, 1]] }, [
     new DataView(new Float32Array(count).fill(1).buffer),
     new DataView(new ArrayBuffer(0)),
   ]);
@@ -34,7 +34,7 @@ const steps = (receiver: Receiver): number[] => {
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, index) => index);
 
 describe("what a widget receives", () => {
-  it("is taken in order, and a document that brings nothing new changes nothing", () => {
+  it("is taken in order, and a document without news changes nothing", () => {
     const receiver = new Receiver();
     receiver.take(documentOf(0, 0));
     news(receiver, 0, 0, 5);
@@ -43,7 +43,7 @@ describe("what a widget receives", () => {
     expect(steps(receiver)).toEqual(upTo(10));
   });
 
-  it("is made whole by the next document when messages were missed", () => {
+  it("is completed by the next document when messages were missed", () => {
     const receiver = new Receiver();
     receiver.take(documentOf(0, 0));
     news(receiver, 0, 0, 5);
@@ -74,7 +74,7 @@ describe("what a widget receives", () => {
     expect(steps(receiver)).toEqual(upTo(5));
   });
 
-  it("lets go of its points when the run is over and nobody looks, and has them again for who looks later", () => {
+  it("frees its points when the run is over and no view is open, and restores them for a later view", () => {
     const receiver = new Receiver();
     receiver.take(documentOf(0, 0));
     news(receiver, 0, 0, 500);
@@ -88,7 +88,7 @@ describe("what a widget receives", () => {
   it("takes steps that are not even from the second buffer", () => {
     const receiver = new Receiver();
     receiver.take(documentOf(0, 0));
-    receiver.hear(
+    receiver.receive(
       {
         seq: 0,
         status,
@@ -105,10 +105,10 @@ describe("what a widget receives", () => {
 });
 
 describe("a document", () => {
-  it("of a newer version, or of something else, is refused in words", () => {
+  it("of a newer version, or of another kind, is refused with a clear message", () => {
     expect(() => readDocument({ ...status, version: 2, metrics: [] })).toThrow("newer jupyter-dtrain");
-    expect(() => readDocument("text")).toThrow("no run");
-    expect(() => readDocument(null)).toThrow("no run");
-    expect(() => readDocument({ version: 1 })).toThrow("no run");
+    expect(() => readDocument("text")).toThrow("not a jupyter-dtrain run");
+    expect(() => readDocument(null)).toThrow("not a jupyter-dtrain run");
+    expect(() => readDocument({ version: 1 })).toThrow("not a jupyter-dtrain run");
   });
 });

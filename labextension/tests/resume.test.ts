@@ -6,7 +6,7 @@ const WIDGET = "application/vnd.jupyter.widget-view+json";
 
 type Slot = (sender: unknown, args: unknown) => void;
 
-/** A notebook of one cell, as far as the plugin looks at it. */
+/** The parts of a one-cell notebook that the plugin uses. */
 function notebook(...outputs: { data: Record<string, unknown>; metadata: Record<string, unknown> }[]) {
   const slots = new Set<Slot>();
   return {
@@ -52,7 +52,7 @@ const update = (comm: string, content: unknown) => ({
 });
 
 describe("a notebook that was opened with a running panel", () => {
-  it("shows what the kernel broadcasts of it, and then what is kept", () => {
+  it("shows the kernel's broadcasts, and then the saved run", () => {
     const found = notebook({ data: { "text/plain": "other" }, metadata: {} }, panel());
     resume(found.widget as never);
     found.say(update("other", kept));
@@ -70,7 +70,7 @@ describe("a notebook that was opened with a running panel", () => {
     expect(found.outputs[0]!.data).toEqual({ "text/plain": "other" });
   });
 
-  it("is left alone where there is no panel, or a message makes no sense", () => {
+  it("is left alone if it has no panel, or if a message is malformed", () => {
     const none = notebook({ data: { [WIDGET]: { model_id: "c" } }, metadata: {} });
     resume(none.widget as never);
     expect(none.listeners.size).toBe(0);

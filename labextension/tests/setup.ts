@@ -1,4 +1,4 @@
-/** What browsers have and jsdom has not: enough for components that ask for it when they start. */
+/** Stand-ins for browser features that jsdom lacks and that components use when they start. */
 
 class Observer {
   observe = (): void => undefined;

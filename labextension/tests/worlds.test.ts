@@ -7,7 +7,7 @@ import type { Item, RankRow, World } from "../src/lab/messages";
 import { Worlds } from "../src/lab/worlds";
 import { RunModel } from "../src/model";
 
-/** A server's half of a stream, which a test plays. */
+/** The server's half of a stream, which a test controls. */
 class Socket {
   static opened: Socket[] = [];
   readyState = 0;
@@ -114,7 +114,7 @@ describe("the worlds of a page", () => {
     vi.useRealTimers();
   });
 
-  it("opens the stream with its token, and again with longer pauses when it ends", () => {
+  it("opens the stream with its token, and reconnects after increasing pauses", () => {
     expect(last().url).toBe("ws://server.test/base/dtrain/stream?token=a%20b");
     last().begin();
     expect(worlds.connected).toBe(true);
@@ -134,7 +134,7 @@ describe("the worlds of a page", () => {
     expect(worlds.connected).toBe(true);
   });
 
-  it("watches the selected world only while somebody wants it, also after the stream was opened again", () => {
+  it("watches the selected world only while something subscribes to it, also after a reconnect", () => {
     last().begin();
     last().tell({ type: "worlds", worlds: [world("old"), world("new", { started: 5 })] });
     expect(last().said).toEqual([]);
@@ -152,7 +152,7 @@ describe("the worlds of a page", () => {
     expect(last().said.at(-1)).toEqual({ watch: [] });
   });
 
-  it("selects what was chosen, else what works, else the newest", () => {
+  it("selects the chosen world, else one with a running cell, else the newest", () => {
     last().begin();
     const run = {
       number: 1,
@@ -175,7 +175,7 @@ describe("the worlds of a page", () => {
     expect(worlds.selected).toBe(null);
   });
 
-  it("puts together what a world and what its run say of a rank", () => {
+  it("combines a world's and its run's data on a rank", () => {
     last().begin();
     last().tell({ type: "worlds", worlds: [world("w")] });
     last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "dead")] });
@@ -193,7 +193,7 @@ describe("the worlds of a page", () => {
     expect(details.nodes).toEqual(["host"]);
   });
 
-  it("takes the points of the run that it knows, and of no other", () => {
+  it("takes the points of the known run only", () => {
     last().begin();
     const document = { ...status(3, ["running"]), metrics: [], seq: 1 };
     const news = { type: "news", world: "w", names: ["loss"], series: [[0, 0, 2, 10, 5]], steps: "" };
@@ -208,7 +208,7 @@ describe("the worlds of a page", () => {
     ]);
   });
 
-  it("tells of each item once, and forgets worlds that are gone", () => {
+  it("announces each item once, and forgets worlds that are gone", () => {
     const arrived: string[] = [];
     worlds.arrived.connect((_, one) => {
       arrived.push(one.id);
@@ -223,7 +223,7 @@ describe("the worlds of a page", () => {
     expect(worlds.of("w")).not.toBe(details);
   });
 
-  it("survives a message that is nonsense", () => {
+  it("survives a malformed message", () => {
     const warned = vi.spyOn(console, "warn").mockImplementation(() => undefined);
     last().begin();
     last().onmessage?.({ data: "{" });
@@ -238,27 +238,27 @@ describe("a request", () => {
   const answer = (code: number, text: string): typeof globalThis.fetch =>
     vi.fn(() => Promise.resolve(new Response(text, { status: code, statusText: "Status" })));
 
-  it("encodes whatever an id holds", async () => {
+  it("encodes any characters in an id", async () => {
     const fetch = answer(200, "{}");
     await request(settings(fetch), "DELETE", ["worlds", "a/b ?#%ä"]);
     const sent = vi.mocked(fetch).mock.calls[0]![0] as Request;
-    // JupyterLab adds the time, so that no answer comes out of a cache.
+    // JupyterLab adds the time, so that no response comes from a cache.
     expect(sent.url.split("?")[0]).toBe("http://server.test/base/dtrain/worlds/a%2Fb%20%3F%23%25%C3%A4");
   });
 
   it.each([
     [400, '{"message": "No."}', "No."],
-    [404, "<html>", "The server has no jupyter_dtrain extension: is it installed where JupyterLab runs?"],
+    [404, "<html>", "The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?"],
     [404, '{"message": "Gone."}', "Gone."],
-    [500, "oops", "The server answered 500 Status."],
-    [200, "oops", "The server's answer cannot be read."],
-  ])("fails with words: %i %s", async (code, text, words) => {
+    [500, "oops", "The server responded with 500 Status."],
+    [200, "oops", "Could not read the server's response."],
+  ])("fails with a message: %i %s", async (code, text, words) => {
     await expect(request(settings(answer(code, text)), "GET", ["worlds"])).rejects.toThrow(words);
   });
 
-  it("says when the server is not there, and when it does not answer", async () => {
+  it("reports a server that is gone, and one that does not respond", async () => {
     const refused = vi.fn(() => Promise.reject(new TypeError("refused")));
-    await expect(request(settings(refused), "GET", ["worlds"])).rejects.toThrow("cannot be reached");
+    await expect(request(settings(refused), "GET", ["worlds"])).rejects.toThrow("Cannot reach the server");
     vi.useFakeTimers();
     const silent = vi.fn(
       (input: Request | string | URL) =>
@@ -268,7 +268,7 @@ describe("a request", () => {
           });
         }),
     );
-    const asked = expect(request(settings(silent), "GET", ["worlds"])).rejects.toThrow("did not answer in time");
+    const asked = expect(request(settings(silent), "GET", ["worlds"])).rejects.toThrow("did not respond in time");
     await vi.advanceTimersByTimeAsync(20_000);
     await asked;
     vi.useRealTimers();
@@ -276,11 +276,11 @@ describe("a request", () => {
 });
 
 describe("what a person types or chooses", () => {
-  it("reads variables", () => {
+  it("parses variables", () => {
     expect(assignments(" A=1  B=x=y C ")).toEqual({ A: "1", B: "x=y", C: "" });
   });
 
-  it("compares what two runs have in common, by the means over their ranks", () => {
+  it("compares the common metrics of two runs, by the means over their ranks", () => {
     const run = (ranks: number[][], names: string[]): RunModel => {
       const model = new RunModel();
       for (const name of names)

@@ -1,4 +1,4 @@
-"""The panel "Distributed Training", as a person uses it; screenshots are left in ``build/screenshots``."""
+"""The "Distributed Training" panel, as a person uses it; screenshots go to ``build/screenshots``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def steered(browser, lab):
 
 
 def test_a_world_is_started_from_the_dialog_and_attached(steered):
-    """Nobody drives it at first; then the notebook that is open does. Its ranks have the roles that were asked for."""
+    """It has no driver at first; then the open notebook drives it. Its ranks have the requested roles."""
     panel = show(steered)
     expect(panel.get_by_text("No world is running.")).to_be_visible()
     panel.get_by_role("button", name="Start a world…").click()
@@ -66,21 +66,21 @@ def test_a_world_is_started_from_the_dialog_and_attached(steered):
     world = panel.locator(".dtrain-world")
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(world).to_contain_text("4 ranks")
-    expect(world).to_contain_text("nobody drives it yet: it ends in")
+    expect(world).to_contain_text("no driver yet: ends in")
     ranks = panel.locator(".dtrain-ranks li")
     expect(ranks).to_contain_text(["chief · cpu", "worker · cpu", "worker · cpu", "ps · cpu"])
     attach(panel)
 
 
 def attach(panel) -> None:
-    """Make the notebook that is open the world's driver."""
+    """Make the open notebook the world's driver."""
     panel.get_by_role("button", name="Attach this notebook to steered").click()
     expect(panel.locator(".dtrain-world")).to_contain_text("driven by the notebook steered.ipynb")
     wait_idle(panel.page)
 
 
 def test_the_panel_moves_while_the_kernel_is_busy_and_interrupts(steered):
-    """Curves and ranks; a press in the panel ends the cell, which says who it was."""
+    """Curves and ranks; the panel's interrupt button ends the cell, which names the panel as the cause."""
     panel = show(steered)
     world = panel.locator(".dtrain-world")
     run_cell(steered, 2)
@@ -98,13 +98,13 @@ def test_the_panel_moves_while_the_kernel_is_busy_and_interrupts(steered):
     asked = time.monotonic()
     panel.get_by_role("button", name="Interrupt the cell on all ranks of steered").click()
     expect(world.locator(".dtrain-state")).to_have_text("idle")
-    print(f"ranks idle, and told so, after {time.monotonic() - asked:.2f} s")
+    print(f"panel shows idle ranks after {time.monotonic() - asked:.2f} s")
     expect(steered.get_by_text("Interrupted by the JupyterLab sidebar.")).to_be_visible()
     wait_idle(steered)
 
 
 def test_a_kernel_that_restarts_changes_nothing_in_the_panel(steered):
-    """But that nobody drives the world; who attaches has the variables."""
+    """It only shows the world as orphaned; a notebook that attaches has the variables."""
     panel = show(steered)
     world = panel.locator(".dtrain-world")
     steered.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
@@ -118,7 +118,7 @@ def test_a_kernel_that_restarts_changes_nothing_in_the_panel(steered):
 
 
 def test_a_rank_that_dies_needs_attention_and_a_stop_leaves_nothing(steered):
-    """The rank is named, with its signal; no process is left when the world was stopped."""
+    """The panel names the rank and its signal; no process is left after the world was stopped."""
     panel = show(steered)
     world = panel.locator(".dtrain-world")
     victim = panel.locator("li[data-rank='2']")
@@ -127,7 +127,7 @@ def test_a_rank_that_dies_needs_attention_and_a_stop_leaves_nothing(steered):
     asked = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     expect(panel.get_by_role("region", name="Attention")).to_contain_text("Rank 2 was killed (SIGKILL)")
-    print(f"told of the dead rank after {time.monotonic() - asked:.2f} s")
+    print(f"panel shows the dead rank after {time.monotonic() - asked:.2f} s")
     expect(world.locator(".dtrain-state")).to_have_text("1 rank dead")
     expect(victim).to_contain_text("dead")
     shoot(steered, "sidebar-dead-rank")
@@ -176,7 +176,7 @@ def test_a_rank_is_looked_at_and_what_it_says_stays_text(browser, lab):
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
-    """The page says so meanwhile, and has all points afterwards; the run has not noticed."""
+    """The page reports it, and has all points afterwards; the run is not affected."""
     lab.write("crashed.ipynb", "%load_ext jupyter_dtrain\n%distributed start -n 2 --name crashed", TRAIN)
     page = lab.open(browser, "crashed.ipynb", width=1300, height=1000)
     panel = show(page)
@@ -185,7 +185,7 @@ def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
     expect(world.locator(".dtrain-state")).to_have_text("run 1")
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
     lab.crash()
-    banner = panel.get_by_text("The server is not heard.")
+    banner = panel.get_by_text("Connection lost")
     expect(banner).to_be_visible()
     before = max(steps(panel))
     lab.come_back()

@@ -1,4 +1,4 @@
-/** What a person may do with a world: asked back where something is lost, and told when it did not work. */
+/** The actions on worlds: asks for confirmation before anything is lost, and reports failures as notifications. */
 
 import { Clipboard, Dialog, Notification, showDialog } from "@jupyterlab/apputils";
 import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
@@ -6,7 +6,7 @@ import type { TranslationBundle } from "@jupyterlab/translation";
 import type { World } from "./messages";
 import type { Worlds } from "./worlds";
 
-/** The cell by which a notebook joins a world. */
+/** The code of a cell that attaches its notebook to a world. */
 export function attachCode(world: World): string {
   return `%load_ext jupyter_dtrain\n%distributed attach ${world.name}`;
 }
@@ -18,17 +18,17 @@ export class Actions {
     private trans: TranslationBundle,
   ) {}
 
-  /** Whether there is a notebook to attach. */
+  /** Whether a notebook is open that can be attached. */
   get hasNotebook(): boolean {
     return this.notebooks?.currentWidget != null;
   }
 
-  /** Say that something did not work. */
+  /** Report an error in a notification. */
   fail(error: unknown): void {
     Notification.error((error as Error).message, { autoClose: 10_000 });
   }
 
-  /** Do it; what goes wrong is told. Gives whether it worked. */
+  /** Run `task` and report its failure. Returns whether it succeeded. */
   async attempt(task: () => Promise<unknown>): Promise<boolean> {
     try {
       await task();
@@ -45,7 +45,9 @@ export class Actions {
 
   async restart(world: World): Promise<void> {
     const title = this.trans.__("Restart world %1?", world.name);
-    const body = this.trans.__("It gets fresh ranks. All variables of its ranks are lost, and a cell that runs ends.");
+    const body = this.trans.__(
+      "All ranks are replaced by fresh ones. Their variables are lost, and a running cell ends.",
+    );
     if (await this.confirm(title, body, this.trans.__("Restart"))) {
       await this.attempt(() => this.worlds.act(world.id, "restart"));
     }
@@ -53,14 +55,14 @@ export class Actions {
 
   async stop(world: World): Promise<void> {
     const title = this.trans.__("Stop world %1?", world.name);
-    const body = this.trans.__("Its ranks end. All their variables are lost; runs and their losses stay in the store.");
+    const body = this.trans.__("All ranks end, and their variables are lost. Runs and their losses stay in the store.");
     if (await this.confirm(title, body, this.trans.__("Stop"))) await this.attempt(() => this.worlds.stop(world.id));
   }
 
   async kill(world: World, rank: number): Promise<void> {
     const title = this.trans.__("Kill rank %1 of world %2?", rank, world.name);
     const body = this.trans.__(
-      "Its variables are lost. The other ranks keep theirs; cells on all ranks need a restart afterwards.",
+      "The rank's variables are lost; other ranks keep theirs. Before cells can use all ranks again, the world needs a restart.",
     );
     if (await this.confirm(title, body, this.trans.__("Kill"))) {
       await this.attempt(() => this.worlds.act(world.id, "kill", [rank]));
@@ -69,16 +71,16 @@ export class Actions {
 
   copyCode(world: World): void {
     Clipboard.copyToSystem(attachCode(world));
-    Notification.info(this.trans.__("Copied: run it in a notebook to attach it to %1.", world.name), {
+    Notification.info(this.trans.__("Code copied. Run it in a notebook to attach that notebook to %1.", world.name), {
       autoClose: 4000,
     });
   }
 
-  /** Put the attach line into the notebook that is open, above the cell that is active, and run it. */
+  /** Insert the code that attaches the current notebook to the world into a new cell, and run it. */
   async attach(world: World): Promise<void> {
     const panel = this.notebooks?.currentWidget;
     if (panel == null) {
-      this.fail(new Error(this.trans.__("Open a notebook first: it is attached to the world.")));
+      this.fail(new Error(this.trans.__("Open the notebook that you want to attach first.")));
       return;
     }
     insertCell(panel, attachCode(world));
@@ -92,7 +94,7 @@ export class Actions {
   }
 }
 
-/** A new code cell below the active one, which is active then. */
+/** Put `source` into a new code cell below the active one, or into the active one if that is empty. */
 export function insertCell(panel: NotebookPanel, source: string): void {
   const { content } = panel;
   const active = content.activeCell;

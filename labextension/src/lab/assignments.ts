@@ -1,6 +1,6 @@
-/** Variables as a person types them. */
+/** Parses variables as a person types them. */
 
-/** `A=1 B=2` as an object. */
+/** Parse `A=1 B=2` into an object; a name without `=` gets an empty value. */
 export function assignments(text: string): Record<string, string> {
   const found: Record<string, string> = {};
   for (const part of text.split(/\s+/).filter((one) => one !== "")) {

@@ -1,12 +1,12 @@
-/** Lays runs over each other. */
+/** Compares runs: each chart has one metric of all of them. */
 
 import { Column } from "../column";
 import { Metric, type RunModel } from "../model";
 
-/** Metrics that are compared at once. */
+/** The most metrics that are compared at once. */
 const MOST = 6;
 
-/** The metrics that both runs have: each with a column for each run, the mean over its ranks. */
+/** The metrics that all runs have in common. Each has one column per run, with the mean over the run's ranks. */
 export function compare(models: [number, RunModel][]): { metrics: Metric[]; names: string[] } {
   const names = models.map(([id]) => `#${id}`);
   const [first, ...others] = models.map(([, model]) => model);
@@ -30,7 +30,7 @@ function columnOf(steps: ArrayLike<number>, values: ArrayLike<number>): Column {
   return column;
 }
 
-/** The mean over ranks at each step at which any of them has a value. */
+/** The mean over ranks at each step at which any rank has a value. */
 function mean(metric: Metric): { steps: ArrayLike<number>; values: ArrayLike<number> } {
   if (metric.band !== null) return { steps: metric.band.steps, values: metric.band.mean };
   const sums = new Map<number, [number, number]>();

@@ -1,4 +1,4 @@
-/** The way to the server extension: requests that fail with words, and a stream that comes back by itself. */
+/** The connection to the server extension: requests that fail with a clear message, and a stream that reconnects. */
 
 import { URLExt } from "@jupyterlab/coreutils";
 import { ServerConnection } from "@jupyterlab/services";
@@ -6,14 +6,14 @@ import type { Message } from "./messages";
 
 const ROOT = "dtrain";
 
-/** Milliseconds after which a request is given up. */
+/** Milliseconds after which a request fails. */
 const PATIENCE = 15_000;
 
-/** Milliseconds between two tries to open the stream: at first, and at most. */
+/** The first and the longest pause between two attempts to open the stream, in milliseconds. */
 const FIRST = 500;
 const LONGEST = 15_000;
 
-/** Ask the server. Throws an Error that says what to do. */
+/** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
   method: "GET" | "POST" | "DELETE",
@@ -33,8 +33,8 @@ export async function request<T>(
   } catch {
     throw new Error(
       given.signal.aborted
-        ? "The server did not answer in time: try again."
-        : "The server cannot be reached: it may have ended, or the network is down.",
+        ? "The server did not respond in time. Try again."
+        : "Cannot reach the server: it may have stopped, or the network is down.",
     );
   } finally {
     clearTimeout(timer);
@@ -44,20 +44,20 @@ export async function request<T>(
   try {
     content = JSON.parse(text);
   } catch {
-    // Told below: an answer of ours is JSON, whatever it says.
+    // Reported below: every answer of our extension is JSON.
   }
   if (!response.ok) {
-    const told = (content as { message?: string } | null)?.message;
-    if (response.status === 404 && told === undefined) {
-      throw new Error("The server has no jupyter_dtrain extension: is it installed where JupyterLab runs?");
+    const problem = (content as { message?: string } | null)?.message;
+    if (response.status === 404 && problem === undefined) {
+      throw new Error("The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?");
     }
-    throw new Error(told ?? `The server answered ${response.status} ${response.statusText}.`);
+    throw new Error(problem ?? `The server responded with ${response.status} ${response.statusText}.`);
   }
-  if (content === null) throw new Error("The server's answer cannot be read.");
+  if (content === null) throw new Error("Could not read the server's response.");
   return content as T;
 }
 
-/** The stream of one page: opened again, with longer and longer pauses, whenever it ends. */
+/** The page's stream of messages from the server. When it closes, it reconnects after increasing pauses. */
 export class Stream {
   private socket: WebSocket | null = null;
   private timer = 0;
@@ -67,26 +67,26 @@ export class Stream {
 
   constructor(
     private settings: ServerConnection.ISettings,
-    private hear: (message: Message) => void,
-    /** Called when it is open, and when it has ended. */
-    private told: (open: boolean) => void,
+    private receive: (message: Message) => void,
+    /** Called with true when the stream opens, and with false when it closes. */
+    private opened: (open: boolean) => void,
   ) {
     this.open();
   }
 
-  /** Be told closely of these worlds, from now on. */
+  /** Subscribe to the details of these worlds, instead of those before. */
   watch(ids: string[]): void {
     if (ids.join() === this.watched.join()) return;
     this.watched = ids;
-    this.say({ watch: ids });
+    this.send({ watch: ids });
   }
 
-  /** Forget an item of attention, or all of them. */
+  /** Dismiss one item that needs attention; null dismisses all. */
   dismiss(id: string | null): void {
-    this.say({ dismiss: id });
+    this.send({ dismiss: id });
   }
 
-  /** Try again now, rather than after the pause. */
+  /** Reconnect now instead of after the pause. */
   hurry(): void {
     if (this.socket === null && !this.closed) {
       clearTimeout(this.timer);
@@ -100,7 +100,7 @@ export class Stream {
     this.socket?.close();
   }
 
-  private say(content: unknown): void {
+  private send(content: unknown): void {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(content));
   }
 
@@ -112,20 +112,20 @@ export class Stream {
     this.socket = socket;
     socket.onopen = () => {
       this.pause = FIRST;
-      if (this.watched.length > 0) this.say({ watch: this.watched });
-      this.told(true);
+      if (this.watched.length > 0) this.send({ watch: this.watched });
+      this.opened(true);
     };
     socket.onmessage = (event: MessageEvent<string>) => {
       try {
-        this.hear(JSON.parse(event.data) as Message);
+        this.receive(JSON.parse(event.data) as Message);
       } catch (error) {
-        console.warn("jupyter-dtrain: a message of the server could not be read", error);
+        console.warn("jupyter-dtrain: could not read a message from the server", error);
       }
     };
     socket.onclose = () => {
       if (this.socket !== socket) return;
       this.socket = null;
-      this.told(false);
+      this.opened(false);
       if (this.closed) return;
       this.timer = window.setTimeout(() => {
         this.open();

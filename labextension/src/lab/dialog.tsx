@@ -1,4 +1,4 @@
-/** The dialog that starts a world, drawn from what each launcher says of its options. */
+/** The dialog that starts a world; its fields come from each launcher's description of its options. */
 
 import { Dialog, ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
@@ -13,7 +13,7 @@ export interface Wanted {
   options: Record<string, unknown>;
 }
 
-/** Ask what world to start; null when the person would rather not. */
+/** Ask which world to start; returns null if the person cancels. */
 export async function askForWorld(
   launchers: Launcher[],
   ranks: number | null,
@@ -82,12 +82,12 @@ function Form(props: {
     launcher === undefined
       ? ""
       : launcher.gpus > 0
-        ? trans._n("%1 GPU here", "%1 GPUs here", launcher.gpus)
-        : trans._n("no GPU here, %1 core", "no GPU here, %1 cores", launcher.cores);
+        ? trans._n("%1 GPU available", "%1 GPUs available", launcher.gpus)
+        : trans._n("No GPU; %1 CPU core available", "No GPU; %1 CPU cores available", launcher.cores);
   return (
     <div className="dtrain-fields">
       <div>
-        <label htmlFor="dtrain-launcher">{trans.__("Where")}</label>
+        <label htmlFor="dtrain-launcher">{trans.__("Run on")}</label>
         <HTMLSelect
           id="dtrain-launcher"
           aria-describedby="dtrain-launcher-help"
@@ -184,5 +184,5 @@ function Field({
   );
 }
 
-/** How variables are written, in any language. */
+/** The notation for variables, which is not translated. */
 const SHAPE = "NAME=value NAME=value";

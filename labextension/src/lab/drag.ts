@@ -1,15 +1,15 @@
-/** Drags a world into a notebook, where it becomes the cell that attaches to it. */
+/** Drags a world into a notebook, where it becomes a cell that attaches the notebook to the world. */
 
 import { MimeData } from "@lumino/coreutils";
 import { Drag } from "@lumino/dragdrop";
 
-/** What a notebook takes as cells. */
+/** The MIME type that a notebook accepts as cells. */
 const CELLS = "application/vnd.jupyter.cells";
 
-/** Pixels after which a press is a drag. */
+/** A press becomes a drag when the pointer has moved this many pixels. */
 const FAR = 5;
 
-/** Begin at a press of the mouse; `label` is what follows the pointer. */
+/** Start on a mouse press; `label` follows the pointer. */
 export function dragCode(event: React.MouseEvent, code: string, label: string): void {
   if (event.button !== 0) return;
   const { clientX, clientY } = event;

@@ -1,21 +1,21 @@
-/** The runs that the store keeps: one is shown as its cell showed it, two are laid over each other. */
+/** The list of stored runs: select one to see the curves that its cell showed, or two to compare them in one chart. */
 
 import { refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useCallback, useEffect, useState } from "react";
 import { readDocument } from "../document";
 import { RunModel, type Metric } from "../model";
-import { clock } from "../words";
+import { clock } from "../format";
 import { compare } from "./compare";
 import { h } from "./jsx";
 import type { StoredRun } from "./messages";
-import { Tool, type Shared } from "./frame";
-import { Curves, Overlay } from "./shared";
+import { Tool, type SectionProps } from "./section";
+import { Curves, Overlay } from "./curves";
 
 export function History({
   actions,
   trans,
   ended,
-}: Shared & { /** Changes when a run has ended. */ ended: string }): JSX.Element {
+}: SectionProps & { /** Changes whenever a run ends, to reload the list. */ ended: string }): JSX.Element {
   const [runs, setRuns] = useState<StoredRun[] | null>(null);
   const [problem, setProblem] = useState("");
   const [chosen, setChosen] = useState<number[]>([]);
@@ -29,7 +29,7 @@ export function History({
     }
   }, [actions]);
   useEffect(() => {
-    // The steward stores what has ended about a second later.
+    // The steward stores a run about a second after its end.
     const timer = setTimeout(() => void load(), 1500);
     return () => {
       clearTimeout(timer);
@@ -61,10 +61,10 @@ export function History({
     <div className="dtrain-history">
       <h4>
         {trans.__("Earlier runs")}
-        <Tool icon={refreshIcon} label={trans.__("Look again")} run={() => void load()} />
+        <Tool icon={refreshIcon} label={trans.__("Refresh")} run={() => void load()} />
       </h4>
       {problem !== "" && <p className="dtrain-trouble">{problem}</p>}
-      {runs?.length === 0 && <p className="dtrain-quiet">{trans.__("None yet.")}</p>}
+      {runs?.length === 0 && <p className="dtrain-quiet">{trans.__("No runs yet.")}</p>}
       <ul aria-label={trans.__("Earlier runs")}>
         {(runs ?? []).map((run) => (
           <li key={run.id}>
@@ -86,8 +86,8 @@ export function History({
       </ul>
       <Chosen
         models={models}
-        none={trans.__("They have no metric in common.")}
-        empty={trans.__("It has logged nothing.")}
+        none={trans.__("These runs have no metric in common.")}
+        empty={trans.__("This run logged no metrics.")}
       />
     </div>
   );

@@ -10,11 +10,11 @@ import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import resume from "../resume";
 import { Actions } from "./actions";
 import type { Item, World } from "./messages";
-// Editors ask for their extensions when the first notebook opens, which may be at once.
+// Editors request their extensions when the first notebook opens, which may be at once.
 import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
 import { addStatus } from "./status";
-// It opens the stream when the page opens: attention is told whether or not the panel is seen.
+// It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
 
 const SIDEBAR = "jupyter-dtrain:sidebar";
@@ -22,7 +22,7 @@ const SIDEBAR = "jupyter-dtrain:sidebar";
 const IPYPARALLEL = "ipyparallel-labextension:plugin";
 const HIDE = "jupyter labextension disable ipyparallel-labextension";
 
-/** Items that are older when the page hears of them were told by another page, or an earlier one. Seconds. */
+/** In seconds: another page, or this one before a reload, has already shown notifications for older items. */
 const FRESH = 15;
 
 type Level = "none" | "errors" | "warnings" | "all";
@@ -41,7 +41,7 @@ interface Settings {
 
 const sidebar: JupyterFrontEndPlugin<void> = {
   id: SIDEBAR,
-  description: "The panel that shows and steers all worlds.",
+  description: "The sidebar panel that monitors and controls all worlds.",
   autoStart: true,
   optional: [
     ITranslator,
@@ -72,7 +72,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       void createWorld(actions, trans, { folder, ranks: settings.ranks });
     };
     const hint = app.hasPlugin(IPYPARALLEL)
-      ? trans.__("ipyparallel's own panel is not needed: %1 hides it.", HIDE)
+      ? trans.__("You do not need ipyparallel's own panel. To hide it, run: %1", HIDE)
       : "";
     const panel = new Sidebar(actions, trans, create, hint);
     const show = (): void => {
@@ -86,7 +86,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     notebooks?.currentChanged.connect(() => {
       panel.update();
     });
-    tellOf(worlds, settings, trans.__("Show"), show);
+    notify(worlds, settings, trans.__("Show"), show);
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
     addCommands(app, palette, { actions, create, settings });
@@ -102,7 +102,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
           read();
         },
         (error: unknown) => {
-          console.warn("jupyter-dtrain: its settings cannot be read; the defaults hold", error);
+          console.warn("jupyter-dtrain: could not read its settings, using the defaults", error);
         },
       );
     }
@@ -152,19 +152,19 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         withWorld((world) => given.actions.stop(world)),
         () => works() !== null,
       );
-      let told = "";
+      let last = "";
       given.actions.worlds.changed.connect(() => {
         const world = works();
         const now = `${world?.id}:${world?.run?.outcome}`;
-        if (now !== told) commands.notifyCommandChanged();
-        told = now;
+        if (now !== last) commands.notifyCommandChanged();
+        last = now;
       });
     }
   },
 };
 
-/** What needs the person, by JupyterLab's own notifications; the end of a run only where nobody looks at the page. */
-function tellOf(worlds: Worlds, settings: Settings, label: string, show: () => void): void {
+/** Show what needs attention as JupyterLab notifications; the end of a run only if the page has no focus. */
+function notify(worlds: Worlds, settings: Settings, label: string, show: () => void): void {
   worlds.arrived.connect((_, item) => {
     if (Date.now() / 1000 - item.time > FRESH || !SHOWN[settings.notifications].includes(item.level)) return;
     const ended = item.kind === "finished" || item.kind === "failed";

@@ -1,4 +1,4 @@
-/** What JSX is compiled to: a name of our own for it is shorter in the bundle, at each of some hundred places. */
+/** The function that JSX compiles to. A short name of our own makes the bundle smaller, in some hundred places. */
 
 import { Fragment, createElement } from "react";
 

@@ -1,4 +1,4 @@
-/** What the server says: `jupyter_dtrain/server` writes it. */
+/** The types of the server's messages and answers; `jupyter_dtrain/server` writes them. */
 
 import type { Outcome, RankState, RunDocument } from "../document";
 import type { News } from "../receiver";
@@ -6,16 +6,16 @@ import type { News } from "../receiver";
 export interface Driver {
   pid: number;
   words: string;
-  /** The id of its Jupyter kernel; empty where it is none. */
+  /** The id of its Jupyter kernel; empty if the driver is not a kernel. */
   kernel: string;
   there: boolean;
-  /** Whether its plain cells go to the ranks too. */
+  /** Whether its plain cells run on the ranks too. */
   auto: boolean;
 }
 
 export interface RunSummary {
   number: number;
-  /** The id that its cell has in the notebook; empty where that is not known. */
+  /** The id of its cell in the notebook; empty if unknown. */
   cell: string;
   /** The step of the slowest rank. */
   step: number | null;
@@ -24,7 +24,7 @@ export interface RunSummary {
   /** Seconds since the epoch. */
   started: number;
   ended: number | null;
-  /** How many ranks are in which state. */
+  /** The number of ranks in each state. */
   states: Record<string, number>;
 }
 
@@ -35,7 +35,7 @@ export interface World {
   name: string;
   cwd: string;
   state: WorldState;
-  /** Why it is so; empty where that is clear. */
+  /** The reason for its state; empty if the state needs none. */
   words: string;
   size: number;
   ready: number;
@@ -43,13 +43,13 @@ export interface World {
   dead: number;
   frameworks: string[];
   started: number;
-  /** When it ends unless somebody drives it; null while somebody does. */
+  /** When the world ends if it has no driver; null while it has one. Seconds since the epoch. */
   lease_end: number | null;
   driver: Driver | null;
   run: RunSummary | null;
 }
 
-/** rank, node, host, local rank, device, pid, state, what happened to it, what it waits in, its role. */
+/** rank, node, host, local rank, device, pid, state, what happened to it, the call it waits in, its role. */
 export type RankRow = [number, number, string, number, string, number, RankState, string, string, string];
 
 export interface Item {

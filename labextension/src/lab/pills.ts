@@ -1,16 +1,16 @@
-/** The pill on cells that go to the ranks: to which, and how it goes while the cell runs. */
+/** The pill on each distributed cell, which shows its target ranks and, while the cell runs, its progress. */
 
 import { StateEffect } from "@codemirror/state";
 import { Decoration, EditorView, ViewPlugin, WidgetType, type DecorationSet, type ViewUpdate } from "@codemirror/view";
 import { EditorExtensionRegistry, type IEditorExtensionRegistry } from "@jupyterlab/codemirror";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { pillOf, type Look } from "./pill";
+import { pillOf, type Look } from "./pillText";
 import type { Worlds } from "./worlds";
 
 type CellModel = NotebookPanel["content"]["widgets"][number]["model"];
 
-/** Draw the pill of an editor again. */
+/** Redraw the pill of an editor. */
 const redraw = StateEffect.define();
 
 class Pill extends WidgetType {
@@ -34,7 +34,7 @@ class Pill extends WidgetType {
     pill.dataset.look = this.look;
     pill.title = this.title;
     pill.textContent = this.text;
-    // Not a stop on the way through the notebook by keyboard; the panel has it all.
+    // Not a tab stop, so that it is not in the way in the notebook; the panel shows the same by keyboard.
     pill.tabIndex = -1;
     pill.onclick = this.show;
     return pill;
@@ -62,7 +62,7 @@ export class Pills {
     worlds.changed.connect((_, what) => {
       if (what === "worlds") redrawAll();
     });
-    // Which world a notebook's cells belong to is known by its kernel, which often comes later than they do.
+    // A notebook's kernel tells which world its cells belong to, and it often starts after they are drawn.
     notebooks?.widgetAdded.connect((_, panel) => {
       panel.sessionContext.kernelChanged.connect(redrawAll);
       void panel.sessionContext.ready.then(redrawAll);
@@ -91,7 +91,7 @@ export class Pills {
           this.pill = decorate(view);
           this.again = () => {
             const now = decorate(view);
-            // An editor that shows the right thing is left alone.
+            // Leave an editor alone if its pill is up to date.
             if (textOf(now) !== textOf(this.pill)) view.dispatch({ effects: redraw.of(null) });
           };
           editors.add(this.again);
@@ -115,7 +115,7 @@ export class Pills {
     const kernel = this.panelOf(cell)?.sessionContext.session?.kernel?.id;
     const found = pillOf(doc.iterLines(), cell.id, kernel, this.worlds.worlds, this.trans);
     if (found === null) return Decoration.none;
-    const title = this.trans.__("Runs on the ranks of the world: show the panel");
+    const title = this.trans.__("This cell runs on the world's ranks. Click to show the panel.");
     const widget = new Pill(found.text, found.look, title, this.show);
     return Decoration.set([Decoration.widget({ widget, side: 1 }).range(doc.line(found.line + 1).to)]);
   }

@@ -1,21 +1,26 @@
-/** The ranks of a world: what each does, and what can be asked of it. */
+/** The Ranks section of the sidebar: each rank's state and resources, with its stack, its output and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
-import { memoryOf, useOf } from "../strip";
-import { bytes, count, duration } from "../words";
-import { Section, type Shared } from "./frame";
+import { memoryOf, useOf } from "../rankStrip";
+import { bytes, count, duration } from "../format";
+import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
 import type { World } from "./messages";
-import { Mark, Strip } from "./shared";
+import { Mark, Strip } from "./rankMarks";
 import type { Details } from "./worlds";
 
-/** From this many ranks on there is an overview of marks above the list. */
+/** With this many ranks or more, an overview of marks is above the list. */
 const MANY = 9;
 
 type RankShown = Details["ranks"][number];
 
-export function RankList({ world, details, actions, trans }: Shared & { world: World; details: Details }): JSX.Element {
+export function RankList({
+  world,
+  details,
+  actions,
+  trans,
+}: SectionProps & { world: World; details: Details }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
   const ranks = details.ranks;
   const nodes = details.nodes;
@@ -25,7 +30,7 @@ export function RankList({ world, details, actions, trans }: Shared & { world: W
   };
   return (
     <Section title={trans.__("Ranks")} note={world.name}>
-      {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("They are starting.")}</p>}
+      {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("Ranks are starting…")}</p>}
       {ranks.length >= MANY && <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />}
       {nodes.map((host, node) => {
         const members = ranks.filter((rank) => rank.node === node);
@@ -71,7 +76,7 @@ export function RankList({ world, details, actions, trans }: Shared & { world: W
 }
 
 function rankDoes(rank: RankShown, trans: TranslationBundle): string {
-  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waits in %1", rank.waits);
+  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waiting in %1", rank.waits);
   return { ok: trans.__("idle"), idle: trans.__("idle") }[rank.state as string] ?? rank.state;
 }
 
@@ -83,7 +88,7 @@ interface RankRowProps {
   place: string;
   memory: number | null;
   most: number;
-  /** Whether there is no more memory than that. */
+  /** Whether `most` is the device's memory, not just the most that any rank uses. */
   bounded: boolean;
   use: number | null;
   gpu: boolean;
@@ -160,7 +165,7 @@ function Meter({
   );
 }
 
-function RankDetail(props: Shared & { world: World; rank: RankShown; details: Details }): JSX.Element {
+function RankDetail(props: SectionProps & { world: World; rank: RankShown; details: Details }): JSX.Element {
   const { world, rank, details, actions, trans } = props;
   const [shown, setShown] = useState<{ title: string; text: string } | null>(null);
   const [busy, setBusy] = useState(false);
@@ -168,7 +173,7 @@ function RankDetail(props: Shared & { world: World; rank: RankShown; details: De
     setBusy(true);
     try {
       const text = await question();
-      setShown({ title, text: text === "" ? trans.__("(nothing so far)") : text });
+      setShown({ title, text: text === "" ? trans.__("(nothing yet)") : text });
     } catch (error) {
       setShown({ title, text: (error as Error).message });
     } finally {
@@ -183,7 +188,7 @@ function RankDetail(props: Shared & { world: World; rank: RankShown; details: De
         <button
           type="button"
           disabled={busy || rank.state === "dead"}
-          onClick={() => void ask(trans.__("Its stack now"), () => actions.worlds.stacks(world.id, [rank.rank]))}
+          onClick={() => void ask(trans.__("Current stack"), () => actions.worlds.stacks(world.id, [rank.rank]))}
         >
           {trans.__("Stack")}
         </button>
@@ -191,7 +196,7 @@ function RankDetail(props: Shared & { world: World; rank: RankShown; details: De
           type="button"
           disabled={busy || run === null}
           onClick={() =>
-            void ask(trans.__("The end of its output"), async () => {
+            void ask(trans.__("Last lines of output"), async () => {
               const { text } = await actions.worlds.output(world.id, run!.run, rank.rank);
               return text.split("\n").slice(-200).join("\n");
             })

@@ -1,4 +1,4 @@
-/** The panel "Distributed Training". */
+/** The "Distributed Training" panel in JupyterLab's sidebar. */
 
 import { ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
@@ -6,12 +6,14 @@ import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
 import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
+import { AttentionList } from "./attention";
 import { askForWorld } from "./dialog";
-import { Section, Tool } from "./frame";
 import { History } from "./history";
 import { Fragment, h } from "./jsx";
+import { Losses } from "./losses";
 import { RankList } from "./ranks";
-import { AttentionList, Losses, WorldList } from "./sections";
+import { Section, Tool } from "./section";
+import { WorldList } from "./worldList";
 
 export const PANEL = "jupyter-dtrain-panel";
 
@@ -24,10 +26,10 @@ export const icon = new LabIcon({
     "</g></svg>",
 });
 
-/** Milliseconds between two drawings of the panel. */
+/** The panel is drawn at most once in this many milliseconds. */
 const CALM = 250;
 
-/** Ask what to start, and start it in the folder that the file browser shows. */
+/** Ask which world to start, and start it in `options.folder`, the current notebook's folder. */
 export async function createWorld(
   actions: Actions,
   trans: TranslationBundle,
@@ -96,7 +98,7 @@ function Contents(props: {
     let pending = 0;
     let drawn = 0;
     const changed = (): void => {
-      // One drawing for messages that come together, and none where nobody sees it.
+      // Draw once for messages that arrive together, and not at all while the panel is hidden.
       if (pending !== 0 || !visible()) return;
       pending = window.setTimeout(
         () => {
@@ -124,9 +126,9 @@ function Contents(props: {
       {!worlds.connected && (
         <div className="dtrain-banner" role="status">
           <span>
-            {worlds.heard
-              ? trans.__("The server is not heard. What is shown may be old; it is asked again and again.")
-              : trans.__("Looking for the server's jupyter_dtrain extension…")}
+            {worlds.everConnected
+              ? trans.__("Connection lost; this view may be out of date. Reconnecting…")
+              : trans.__("Connecting to the server's jupyter_dtrain extension…")}
           </span>
           <button
             type="button"
@@ -134,7 +136,7 @@ function Contents(props: {
               worlds.reconnect();
             }}
           >
-            {trans.__("Try now")}
+            {trans.__("Retry now")}
           </button>
         </div>
       )}
@@ -152,7 +154,7 @@ function Contents(props: {
 
 const HINT_SEEN = "jupyter-dtrain:hint-seen";
 
-/** A line that is there until it was once put away in this browser. */
+/** A line of advice that is shown until it is dismissed once in this browser. */
 function Hint({ text, trans }: { text: string; trans: TranslationBundle }): JSX.Element | null {
   const [seen, setSeen] = useState(() => localStorage.getItem(HINT_SEEN) !== null);
   if (seen) return null;

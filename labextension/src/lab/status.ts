@@ -1,14 +1,14 @@
-/** The item of the status bar: what the world does that the panel would show. */
+/** The item in the status bar: the state of the world that the panel shows. */
 
 import type { IStatusBar } from "@jupyterlab/statusbar";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
-import { count } from "../words";
+import { count } from "../format";
 import type { World } from "./messages";
 import type { Worlds } from "./worlds";
 
-/** What the item says of the worlds; empty: it is not shown. */
+/** The item's text; empty hides the item. */
 export function statusOf(worlds: World[], selected: World | null, urgent: number, trans: TranslationBundle): string {
   if (selected === null) return "";
   const { run } = selected;
@@ -22,7 +22,7 @@ export function statusOf(worlds: World[], selected: World | null, urgent: number
   return words.join(" · ");
 }
 
-/** Put it there; a click calls `show`. */
+/** Add the item to the status bar; a click calls `show`. */
 export function addStatus(bar: IStatusBar, worlds: Worlds, trans: TranslationBundle, show: () => void): void {
   const item = new Widget({ node: document.createElement("button") });
   item.addClass("dtrain-status");

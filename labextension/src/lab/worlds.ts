@@ -1,4 +1,4 @@
-/** The worlds as this page knows them: kept current by the stream, read by panel, pills and status bar. */
+/** The page's model of all worlds: the stream keeps it current; the panel, the pills and the status bar read it. */
 
 import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
@@ -8,13 +8,13 @@ import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
 import type { Item, Launcher, Message, RankRow, StoredRun, World } from "./messages";
 
-/** What is known of a world that is watched. */
+/** The details of one watched world: its ranks and its newest run. */
 export class Details {
   rows: RankRow[] = [];
   source = "";
   private receiver: Receiver | null = null;
 
-  /** Its newest run; null where there was none. */
+  /** The world's newest run; null if it has had none. */
   get run(): RunModel | null {
     return this.receiver?.model ?? null;
   }
@@ -28,11 +28,11 @@ export class Details {
       this.source = message.source;
       this.receiver.begin(message.document);
     } else if (message.type === "news" && this.receiver?.model.run === message.status.run) {
-      this.receiver.hear(message, [viewOf(message.values ?? ""), viewOf(message.steps ?? "")]);
+      this.receiver.receive(message, [viewOf(message.values ?? ""), viewOf(message.steps ?? "")]);
     }
   }
 
-  /** All ranks of the world, with what the run says of those that run it. */
+  /** All ranks of the world, with the newest run's data for ranks that take part in it. */
   get ranks(): (Rank & { host: string; device: string; pid: number; waits: string; role: string })[] {
     const running = new Map(this.run?.ranks.map((rank) => [rank.rank, rank]));
     return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
@@ -63,7 +63,7 @@ export class Details {
   }
 }
 
-/** An idle rank shows how its part of the last run has ended. */
+/** An idle rank shows the outcome of its last run. */
 function stateOf(state: RankState, own: Rank | undefined): RankState {
   return state === "idle" && own !== undefined && own.state !== "running" && own.state !== "waiting"
     ? own.state
@@ -80,10 +80,10 @@ function viewOf(text: string): DataView {
 export class Worlds {
   worlds: World[] = [];
   items: Item[] = [];
-  /** Whether the server is heard. */
+  /** Whether the stream to the server is open. */
   connected = false;
-  /** Whether it was ever heard: without the extension it never is. */
-  heard = false;
+  /** Whether the stream was ever open; without the server extension it never is. */
+  everConnected = false;
   private details = new Map<string, Details>();
   private selection: string | null = null;
   private wanted = new Map<unknown, string>();
@@ -95,11 +95,11 @@ export class Worlds {
     this.stream = new Stream(
       settings,
       (message) => {
-        this.hear(message);
+        this.receive(message);
       },
       (open) => {
         this.connected = open;
-        this.heard ||= open;
+        this.everConnected ||= open;
         this.changedSignal.emit("worlds");
       },
     );
@@ -110,12 +110,12 @@ export class Worlds {
     return this.changedSignal;
   }
 
-  /** Emitted for an item that is new. */
+  /** Emitted for each new item. */
   get arrived(): ISignal<this, Item> {
     return this.arrivedSignal;
   }
 
-  /** The world whose ranks and run are shown: the one that was chosen, else one that works, else the newest. */
+  /** The world whose ranks and run are shown: the chosen one, else one with a running cell, else the newest. */
   get selected(): World | null {
     const works = (world: World): boolean => world.run?.outcome === "running";
     const newest = [...this.worlds].sort((one, other) => other.started - one.started);
@@ -141,7 +141,7 @@ export class Worlds {
     return found;
   }
 
-  /** Be told closely of a world for `who`; null: not any more. */
+  /** Subscribe `who` to a world's details; "" means the selected world, null unsubscribes. */
   want(who: unknown, id: string | null): void {
     if (id === null) this.wanted.delete(who);
     else this.wanted.set(who, id);
@@ -161,7 +161,7 @@ export class Worlds {
     Signal.clearData(this);
   }
 
-  // What a person asks for. Each throws an Error that says what to do.
+  // Requests to the server. Each throws an Error that says what to do.
 
   async start(launcher: string, options: Record<string, unknown>, cwd: string): Promise<string> {
     const made = await request<{ id: string }>(this.settings, "POST", ["worlds"], { launcher, options, cwd });
@@ -198,7 +198,7 @@ export class Worlds {
     return request(this.settings, "GET", ["runs", String(id)]);
   }
 
-  // The stream.
+  // Messages of the stream.
 
   private rewatch(): void {
     const selected = this.wanted.size > 0 ? this.selected : null;
@@ -206,7 +206,7 @@ export class Worlds {
     this.stream.watch([...ids].filter((id) => id !== "").sort());
   }
 
-  private hear(message: Message): void {
+  private receive(message: Message): void {
     switch (message.type) {
       case "worlds": {
         this.worlds = message.worlds;

@@ -1,79 +1,28 @@
-/** The sections of the sidebar: attention, worlds, losses. */
+/** The Worlds section of the sidebar: one entry for each world, with its state, its driver and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
 import type { JSX } from "react";
-import { clock, rankList } from "../words";
+import { clock } from "../format";
 import { attachCode } from "./actions";
 import { dragCode } from "./drag";
-import { Section, Tool, useNow, type Shared } from "./frame";
-import { Fragment, h } from "./jsx";
-import type { Item, World } from "./messages";
-import { Curves } from "./shared";
-import type { Details } from "./worlds";
+import { h } from "./jsx";
+import type { World } from "./messages";
+import { Section, Tool, useNow, type SectionProps } from "./section";
 
-/** What a notebook runs instead, in any language. */
+/** The code that starts a world from a notebook, which is not translated. */
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
 
-export function AttentionList({ items, actions, trans }: Shared & { items: Item[] }): JSX.Element | null {
-  if (items.length === 0) return null;
-  return (
-    <Section
-      title={trans.__("Attention")}
-      note={String(items.length)}
-      tools={
-        <Tool
-          icon={closeIcon}
-          label={trans.__("Dismiss all")}
-          run={() => {
-            actions.worlds.dismiss(null);
-          }}
-        />
-      }
-    >
-      <ul className="dtrain-items" role="log" aria-label={trans.__("What needs attention")}>
-        {items.map((item) => (
-          <li key={item.id} data-level={item.level}>
-            <div className="dtrain-item-head">
-              <button
-                type="button"
-                className="dtrain-link"
-                title={trans.__("Show world %1", item.name)}
-                onClick={() => {
-                  actions.worlds.select(item.world);
-                }}
-              >
-                {item.words}
-              </button>
-              <Tool
-                icon={closeIcon}
-                label={trans.__("Dismiss")}
-                run={() => {
-                  actions.worlds.dismiss(item.id);
-                }}
-              />
-            </div>
-            <small>
-              {item.name} · {new Date(1000 * item.time).toLocaleTimeString()}
-            </small>
-            {item.detail !== "" && <pre>{item.detail}</pre>}
-          </li>
-        ))}
-      </ul>
-    </Section>
-  );
-}
-
 export function WorldList(
-  props: Shared & { worlds: World[]; selected: World | null; create: () => void },
+  props: SectionProps & { worlds: World[]; selected: World | null; create: () => void },
 ): JSX.Element {
   const { worlds, selected, actions, trans } = props;
   const now = useNow(1000);
   return (
     <Section
       title={trans.__("Worlds")}
-      tools={<Tool icon={addIcon} label={trans.__("New…")} run={props.create} className="dtrain-new" />}
+      tools={<Tool icon={addIcon} label={trans.__("New world…")} run={props.create} className="dtrain-new" />}
     >
       {worlds.length === 0 && (
         <div className="dtrain-empty">
@@ -105,7 +54,7 @@ function WorldRow({
   now,
   actions,
   trans,
-}: Shared & { world: World; chosen: boolean; now: number }): JSX.Element {
+}: SectionProps & { world: World; chosen: boolean; now: number }): JSX.Element {
   const up = world.state === "running";
   const works = world.run?.outcome === "running";
   const select = (): void => {
@@ -125,7 +74,7 @@ function WorldRow({
           type="button"
           className="dtrain-name"
           aria-pressed={chosen}
-          title={trans.__("Show its ranks and losses; drag into a notebook to attach that")}
+          title={trans.__("Show this world's ranks and losses. Drag it into a notebook to attach the notebook.")}
           onClick={select}
           onMouseDown={(event) => {
             dragCode(event, code, world.name);
@@ -142,7 +91,7 @@ function WorldRow({
         {driverWords(world, now, trans)}
       </small>
       {world.words !== "" && world.state !== "running" && <small className="dtrain-trouble">{world.words}</small>}
-      <div className="dtrain-tools-row" role="group" aria-label={trans.__("What can be done with %1", world.name)}>
+      <div className="dtrain-tools-row" role="group" aria-label={trans.__("Actions for %1", world.name)}>
         <Tool
           icon={stopIcon}
           label={trans.__("Interrupt the cell on all ranks of %1", world.name)}
@@ -186,9 +135,9 @@ function stateWords(world: World, trans: TranslationBundle): string {
     case "ending":
       return trans.__("ending");
     case "failed":
-      return trans.__("did not start");
+      return trans.__("failed to start");
     case "unreachable":
-      return trans.__("no answer");
+      return trans.__("not responding");
   }
   if (world.dead > 0) return trans._n("%1 rank dead", "%1 ranks dead", world.dead);
   return world.run?.outcome === "running" ? trans.__("run %1", world.run.number) : trans.__("idle");
@@ -200,35 +149,6 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
   if (world.lease_end === null) return "";
   const left = clock(Math.max(0, world.lease_end - now / 1000));
   return driver === null
-    ? trans.__("nobody drives it yet: it ends in %1", left)
-    : trans.__("orphaned: %1 is gone, it ends in %2", driver.words, left);
-}
-
-export function Losses({ world, details, trans }: Shared & { world: World; details: Details }): JSX.Element {
-  const { run } = details;
-  const summary = world.run;
-  const now = useNow(1000);
-  const title =
-    run === null || summary === null
-      ? ""
-      : [
-          trans.__("Run %1", summary.number),
-          summary.ranks.length === world.size ? "" : trans.__("rank %1", rankList(summary.ranks)),
-          summary.outcome === "running" ? trans.__("running") : summary.outcome,
-          clock(Math.max(0, (summary.ended ?? now / 1000) - summary.started)),
-        ]
-          .filter((part) => part !== "")
-          .join(" · ");
-  return (
-    <>
-      {title !== "" && <small className="dtrain-run-title">{title}</small>}
-      {run === null ? (
-        <p className="dtrain-quiet">{trans.__("Nothing has run in this world yet.")}</p>
-      ) : run.metrics.size === 0 ? (
-        <p className="dtrain-quiet">{trans.__("This run has logged nothing.")}</p>
-      ) : (
-        <Curves run={run} />
-      )}
-    </>
-  );
+    ? trans.__("no driver yet: ends in %1", left)
+    : trans.__("orphaned: %1 is gone, ends in %2", driver.words, left);
 }

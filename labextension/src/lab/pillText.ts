@@ -1,13 +1,13 @@
-/** What the pill on a cell says. */
+/** The text and the look of the pill on a cell. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { count } from "../words";
-import { addressed } from "./addressed";
+import { count } from "../format";
+import { cellTarget } from "./cellTarget";
 import type { RunSummary, World } from "./messages";
 
 export type Look = "still" | "running" | "failing";
 
-/** What is shown on one cell: by its text, the kernel of its notebook, and the worlds. */
+/** The pill of one cell, from its text, its notebook's kernel and the worlds; null if it runs in the notebook. */
 export function pillOf(
   lines: Iterable<string>,
   cell: string,
@@ -16,7 +16,7 @@ export function pillOf(
   trans: TranslationBundle,
 ): { text: string; look: Look; line: number } | null {
   const driven = worlds.filter((world) => kernel !== undefined && world.driver?.kernel === kernel);
-  const found = addressed(
+  const found = cellTarget(
     lines,
     driven.some((world) => world.driver!.auto && world.driver!.there),
   );

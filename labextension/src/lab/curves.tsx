@@ -1,16 +1,14 @@
-/** The components that the widget and saved runs are made of, as React draws them. */
+/** The curves of one run, or of several runs in one chart, as React components. */
 
 import { type JSX, useEffect, useRef } from "react";
-import { h } from "./jsx";
-import type { Range } from "../arrange";
 import { Chart } from "../chart";
+import type { Range } from "../layout";
 import type { Metric, RunModel } from "../model";
 import { RunPanel } from "../panel";
-import { RankStrip, SHAPES, type Shown } from "../strip";
 import { onThemeChange, themeOf } from "../theme";
-import type { RankState } from "../document";
+import { h } from "./jsx";
 
-/** The curves of a run, kept current. */
+/** The curves of a run, updated while it goes on. */
 export function Curves({ run }: { run: RunModel }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -22,27 +20,7 @@ export function Curves({ run }: { run: RunModel }): JSX.Element {
   return <div ref={place} />;
 }
 
-/** The ranks as marks, some hundred of them at a glance. */
-export function Strip(props: { shown: Shown; chosen: number | null; choose: (rank: number) => void }): JSX.Element {
-  const place = useRef<HTMLDivElement>(null);
-  const strip = useRef<RankStrip | null>(null);
-  const choose = useRef(props.choose);
-  choose.current = props.choose;
-  useEffect(() => {
-    strip.current = new RankStrip((rank) => {
-      choose.current(rank);
-    });
-    place.current!.replaceChildren(strip.current.node);
-  }, []);
-  useEffect(() => {
-    strip.current?.update(props.shown, props.chosen, NOTHING);
-  });
-  return <div ref={place} className="dtrain-run dtrain-strip-only" />;
-}
-
-const NOTHING: ReadonlyMap<number, string> = new Map<number, string>();
-
-/** The curves of several runs, one chart for each metric; its columns are runs, which `names` calls by name. */
+/** The curves of several runs, one chart for each metric. A metric's columns are runs, and `names` has their labels. */
 export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[] }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -75,7 +53,7 @@ export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[]
       draw();
     };
     const end = onThemeChange(() => {
-      // The theme's style sheets may be on their way: until they are here there may be no place to draw in.
+      // The theme's style sheets may still be loading, and until then the charts may have no size.
       retheme();
       clearTimeout(later);
       later = window.setTimeout(retheme, 500);
@@ -90,16 +68,4 @@ export function Overlay({ metrics, names }: { metrics: Metric[]; names: string[]
     };
   }, [metrics, names]);
   return <div ref={place} className="dtrain-run dtrain-charts-only" />;
-}
-
-/** The mark of a state, by colour and by shape. */
-export function Mark({ state }: { state: RankState }): JSX.Element {
-  const [path, filled, words] = SHAPES[state];
-  return (
-    <span className="dtrain-mark" data-state={state} title={words}>
-      <svg viewBox="0 0 12 12" aria-hidden="true" className={filled ? "dtrain-icon dtrain-icon-filled" : "dtrain-icon"}>
-        <path d={path} />
-      </svg>
-    </span>
-  );
 }

@@ -1,16 +1,16 @@
 /**
- * The ranks: what each does, by colour and by shape, where it is, what it takes.
+ * The strip of ranks: each rank's state by colour and shape, its step, its pace and its resources.
  *
- * Few ranks are tiles with numbers, more are small tiles, many are squares whose colour is a measure of choice. Ranks
- * of several hosts are grouped. One tab stop; arrow keys move among ranks.
+ * Few ranks are tiles with numbers, more are small tiles, and many are squares whose colour shows a measure that the
+ * user chooses. Ranks are grouped by host if there are several. The strip is one tab stop; arrow keys move among ranks.
  */
 
 import type { RankState } from "./document";
 import { h, icon, setAttribute, setText } from "./dom";
-import { slowest } from "./judge";
+import { slowest } from "./anomalies";
 import type { Rank } from "./model";
 import { heat } from "./theme";
-import { bytes, count, duration } from "./words";
+import { bytes, count, duration } from "./format";
 
 export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
@@ -22,11 +22,11 @@ export const SHAPES: Record<RankState, [path: string, filled: boolean, words: st
   lost: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "lost"],
   starting: ["M6 1.5a4.5 4.5 0 1 0 4.5 4.5", false, "starting"],
   stopped: ["M3 2H5V10H3ZM7 2H9V10H7Z", true, "stopped"],
-  unreachable: ["M2 6a4 4 0 0 1 8 0M6 8V8.5", false, "no answer"],
+  unreachable: ["M2 6a4 4 0 0 1 8 0M6 8V8.5", false, "not responding"],
   dead: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "dead"],
 };
 
-/** Up to this many ranks each gets a tile with numbers; up to the second, a small tile. */
+/** Up to FEW ranks have tiles with numbers; up to SOME have small tiles. */
 const FEW = 12;
 const SOME = 48;
 
@@ -37,7 +37,7 @@ const MEASURES: Record<Measure, [words: string, value: (rank: Rank) => number | 
   utilisation: ["utilisation", (rank) => useOf(rank)],
 };
 
-/** What a strip shows: ranks, each on one of the nodes. */
+/** The content of a strip: ranks, and the names of their nodes. */
 export interface Shown {
   ranks: readonly Rank[];
   nodes: readonly string[];
@@ -65,7 +65,7 @@ export class RankStrip {
     });
   }
 
-  /** Show the ranks as they are; `chosen` is the one whose output is open, `apart` those that differ from the rest. */
+  /** Show the ranks. `chosen` is the rank whose output is open; `apart` says how some ranks differ from the rest. */
   update(model: Shown, chosen: number | null, apart: ReadonlyMap<number, string>): void {
     const size = model.ranks.length;
     const kind = size <= FEW ? "few" : size <= SOME ? "some" : "many";
@@ -119,9 +119,9 @@ export class RankStrip {
         differs ?? "",
         rank.words,
       ];
-      const told = title.filter((part) => part !== "").join(", ");
-      setAttribute(tile.button, "title", told);
-      setAttribute(tile.button, "aria-label", told);
+      const label = title.filter((part) => part !== "").join(", ");
+      setAttribute(tile.button, "title", label);
+      setAttribute(tile.button, "aria-label", label);
     });
   }
 
@@ -166,7 +166,7 @@ export class RankStrip {
   }
 
   private chooser(): HTMLElement {
-    const select = h("select", { "aria-label": "What the colour of a rank shows" });
+    const select = h("select", { "aria-label": "Colour ranks by" });
     for (const [value, [words]] of Object.entries(MEASURES)) {
       const option = h("option", {}, words);
       option.value = value;
@@ -178,7 +178,7 @@ export class RankStrip {
     });
     const scale = h("span", { class: "dtrain-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(heat).join()})`;
-    return h("label", { class: "dtrain-chooser" }, "colour: ", select, " low ", scale, " high");
+    return h("label", { class: "dtrain-chooser" }, "colour by ", select, " low ", scale, " high");
   }
 
   private move(event: KeyboardEvent): void {

@@ -1,4 +1,4 @@
-/** Which cells go to which ranks, by their text: the same rules as in `jupyter_dtrain/magics/transform.py`. */
+/** Finds a cell's target ranks from its text, by the same rules as `jupyter_dtrain/magics/transform.py`. */
 
 const ON_RANKS = /^\s*%%(distributed|rank)\b/;
 const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
@@ -6,17 +6,17 @@ const HELP = /\s(-h|--help)(\s|$)/;
 
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+/g;
 
-/** Options whose value comes next. */
+/** Options whose value is the next word. */
 const VALUED = new Set(["-r", "--ranks", "-i", "--inputs", "-o", "--output", "--pull", "--timeout"]);
 
-export interface Addressed {
-  /** As the cell names them; null: all. */
+export interface CellTarget {
+  /** The ranks as the cell writes them; null: all. */
   ranks: string | null;
-  /** The number, from 0, of the line that says so: the first that is not blank. */
+  /** The number, from 0, of the first line that is not blank. */
   line: number;
 }
 
-/** The ranks that the line of a magic names, by what stands behind its name; null: it names none, and has to. */
+/** The ranks in the arguments of a magic; null if it must name ranks but does not. */
 function ranksOf(magic: string, text: string): string | null {
   let pending = "";
   let found: string | null = magic === "rank" ? null : "all";
@@ -37,8 +37,8 @@ function ranksOf(magic: string, text: string): string | null {
   return found;
 }
 
-/** Where a cell of these lines goes; null: nowhere. `auto`: plain cells go to the ranks too. */
-export function addressed(lines: Iterable<string>, auto: boolean): Addressed | null {
+/** The target of a cell with these lines; null if it runs in the notebook. `auto`: plain cells run on the ranks too. */
+export function cellTarget(lines: Iterable<string>, auto: boolean): CellTarget | null {
   let line = -1;
   let found: number | null = null;
   for (const text of lines) {

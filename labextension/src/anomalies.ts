@@ -1,11 +1,11 @@
-/** Which rank differs from the others: in what it computes, and in how long it takes. */
+/** Finds ranks that differ from the others: in their values, or in the time that a step takes. */
 
 import type { Metric, Rank } from "./model";
 
-/** Points at a series' end that say where it is now. */
+/** The newest points of a series, whose mean counts as its current value. */
 const WINDOW = 20;
 
-/** How many times the usual distance a rank must be away. */
+/** A rank is an outlier if it is this many times the usual spread away from the median. */
 const FAR = 6;
 
 interface Now {
@@ -14,7 +14,7 @@ interface Now {
   noise: number;
 }
 
-/** The ranks whose values have left the others', and how, in words; none with fewer than three ranks. */
+/** The ranks whose values differ from the others', and how, in words; empty if there are fewer than three ranks. */
 export function outliers(metric: Metric): Map<number, string> {
   const found = new Map<number, string>();
   const last = metric.last;
@@ -22,7 +22,7 @@ export function outliers(metric: Metric): Map<number, string> {
   const nows: Now[] = [];
   for (const [rank, value] of last) {
     const now = nowOf(metric, rank, value);
-    if (now === null) found.set(rank, "is no number");
+    if (now === null) found.set(rank, "is NaN or infinite");
     else nows.push(now);
   }
   if (found.size === last.size) return new Map<number, string>();
@@ -33,7 +33,7 @@ export function outliers(metric: Metric): Map<number, string> {
   for (const { rank, mean } of nows) {
     if (Math.abs(mean - middle) > limit) found.set(rank, mean > middle ? "is above the others" : "is below the others");
   }
-  // When half of them differ, nobody can say who is wrong.
+  // If half of the ranks or more differ, the data cannot say which of them are wrong.
   return found.size * 2 >= last.size ? new Map<number, string>() : found;
 }
 
@@ -55,7 +55,7 @@ function nowOf(metric: Metric, rank: number, value: number): Now | null {
   return { rank, mean, noise: Math.sqrt(Math.max(0, squares / count - mean * mean)) };
 }
 
-/** The rank that takes clearly longer for a step than the others, and by how much; null if none does. */
+/** The rank whose steps take over 10 % longer than the others' median, and by which share; null if there is none. */
 export function slowest(ranks: readonly Rank[]): { rank: number; more: number } | null {
   const known = ranks.filter((rank) => rank.pace !== null && rank.pace > 0);
   if (known.length < 2) return null;

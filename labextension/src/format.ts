@@ -1,6 +1,6 @@
-/** Numbers as people read them. */
+/** Formats numbers, sizes, times and lists of ranks for people to read. */
 
-/** Four digits. */
+/** A number with four significant digits. */
 export function number(value: number): string {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -10,14 +10,14 @@ export function number(value: number): string {
   return value.toPrecision(4).replace("-", "−");
 }
 
-/** A whole number with separators. */
+/** A whole number with thousands separators. */
 export function count(value: number): string {
   return Math.round(value)
     .toString()
     .replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** Bytes, in powers of 1000. */
+/** A size in bytes, in units of powers of 1000. */
 export function bytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
@@ -28,14 +28,14 @@ export function bytes(value: number): string {
   return `${value >= 100 || unit === 0 ? value.toFixed(0) : value.toFixed(1)} ${units[unit]!}`;
 }
 
-/** How long a step takes. */
+/** The length of a step, given in seconds. */
 export function duration(seconds: number): string {
   if (seconds < 1e-3) return `${(seconds * 1e6).toPrecision(3)} µs`;
   if (seconds < 1) return `${(seconds * 1e3).toPrecision(3)} ms`;
   return seconds < 100 ? `${seconds.toPrecision(3)} s` : clock(seconds);
 }
 
-/** How long a run takes: `12 s`, `2:05`, `1:02:05`. */
+/** The length of a run, given in seconds: `12 s`, `2:05`, `1:02:05`. */
 export function clock(seconds: number): string {
   if (seconds < 60) return seconds < 10 ? `${seconds.toFixed(1)} s` : `${seconds.toFixed(0)} s`;
   const whole = Math.floor(seconds);
@@ -50,7 +50,7 @@ export function rate(value: number): string {
   return value >= 1000 ? count(value) : value.toPrecision(3);
 }
 
-/** `0-3,5`. */
+/** Ranks as ranges: `0-3,5`. */
 export function rankList(ranks: readonly number[]): string {
   const spans: [number, number][] = [];
   for (const rank of [...ranks].sort((one, other) => one - other)) {

@@ -1,4 +1,4 @@
-/** What all sections of the sidebar are made of. */
+/** The parts that all sections of the sidebar share: a section that folds, a tool button, and the current time. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { LabIcon } from "@jupyterlab/ui-components";
@@ -6,7 +6,7 @@ import { type JSX, type ReactNode, useEffect, useState } from "react";
 import type { Actions } from "./actions";
 import { h } from "./jsx";
 
-export interface Shared {
+export interface SectionProps {
   actions: Actions;
   trans: TranslationBundle;
 }
@@ -58,7 +58,7 @@ export function Section(props: { title: string; tools?: ReactNode; children: Rea
   );
 }
 
-/** The time, in milliseconds since the epoch, looked at every `period` milliseconds. */
+/** The time in milliseconds since the epoch, updated every `period` milliseconds while the page is visible. */
 export function useNow(period: number): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { outliers, slowest } from "../src/judge";
+import { outliers, slowest } from "../src/anomalies";
 import { Metric, type Rank } from "../src/model";
 
 function metric(...last: number[]): Metric {
@@ -12,17 +12,17 @@ function metric(...last: number[]): Metric {
   return found;
 }
 
-describe("a rank that leaves the others", () => {
+describe("a rank that differs from the others", () => {
   it("is named", () => {
     expect([...outliers(metric(1, 1.01, 5, 0.99))]).toEqual([[2, "is above the others"]]);
     expect([...outliers(metric(1, 1.01, 1, 0.99, -2))]).toEqual([[4, "is below the others"]]);
   });
 
-  it("is named when it is no number", () => {
-    expect([...outliers(metric(1, NaN, 1, 1))]).toEqual([[1, "is no number"]]);
+  it("is named when its value is NaN", () => {
+    expect([...outliers(metric(1, NaN, 1, 1))]).toEqual([[1, "is NaN or infinite"]]);
   });
 
-  it("is not seen where there is only noise, or nobody to compare with", () => {
+  it("is not reported for mere noise, or with fewer than three ranks", () => {
     expect(outliers(metric(1, 1.002, 0.999, 1.001)).size).toBe(0);
     expect(outliers(metric(1, 5)).size).toBe(0);
     expect(outliers(metric(NaN, NaN, NaN)).size).toBe(0);
@@ -44,11 +44,11 @@ describe("the slowest rank", () => {
       words: "",
     }));
 
-  it("is marked with how much longer it takes", () => {
+  it("is reported with how much longer its steps take", () => {
     expect(slowest(ranks(0.01, 0.01, 0.02, 0.01))).toEqual({ rank: 2, more: 1 });
   });
 
-  it("is not marked where all are about as fast, or not known", () => {
+  it("is not reported if all are about as fast, or if their pace is unknown", () => {
     expect(slowest(ranks(0.01, 0.0105, 0.0101))).toBeNull();
     expect(slowest(ranks(0.01))).toBeNull();
     expect(slowest(ranks(null, null))).toBeNull();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { arrange, extent, smoothed } from "../src/arrange";
+import { layOut, extent, smoothed } from "../src/layout";
 import { Metric } from "../src/model";
 
 function metric(series: Record<number, [number[], number[]]>): Metric {
@@ -14,7 +14,7 @@ const all = new Set([0, 1, 2]);
 
 describe("few points", () => {
   it("are drawn one by one, with their mean and spread", () => {
-    const view = arrange(
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2],
@@ -36,8 +36,8 @@ describe("few points", () => {
     expect(view.ranks.get(1)).toEqual([3, 4, 5]);
   });
 
-  it("leave a gap where a rank has no number", () => {
-    const view = arrange(
+  it("leave a gap where a value is NaN or infinite", () => {
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2],
@@ -56,9 +56,9 @@ describe("few points", () => {
     expect(view.ranks.get(0)).toEqual([1, null, 3]);
   });
 
-  it("make no jumping mean where ranks have points at different steps", () => {
+  it("give a smooth mean if ranks have points at different steps", () => {
     const steps = (offset: number): number[] => Array.from({ length: 100 }, (_, index) => 2 * index + offset);
-    const view = arrange(
+    const view = layOut(
       metric({ 0: [steps(0), steps(0).map(() => 1)], 1: [steps(1), steps(1).map(() => 3)] }),
       null,
       1000,
@@ -73,8 +73,8 @@ describe("many points", () => {
   const steps = Array.from({ length: count }, (_, index) => index);
   const values = steps.map((step) => (step === 54_321 ? 100 : step === 12_345 ? -100 : (step % 7) / 7));
 
-  it("are drawn few for each pixel, and no extreme is lost", () => {
-    const view = arrange(metric({ 0: [steps, values], 1: [steps, values] }), null, 800, all);
+  it("are reduced to a few per pixel, and no extreme is lost", () => {
+    const view = layOut(metric({ 0: [steps, values], 1: [steps, values] }), null, 800, all);
     expect(view.steps.length).toBeLessThanOrEqual(1600);
     expect(Math.max(...view.high.map(Number))).toBe(100);
     expect(Math.min(...view.low.map(Number))).toBe(-100);
@@ -84,7 +84,7 @@ describe("many points", () => {
   });
 
   it("are drawn one by one again in a part that is small enough", () => {
-    const view = arrange(metric({ 0: [steps, values] }), [54_300, 54_340], 800, all);
+    const view = layOut(metric({ 0: [steps, values] }), [54_300, 54_340], 800, all);
     expect(view.steps).toContain(54_321);
     expect(view.mean[view.steps.indexOf(54_321)]).toBe(100);
     expect(view.steps.length).toBeLessThan(60);
@@ -92,14 +92,14 @@ describe("many points", () => {
 });
 
 describe("odd series", () => {
-  it("without points, or with one, make no trouble", () => {
-    expect(arrange(metric({}), null, 100, all).steps).toEqual([]);
+  it("without points, or with one, are laid out", () => {
+    expect(layOut(metric({}), null, 100, all).steps).toEqual([]);
     expect(extent(metric({}))).toBeNull();
-    expect(arrange(metric({ 0: [[5], [1]] }), null, 100, all).mean).toEqual([1]);
+    expect(layOut(metric({ 0: [[5], [1]] }), null, 100, all).mean).toEqual([1]);
   });
 
-  it("whose steps begin again are all drawn", () => {
-    const view = arrange(
+  it("whose steps start over are drawn completely", () => {
+    const view = layOut(
       metric({
         0: [
           [0, 1, 2, 0, 1],
@@ -114,7 +114,7 @@ describe("odd series", () => {
     expect(view.mean).toEqual([2.5, 3.5, 3]);
   });
 
-  it("of which only a band is known show that", () => {
+  it("show their band if only that is known", () => {
     const found = new Metric("loss");
     const floats = (...numbers: number[]): Float32Array => Float32Array.from(numbers);
     found.setBand(
@@ -127,14 +127,14 @@ describe("odd series", () => {
         bad: [],
       },
     );
-    const view = arrange(found, null, 100, all);
+    const view = layOut(found, null, 100, all);
     expect(view.mean).toEqual([2, 3]);
     expect(view.high).toEqual([4, 5]);
   });
 });
 
 describe("smoothing", () => {
-  it("begins at the first value and keeps gaps", () => {
+  it("starts at the first value and keeps gaps", () => {
     expect(smoothed([4, null, 4, 4], 0.9)).toEqual([4, null, expect.closeTo(4), expect.closeTo(4)]);
     expect(smoothed([0, 10], 0.5)[1]).toBeCloseTo(20 / 3);
     expect(smoothed([1, 5], 0)).toEqual([1, 5]);

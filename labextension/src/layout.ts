@@ -1,8 +1,8 @@
 /**
- * From a metric's points to what one chart draws: few enough for its pixels, with every extreme.
+ * Reduces a metric's points to the lines of one chart: no more points than its pixels can show, and every extreme.
  *
- * Where a series has no more points in view than the chart has pixels, each point is drawn. Otherwise each two pixels
- * get, for each rank, the lowest and the highest of the values there, in the order in which they came.
+ * A series with no more points in view than the chart has pixels is drawn point by point. Otherwise each pair of pixels
+ * gets, for each rank, the lowest and the highest value in that stretch, in the order in which they were logged.
  */
 
 import type { Column } from "./column";
@@ -10,18 +10,18 @@ import type { Metric } from "./model";
 
 export type Line = (number | null)[];
 
-export interface Arranged {
+export interface Layout {
   steps: number[];
   mean: Line;
   low: Line;
   high: Line;
-  /** The lines of single ranks that were asked for. */
+  /** One line for each rank in `shown`. */
   ranks: Map<number, Line>;
 }
 
 export type Range = readonly [number, number];
 
-/** The steps from the first to the last point of a metric; null without points. */
+/** The first and the last step of a metric; null if it has no points. */
 export function extent(metric: Metric): Range | null {
   let low = Infinity;
   let high = -Infinity;
@@ -42,17 +42,17 @@ export function extent(metric: Metric): Range | null {
   return low <= high ? [low, high] : null;
 }
 
-/** Arrange `metric` for a chart that is `width` pixels wide and shows `range` (null: everything). */
-export function arrange(metric: Metric, range: Range | null, width: number, shown: ReadonlySet<number>): Arranged {
+/** The lines of `metric` for a chart that is `width` pixels wide and shows the steps in `range` (null: all steps). */
+export function layOut(metric: Metric, range: Range | null, width: number, shown: ReadonlySet<number>): Layout {
   const whole = extent(metric);
   if (whole === null) return { steps: [], mean: [], low: [], high: [], ranks: new Map() };
   const [low, high] = range ?? whole;
-  // Two points a bucket, one a pixel: with more, the lines of noisy series only take longer to draw.
+  // Each bucket has two points, so each pixel has one. More would only make noisy series slower to draw.
   const buckets = Math.max(16, Math.floor(width / 2));
   const spans = new Map<number, [number, number]>();
   let most = 0;
   for (const [rank, column] of metric.columns) {
-    // One more on each side, so that lines go on to the chart's edges.
+    // One more point on each side, so that lines reach the chart's edges.
     const span: [number, number] = column.sorted
       ? [Math.max(0, column.find(low) - 1), Math.min(column.length, column.find(high + 1e-9) + 2)]
       : [0, column.length];
@@ -62,13 +62,14 @@ export function arrange(metric: Metric, range: Range | null, width: number, show
   if (metric.band !== null) return besideBand(metric, shown);
   if (most <= 2 * buckets) {
     if (aligned(metric, spans)) return pointByPoint(metric, spans, shown);
-    // A mean over the ranks that happen to have a point at a step would jump: take stretches in which all have some.
+    // Ranks log at different steps, so a mean over the ranks present at one step would jump. Use buckets wide enough
+    // for every rank to have a point.
     return pixelByPixel(metric, spans, shown, low, high, Math.max(8, Math.floor(most / 4)));
   }
   return pixelByPixel(metric, spans, shown, low, high, buckets);
 }
 
-/** Whether nearly every rank has a point at every step in view. */
+/** Whether nearly every rank has a point at every step in view (at least 80 % of all pairs). */
 function aligned(metric: Metric, spans: Map<number, [number, number]>): boolean {
   const steps = new Set<number>();
   let points = 0;
@@ -82,7 +83,7 @@ function aligned(metric: Metric, spans: Map<number, [number, number]>): boolean 
   return points >= 0.8 * steps.size * ranks;
 }
 
-function pointByPoint(metric: Metric, spans: Map<number, [number, number]>, shown: ReadonlySet<number>): Arranged {
+function pointByPoint(metric: Metric, spans: Map<number, [number, number]>, shown: ReadonlySet<number>): Layout {
   const places = new Map<number, number>();
   const steps: number[] = [];
   for (const [rank, column] of metric.columns) {
@@ -128,7 +129,7 @@ function pixelByPixel(
   low: number,
   high: number,
   buckets: number,
-): Arranged {
+): Layout {
   const scale = high > low ? buckets / (high - low) : 0;
   const sums = new Float64Array(buckets);
   const counts = new Float64Array(buckets);
@@ -174,7 +175,7 @@ function pixelByPixel(
   return { steps, mean, low: lowLine, high: highLine, ranks };
 }
 
-/** The buckets of one rank. */
+/** The buckets of one rank: reused for the next rank, so that a draw allocates them once. */
 class Scratch {
   sums: Float64Array;
   counts: Float64Array;
@@ -229,8 +230,8 @@ class Scratch {
   }
 }
 
-/** A saved run of many ranks: its band, and the lines of the few ranks that were kept. */
-function besideBand(metric: Metric, shown: ReadonlySet<number>): Arranged {
+/** The lines of a saved run of many ranks: its band, and the few ranks whose points were saved. */
+function besideBand(metric: Metric, shown: ReadonlySet<number>): Layout {
   const band = metric.band!;
   const all = new Set<number>(band.steps);
   for (const [rank, column] of metric.columns) {
@@ -259,7 +260,7 @@ function besideBand(metric: Metric, shown: ReadonlySet<number>): Arranged {
   };
 }
 
-/** `line` with each point drawn towards those before it; `weight` from 0 (as it is) to below 1. */
+/** Exponentially smooths `line`, correcting for the start; `weight` is from 0 (no smoothing) to below 1. */
 export function smoothed(line: Line, weight: number): Line {
   if (weight <= 0) return line;
   let sum = 0;

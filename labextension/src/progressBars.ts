@@ -1,8 +1,8 @@
-/** Progress: one bar for each loop, to where its ranks are on average, with the spread from the last to the first. */
+/** Progress bars, one for each loop: filled to the mean over ranks, with the spread from slowest to fastest rank. */
 
 import { h, setAttribute, setText } from "./dom";
 import type { Bar, RunModel } from "./model";
-import { clock, count, rate } from "./words";
+import { clock, count, rate } from "./format";
 
 interface Row {
   node: HTMLElement;
