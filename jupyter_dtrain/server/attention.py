@@ -1,7 +1,7 @@
 """What needs the person: found in what worlds say, told once, newest first.
 
 :class:`Attention` keeps the list; :class:`Judge` looks at one run and finds values that are no number, ranks whose loss
-has left the others', a rank that is slow, and GPU memory that is nearly full. (``labextension/src/judge.ts`` marks the
+has left the others', a rank that is slow, and GPU memory that is nearly full. (``labextension/src/anomalies.ts`` marks the
 same in a chart, where there is no server: a saved notebook.) What is found stays until it is dismissed.
 """
 
