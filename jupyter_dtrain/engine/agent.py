@@ -35,7 +35,7 @@ from jupyter_dtrain.wire.values import pack, unpack
 from .background import Background
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .framework import CellEnds, Framework
+from .framework import CellEnds
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
@@ -43,13 +43,14 @@ from .main_thread import MainThread
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .namespace import fetch_values, store_values
+from .plugins import Plugins, words_of
 from .recorder import Recorder
 from .resources import Sampler
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -70,7 +71,7 @@ class Agent:
         place: Placement,
         recorder: Recorder,
         descriptors: DescriptorReader,
-        frameworks: list[Framework],
+        plugins: Plugins,
         metrics: MetricBuffer,
         sampler: Sampler,
         comms: RankComms,
@@ -90,13 +91,14 @@ class Agent:
         """Whether ranks were released in the cell that runs."""
         self._recorder = recorder
         self._descriptors = descriptors
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
-        self._main_thread = MainThread(frameworks, self._tracebacks, self._cell_name)
+        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        plugins.is_interrupt = self._interrupts.has_raised
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
@@ -197,8 +199,9 @@ class Agent:
         try:
             watch = msgspec.convert(content["watch"], Watching)
             self._generation = generation = int(content["generation"])
-            for framework in self._frameworks:
-                framework.before_cell(run, generation, watch)
+            with self._interrupts.enabled():
+                self._plugins.before_cell(run, generation, watch)
+            self._say_failures()
             if generation != self._whole and len(ranks) == self._place.size:
                 self._recover()
                 self._whole = generation
@@ -207,40 +210,54 @@ class Agent:
         except (KeyboardInterrupt, CellStopped):
             # The signal fell between the end of the cell and here: the cell itself has told its outcome.
             outcome = "interrupted"
-        except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+        except (Exception, SystemExit) as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             self._recorder.append(self._tracebacks.error(error))
         finally:
-            self._descriptors.drain()
-            self._sampler.end()
-            if outcome != "ok":
-                # Before what may wait for ranks that wait for this one: those are released once this is known.
-                with contextlib.suppress(OSError):
-                    self._report(Ended(self._rank, run, outcome))
-            self._end_metrics(failed=outcome != "ok")
-            words = ""
-            if self._interrupts.ending:
-                outcome, words = "lost", f"rank {self._rank} was told to end (SIGTERM)"
-            regroup = any(framework.needs_regroup() for framework in self._frameworks)
-            if outcome != "ok" and not regroup:
-                regroup = any(framework.is_apart() for framework in self._frameworks)
-            steps = {name: count for framework in self._frameworks for name, count in framework.steps().items()}
-            self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
-            self._running, self._released = None, False
+            self._end(run, outcome)
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
-            for framework in sorted(self._frameworks, key=lambda framework: framework.recovers_last):
-                for note in framework.recover():
-                    self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
+            for note in self._plugins.recover():
+                self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
-    def _end_metrics(self, *, failed: bool) -> None:
-        for framework in self._frameworks:
+    def _end(self, run: int, outcome: Outcome) -> None:
+        """End the run. Whatever one part raises, the parts after it get their turn, and ``Finished`` is the last."""
+        failed, regroup, words = outcome != "ok", False, ""
+        steps: dict[str, int] = {}
+        try:
+            with self._despite("The last output of child processes may be missing"):
+                self._descriptors.drain()
+            self._sampler.end()
+            if failed:
+                # Before what may wait for ranks that wait for this one: those are released once this is known.
+                with contextlib.suppress(OSError):
+                    self._report(Ended(self._rank, run, outcome))
+            self._plugins.after_cell(failed=failed)
+            with self._despite("The last points of this cell's metrics are missing"):
+                self._metrics.end()
+            if self._interrupts.ending:
+                outcome, words = "lost", f"rank {self._rank} received SIGTERM"
+            regroup = self._plugins.needs_regroup() or (outcome != "ok" and self._plugins.is_apart())
+            steps = self._plugins.steps()
+            self._say_failures()
+        finally:
             try:
-                framework.after_cell(failed=failed)
-            except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
-                self._metrics.complain(f"the metrics of {framework.name} are not whole: {error}")
-        self._metrics.end()
+                self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
+            finally:
+                self._running, self._released = None, False
+
+    @contextlib.contextmanager
+    def _despite(self, loss: str) -> Iterator[None]:
+        """Go on whatever is raised inside, and say which ``loss`` that means."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 — a run that was begun must end
+            self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {words_of(error)}.\n")
+
+    def _say_failures(self) -> None:
+        for notice in self._plugins.take_notices():
+            self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
 
     async def _execute(self, code: str) -> Outcome:
         """Run the cell as IPython's own kernel does, but for what needs that kernel's threads."""
@@ -265,9 +282,9 @@ class Agent:
             waited = "" if stopped else self._main_thread.waited_in(exception)
             error = self._tracebacks.error(exception)
             self._recorder.append(msgspec.structs.replace(error, waited=waited, released=self._released))
-        if is_out_of_memory(exception, self._frameworks):
+        if is_out_of_memory(exception, self._plugins):
             del result
-            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._frameworks)}\n")
+            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._plugins)}\n")
         return "interrupted" if stopped and self._interrupts.requested else "error"
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
@@ -339,7 +356,7 @@ class Agent:
 
     def _ask_aside(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
         if content["op"] == "surroundings":
-            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._frameworks))}, answer)
+            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._plugins))}, answer)
         return self._inspector.ask(content, answer)
 
     def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -373,16 +390,14 @@ class Agent:
             "next": next_seq,
             "finished": finished,
             "waits": self._main_thread.waits() if works and waits else None,
-            "frameworks": [name for framework in self._frameworks if (name := framework.in_use())] if waits else [],
+            "frameworks": self._plugins.in_use() if waits else [],
         }
 
     def _release(self, content: dict[str, Any]) -> None:
         if content["generation"] < self._generation or self._running not in (None, content["run"]):
             return  # it came late, or for a rank that was left behind: what is there now is whole
         self._released = self._running is not None
-        for framework in self._frameworks:
-            if framework.name in content["frameworks"] or "" in content["frameworks"]:
-                framework.release()
+        self._plugins.release(content["frameworks"])
 
     def _stacks(self) -> list[dict[str, Any]]:
         state = "idle" if self._running is None else "running"

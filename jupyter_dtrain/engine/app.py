@@ -31,10 +31,10 @@ from .bars import install_bars
 from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .framework import Framework, load_frameworks
 from .home import RankHome, connect
 from .memory import keep_freed
 from .metrics import MetricBuffer
+from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
 
@@ -46,14 +46,14 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self,
         spec: RankSpec,
         place: Placement,
-        frameworks: list[Framework],
+        plugins: Plugins,
         channel: socket.socket,
         report: Callable[[Report], None],
     ) -> None:
         super().__init__()
         self._spec = spec
         self._place = place
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._channel = channel
         self._report = report
 
@@ -72,8 +72,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        tellers = [one.is_log for one in self._frameworks if type(one).is_log is not Framework.is_log]
-        descriptors = DescriptorReader(self._channel, recorder, lambda line: any(is_log(line) for is_log in tellers))
+        self._plugins.log = recorder.log
+        descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)
@@ -81,14 +81,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
-        for framework in self._frameworks:
-            framework.prepare(self._place, spec, metrics)
+        self._plugins.prepare(self._place, spec, metrics)
         install_bars()
-        connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
+        connect(RankHome(self._place, metrics, recorder.append, self._plugins))
         sampler = Sampler(
             recorder.tell,
             lambda: metrics.step,
-            lambda: sum(framework.reserved() or 0 for framework in self._frameworks) or None,
+            lambda: self._plugins.reserved() or None,
             GpuReader.of_rank(self._place.local_rank),
         )
         comms = RankComms(recorder.append, metrics.complain)
@@ -98,7 +97,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._place,
             recorder,
             descriptors,
-            self._frameworks,
+            self._plugins,
             metrics,
             sampler,
             comms,
@@ -138,24 +137,22 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    frameworks = load_frameworks()
-    introductions = {framework.name: framework.introduce() for framework in frameworks}
+    plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
     # The one exchange of a start: where ranks are, and what their frameworks have to say.
-    told = comm.allgather((socket.gethostname(), introductions))
+    told = comm.allgather((socket.gethostname(), plugins.introduce()))
     place = placements([host for host, _ in told])[comm.rank]
     del os.environ[RANK_SPEC_VARIABLE]
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
     # mpiexec keeps some for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
-    for framework in frameworks:
-        framework.meet([others.get(framework.name, "") for _, others in told])
-        given.offer(framework.environment(place, spec), framework.name)
+    plugins.meet([introductions for _, introductions in told])
+    plugins.environment(place, spec, given.offer)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
     # The one application of this process: ``%matplotlib`` looks for its kernel.
-    engine: RankEngine = RankEngine.instance(spec, place, frameworks, channel, report)
+    engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
     folder = Path(spec.folder)
     engine.initialize(
         [

@@ -16,8 +16,8 @@ from jupyter_dtrain.core.events import Body, Progress
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
-    from .framework import Framework
     from .metrics import MetricBuffer
+    from .plugins import Plugins
 
 
 PROGRESS_PERIOD = 0.25
@@ -30,7 +30,7 @@ class RankHome(NamedTuple):
     place: Placement
     metrics: MetricBuffer
     emit: Callable[[Body], object]
-    frameworks: list[Framework]
+    plugins: Plugins
 
 
 _home: RankHome | None = None
@@ -45,11 +45,6 @@ def connect(home: RankHome) -> None:
 def rank_home() -> RankHome | None:
     """The home of this process, if it is a rank."""
     return _home
-
-
-def rank_frameworks() -> list[Framework]:
-    """The frameworks of this rank; none outside a world."""
-    return [] if _home is None else _home.frameworks
 
 
 class Bar:

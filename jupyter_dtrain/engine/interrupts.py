@@ -94,6 +94,10 @@ class Interrupts:
         finally:
             self._awaited = None
 
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether ``error`` is an interrupt that the user has sent to the code that runs now."""
+        return self._on and self.requested and isinstance(error, (KeyboardInterrupt, CellStopped))
+
     def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
 

@@ -6,7 +6,6 @@ thread in native code that keeps the interpreter lock lets nobody ask.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 import threading
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
-    from .framework import Framework
+    from .plugins import Plugins
     from .tracebacks import Tracebacks
 
 LISTEN = 0.03
@@ -40,11 +39,9 @@ _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 class MainThread:
     """Of one rank's main thread."""
 
-    def __init__(
-        self, frameworks: list[Framework], tracebacks: Tracebacks, cell_name: Callable[[str], str | None]
-    ) -> None:
+    def __init__(self, plugins: Plugins, tracebacks: Tracebacks, cell_name: Callable[[str], str | None]) -> None:
         """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's."""
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._tracebacks = tracebacks
         self._cell_name = cell_name
         self._main = threading.main_thread().ident or 0
@@ -66,11 +63,7 @@ class MainThread:
         return {
             "frames": msgspec.to_builtins(self._tracebacks.stack(frame)),
             "waits": self.waits(),
-            "collectives": [
-                msgspec.to_builtins(collective)
-                for framework in self._frameworks
-                for collective in framework.collectives()
-            ],
+            "collectives": msgspec.to_builtins(self._plugins.collectives()),
         }
 
     def waits(self) -> dict[str, str] | None:
@@ -100,7 +93,7 @@ class MainThread:
         """
         now, used, frame = time.monotonic(), time.clock_gettime(self._clock), self._frame()
         works = used - self._used > MOVING * max(now - self._looked_at, LISTEN)
-        place, worked = self._lines(frame), sum(framework.worked() for framework in self._frameworks)
+        place, worked = self._lines(frame), self._plugins.worked()
         if place != self._place or worked != self._worked:
             moved = True
         elif self._polls(frame):
@@ -146,12 +139,8 @@ class MainThread:
         return tuple(lines)
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> dict[str, str] | None:
-        for framework in self._frameworks:
-            # What one of them cannot tell must not hide what another can.
-            with contextlib.suppress(Exception):
-                if waits := framework.waits(frame, call, idle=idle):
-                    return {"framework": framework.name, "call": waits}
-        return None
+        found = self._plugins.waits(frame, call, idle=idle)
+        return None if found is None else {"framework": found[0], "call": found[1]}
 
 
 def _is_native(trace: TracebackType) -> bool:

@@ -19,7 +19,7 @@ import psutil
 from .tracebacks import causes
 
 if TYPE_CHECKING:
-    from .framework import Framework
+    from .plugins import Plugins
 
 MENTIONED = 10_000_000
 """Bytes; less than that is not worth a word."""
@@ -42,29 +42,27 @@ def keep_freed() -> None:
         libc.free(libc.malloc(LARGEST))
 
 
-def is_out_of_memory(exception: BaseException | None, frameworks: list[Framework]) -> bool:
+def is_out_of_memory(exception: BaseException | None, plugins: Plugins | None) -> bool:
     """Whether ``exception``, or one that it comes from, says that there was not enough memory."""
     return any(
-        isinstance(one, MemoryError) or any(framework.is_out_of_memory(one) for framework in frameworks)
+        isinstance(one, MemoryError) or (plugins is not None and plugins.is_out_of_memory(one))
         for one in causes(exception)
     )
 
 
-def let_go(exception: BaseException | None, frameworks: list[Framework]) -> str:
+def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     """Let go of what ``exception`` holds; how much came free, in words. Main thread, when the cell has ended."""
-    host, device = _held(frameworks)
+    host, device = _held(plugins)
     for one in causes(exception):
         with contextlib.suppress(Exception):
             traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None
     sys.last_type = sys.last_value = sys.last_traceback = None
     gc.collect()
-    for framework in frameworks:
-        with contextlib.suppress(Exception):
-            framework.free_memory()
+    plugins.free_memory()
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).malloc_trim(0)
-    after_host, after_device = _held(frameworks)
+    after_host, after_device = _held(plugins)
     given_back = {"the GPU": device - after_device, "the host": host - after_host}
     freed = [f"{size / 1e9:.2f} GB of {where}'s memory" for where, size in given_back.items() if size >= MENTIONED]
     if not freed:
@@ -72,9 +70,9 @@ def let_go(exception: BaseException | None, frameworks: list[Framework]) -> str:
     return f"Out of memory. What the failed call held was let go: {' and '.join(freed)} came free."
 
 
-def _held(frameworks: list[Framework]) -> tuple[int, int]:
+def _held(plugins: Plugins) -> tuple[int, int]:
     """Bytes of this process on the host, and on its GPU."""
-    reserved = sum(framework.reserved() or 0 for framework in frameworks)
+    reserved = plugins.reserved()
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process().memory_info().rss), reserved
     return 0, reserved

@@ -87,8 +87,10 @@ class MetricBuffer:
 
     def end(self) -> None:
         """The run ends: record what is left."""
-        self.flush()
-        self.on = False
+        try:
+            self.flush()
+        finally:
+            self.on = False
 
     def expect(self, waiting: int) -> None:
         """A call of :meth:`before_flush` has ``waiting`` points to add. Cheaper for a loop than to add each."""

@@ -196,6 +196,10 @@ class Recorder:
         else:
             self._write_log(text)
 
+    def log(self, text: str) -> None:
+        """Keep ``text``, whole lines, in the rank's log file and show it in no cell."""
+        self._write_log(text if text.endswith("\n") else f"{text}\n")
+
     def _write_log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._log.write(text)

@@ -18,19 +18,19 @@ import cloudpickle
 from jupyter_dtrain.core.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from .framework import Framework
+    from .plugins import Plugins
 
 PIECE = 256 << 20
 """Bytes that go through MPI at once: many MPIs count them in 32 bits."""
 
 
-def resync(names: list[str], source: int, namespace: dict[str, Any], frameworks: list[Framework]) -> None:
+def resync(names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> None:
     """Give all ranks what ``names`` hold on the rank ``source``."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     here = comm.Get_rank() == source
-    packed, problem = _pack(names, namespace, frameworks) if here else (b"", "")
+    packed, problem = _pack(names, namespace, plugins) if here else (b"", "")
     if not here:
         problem = _obstacle(names, namespace)
     problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
@@ -45,7 +45,7 @@ def resync(names: list[str], source: int, namespace: dict[str, Any], frameworks:
                 namespace[name] = value
 
 
-def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framework]) -> tuple[bytes, str]:
+def _pack(names: list[str], namespace: dict[str, Any], plugins: Plugins) -> tuple[bytes, str]:
     """What goes out, and why nothing can."""
     found: dict[str, tuple[str, Any]] = {}
     for name in names:
@@ -54,9 +54,7 @@ def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framewor
         value = namespace[name]
         try:
             kind, content = ("state", value.state_dict()) if _has_state(value) else ("value", value)
-            for framework in frameworks:
-                content = framework.on_host(content)
-            found[name] = (kind, content)
+            found[name] = (kind, plugins.on_host(content))
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything
             return b"", f"{name!r}: {error}"
     try:

@@ -118,7 +118,7 @@ def _members(exception: BaseException) -> tuple[BaseException, ...]:
 def _message(exception: BaseException) -> str:
     try:
         text = str(exception)
-    except Exception as error:  # noqa: BLE001 — a user's __str__ may raise anything
+    except BaseException as error:  # noqa: BLE001 — a user's __str__ may raise anything, SystemExit too
         text = f"<its text could not be made: {type(error).__name__}>"
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"
