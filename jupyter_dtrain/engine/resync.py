@@ -1,11 +1,11 @@
-"""Makes what some names hold alike on all ranks again: everybody gets what one rank has.
+"""Makes variables equal on all ranks again: all ranks get the values of one.
 
-After a rank has failed in the middle of a step, others may have made one optimizer step more. What has a state
-(``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers do) keeps its identity and gets
-the state; anything else is replaced by a copy. All ranks must call it together.
+After a rank has failed in the middle of a step, others may have made one optimizer step more. An object with a state
+(``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers have) keeps its identity and gets
+the state; a copy replaces any other value. All ranks must call it together.
 
-Under failure: what cannot be done is found before anything is changed, on all ranks alike, and raises
-:class:`~jupyter_dtrain.core.errors.TransferFailed` there.
+Under failure: all ranks find an obstacle before anything changes, and raise
+:class:`~jupyter_dtrain.core.errors.TransferFailed` together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .plugins import Plugins
 
 PIECE = 256 << 20
-"""Bytes that go through MPI at once: many MPIs count them in 32 bits."""
+"""Bytes of one MPI message: many MPIs count them in 32 bits."""
 
 
 def resync(names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> None:
-    """Give all ranks what ``names`` hold on the rank ``source``."""
+    """Give all ranks the values that ``names`` have on the rank ``source``."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -46,7 +46,7 @@ def resync(names: list[str], source: int, namespace: dict[str, Any], plugins: Pl
 
 
 def _pack(names: list[str], namespace: dict[str, Any], plugins: Plugins) -> tuple[bytes, str]:
-    """What goes out, and why nothing can."""
+    """The bytes to send; or why nothing can be sent."""
     found: dict[str, tuple[str, Any]] = {}
     for name in names:
         if name not in namespace:
@@ -64,7 +64,7 @@ def _pack(names: list[str], namespace: dict[str, Any], plugins: Plugins) -> tupl
 
 
 def _obstacle(names: list[str], namespace: dict[str, Any]) -> str:
-    # Whether something has a state is for the source to say; what it sends a state to must take one.
+    # The source decides whether a value has a state; here the name only has to exist.
     missing = [name for name in names if name not in namespace]
     return f"{', '.join(missing)} not defined" if missing else ""
 
