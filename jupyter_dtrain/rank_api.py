@@ -76,7 +76,7 @@ def resync(*names: str, source: int = 0) -> None:
     shell = get_ipython()
     assert shell is not None
     (rank,) = parse_ranks(source, home.place.size)
-    transfer(list(names), rank, shell.user_ns, home.frameworks)
+    transfer(list(names), rank, shell.user_ns, home.plugins)
 
 
 def log_to_csv(path: str | os.PathLike[str] | None) -> None:
@@ -106,12 +106,11 @@ def progress(iterable: Iterable[T], total: float | None = None, name: str = "") 
 
 def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> None:
     try:
-        for framework in home.frameworks:
-            found = framework.number(value)
-            if found is not None:
-                home.metrics.add(name, found[0], step, read=found[1], logged=True)
-                return
-        home.metrics.add(name, _float(name, value, quiet=True), step, logged=True)
+        found = home.plugins.number(value)
+        if found is not None:
+            home.metrics.add(name, found[0], step, read=found[1], logged=True)
+        else:
+            home.metrics.add(name, _float(name, value, quiet=True), step, logged=True)
     except ValueError as error:
         home.metrics.complain(f"log(): {name!r} is left out: {error}")
 

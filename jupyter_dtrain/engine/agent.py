@@ -1,12 +1,11 @@
-"""What answers for a rank: runs cells on the main thread, and questions on the control thread.
+"""The agent speaks for a rank: it runs cells on the main thread and answers questions on the control thread.
 
-The control thread works while a cell runs, as long as native code lets go of the interpreter lock: ``state``,
-``stacks``, ``interrupt`` and ``read(run, from_seq)`` are answered in milliseconds. A cell comes as a message of our
-own rather than as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a rank that is
-busy refuses at once.
+The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers ``state``,
+``stacks``, ``interrupt`` and ``read(run, from_seq)`` in milliseconds. A cell comes as a message of our own rather than
+as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a busy rank refuses at once.
 
-Under failure: every cell that was begun ends with one ``Finished`` event, whatever it raised; a request that cannot
-be answered is answered with its error.
+Under failure: every cell that began ends with one ``Finished`` event, whatever the cell or a plug-in raised. A request
+that the agent cannot answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from jupyter_dtrain.wire.values import pack, unpack
 from .background import Background
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .framework import CellEnds, Framework
+from .framework import CellEnds
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
@@ -43,13 +42,14 @@ from .main_thread import MainThread
 from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .namespace import fetch_values, store_values
+from .plugins import Plugins, words_of
 from .recorder import Recorder
 from .resources import Sampler
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -62,7 +62,7 @@ _NO_KEYBOARD = (
 
 
 class Agent:
-    """The rank's side of every request."""
+    """Handles every request to this rank."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Agent:
         place: Placement,
         recorder: Recorder,
         descriptors: DescriptorReader,
-        frameworks: list[Framework],
+        plugins: Plugins,
         metrics: MetricBuffer,
         sampler: Sampler,
         comms: RankComms,
@@ -78,7 +78,7 @@ class Agent:
         report: Callable[[Report], None],
         generation: int,
     ) -> None:
-        """``home``: the notebook's folder. ``report`` tells the steward; ``generation`` is the world's at its start."""
+        """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
         self._shell = kernel.shell
         self._place = place
@@ -90,13 +90,14 @@ class Agent:
         """Whether ranks were released in the cell that runs."""
         self._recorder = recorder
         self._descriptors = descriptors
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
-        self._main_thread = MainThread(frameworks, self._tracebacks, self._cell_name)
+        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        plugins.is_interrupt = self._interrupts.has_raised
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
@@ -114,7 +115,7 @@ class Agent:
         kernel.shell_handlers[RUN_MESSAGE] = self._run
         kernel.shell_handlers[HELLO_MESSAGE] = self._hello
         kernel.shell_handlers[VALUES_MESSAGE] = self._values
-        # They would run past the recorder, and ipyparallel's unpickles what no signature covers.
+        # Both would bypass the recorder, and ipyparallel's handler unpickles data that no signature covers.
         for kind in ("execute_request", "apply_request"):
             kernel.shell_handlers.pop(kind, None)
         kernel.control_handlers[REQUEST_MESSAGE] = self._request
@@ -128,7 +129,7 @@ class Agent:
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         shell.showtraceback = self._showtraceback
-        # IPython 9 formats every error for its history, which nobody reads here and takes up to a second.
+        # IPython 9 formats every error for its history, which takes up to a second and is never read here.
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         builtins.input = _refuse("input()")
@@ -144,7 +145,7 @@ class Agent:
             shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
 
     def _code_name(self, _raw: str, code: str, number: int) -> str:
-        """The file name of a cell's code: alike on all ranks, so that their warnings are, which begin with it."""
+        """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
         run = number if self._running is None else self._running
         name = f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
         self._cells[name] = cell_name(run, self._cell.number)
@@ -197,59 +198,74 @@ class Agent:
         try:
             watch = msgspec.convert(content["watch"], Watching)
             self._generation = generation = int(content["generation"])
-            for framework in self._frameworks:
-                framework.before_cell(run, generation, watch)
+            with self._interrupts.enabled():
+                self._plugins.before_cell(run, generation, watch)
+            self._say_failures()
             if generation != self._whole and len(ranks) == self._place.size:
                 self._recover()
                 self._whole = generation
             store_values(unpack(content, parent["buffers"]))
             outcome = await self._execute(code)
         except (KeyboardInterrupt, CellStopped):
-            # The signal fell between the end of the cell and here: the cell itself has told its outcome.
+            # The signal fell between the end of the cell and here: the cell itself has reported its outcome.
             outcome = "interrupted"
-        except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+        except (Exception, SystemExit) as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             self._recorder.append(self._tracebacks.error(error))
         finally:
-            self._descriptors.drain()
-            self._sampler.end()
-            if outcome != "ok":
-                # Before what may wait for ranks that wait for this one: those are released once this is known.
-                with contextlib.suppress(OSError):
-                    self._report(Ended(self._rank, run, outcome))
-            self._end_metrics(failed=outcome != "ok")
-            words = ""
-            if self._interrupts.ending:
-                outcome, words = "lost", f"rank {self._rank} was told to end (SIGTERM)"
-            regroup = any(framework.needs_regroup() for framework in self._frameworks)
-            if outcome != "ok" and not regroup:
-                regroup = any(framework.is_apart() for framework in self._frameworks)
-            steps = {name: count for framework in self._frameworks for name, count in framework.steps().items()}
-            self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
-            self._running, self._released = None, False
+            self._end(run, outcome)
         self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
-            for framework in sorted(self._frameworks, key=lambda framework: framework.recovers_last):
-                for note in framework.recover():
-                    self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
+            for note in self._plugins.recover():
+                self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
-    def _end_metrics(self, *, failed: bool) -> None:
-        for framework in self._frameworks:
+    def _end(self, run: int, outcome: Outcome) -> None:
+        """End the run. Whatever one part raises, the parts after it get their turn, and ``Finished`` is the last."""
+        failed, regroup, words = outcome != "ok", False, ""
+        steps: dict[str, int] = {}
+        try:
+            with self._despite("The last output of child processes may be missing"):
+                self._descriptors.drain()
+            self._sampler.end()
+            if failed:
+                # First: the steps below may wait for ranks that wait for this one, and this report releases those.
+                with contextlib.suppress(OSError):
+                    self._report(Ended(self._rank, run, outcome))
+            self._plugins.after_cell(failed=failed)
+            with self._despite("The last points of this cell's metrics are missing"):
+                self._metrics.end()
+            if self._interrupts.ending:
+                outcome, words = "lost", f"rank {self._rank} received SIGTERM"
+            regroup = self._plugins.needs_regroup() or (outcome != "ok" and self._plugins.is_apart())
+            steps = self._plugins.steps()
+            self._say_failures()
+        finally:
             try:
-                framework.after_cell(failed=failed)
-            except Exception as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
-                self._metrics.complain(f"the metrics of {framework.name} are not whole: {error}")
-        self._metrics.end()
+                self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
+            finally:
+                self._running, self._released = None, False
+
+    @contextlib.contextmanager
+    def _despite(self, loss: str) -> Iterator[None]:
+        """Go on whatever is raised inside, and say which ``loss`` that means."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 — a run that was begun must end
+            self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {words_of(error)}.\n")
+
+    def _say_failures(self) -> None:
+        for notice in self._plugins.take_notices():
+            self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
 
     async def _execute(self, code: str) -> Outcome:
-        """Run the cell as IPython's own kernel does, but for what needs that kernel's threads."""
+        """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads."""
         shell = self._shell
         self._display_failure = None
         with self._interrupts.enabled():
             try:
                 transformed, failure = shell.transform_cell(code), None
-            except Exception:  # noqa: BLE001 — a user's input transformer; run_cell tells it as the cell's error
+            except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
                 transformed, failure = code, sys.exc_info()
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
                 result = await self._run_async(code, transformed, failure)
@@ -265,9 +281,9 @@ class Agent:
             waited = "" if stopped else self._main_thread.waited_in(exception)
             error = self._tracebacks.error(exception)
             self._recorder.append(msgspec.structs.replace(error, waited=waited, released=self._released))
-        if is_out_of_memory(exception, self._frameworks):
+        if is_out_of_memory(exception, self._plugins):
             del result
-            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._frameworks)}\n")
+            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._plugins)}\n")
         return "interrupted" if stopped and self._interrupts.requested else "error"
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
@@ -287,7 +303,7 @@ class Agent:
         return result
 
     def _show_pages(self) -> None:
-        """What ``name?`` would put into a pager is text here."""
+        """Print what ``name?`` would put into a pager."""
         for payload in self._shell.payload_manager.read_payload():
             if payload.get("source") == "page":
                 self._recorder.write("stdout", payload["data"].get("text/plain", "") + "\n")
@@ -306,7 +322,7 @@ class Agent:
         exception_only: bool = False,  # noqa: FBT001, FBT002
         running_compiled_code: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
-        """IPython's own traceback text is not wanted for the cell's error, which is told as data."""
+        """Print no traceback for the cell's own error: it travels as data."""
         kind, value, trace = sys.exc_info() if exc_tuple is None else exc_tuple
         sys.last_type, sys.last_value, sys.last_traceback = kind, value, trace
         self._shell._last_traceback = []  # noqa: SLF001 — where IPython keeps it
@@ -314,10 +330,10 @@ class Agent:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
         elif isinstance(value, (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
-            # The signal was taken after the cell's last instruction, which had failed: that is told by its end.
+            # The signal came after the cell's last instruction, which had failed: the end of the cell reports that.
             return
         elif (self._running is not None or self._hearing) and not running_compiled_code and not exception_only:
-            # Somebody's call (a callback that failed), not the end of the cell; between cells, a failed push or pull.
+            # A callback failed, not the cell; or, between cells, a push or a pull.
             traceback.print_exception(kind, value, trace)
 
     def _request(self, stream: Any, ident: Any, parent: Any) -> None:
@@ -327,7 +343,7 @@ class Agent:
             self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
 
         if content["op"] in {"complete", "describe", "surroundings"}:
-            # They may take long, and this thread has more to do; they are answered from it, once they are.
+            # These may take long, and this thread has more to do: another finds the answer, this one sends it.
             loop = asyncio.get_running_loop()
             if self._ask_aside(content, lambda answer: loop.call_soon_threadsafe(say, answer)):
                 return
@@ -339,7 +355,7 @@ class Agent:
 
     def _ask_aside(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
         if content["op"] == "surroundings":
-            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._frameworks))}, answer)
+            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._plugins))}, answer)
         return self._inspector.ask(content, answer)
 
     def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -373,16 +389,14 @@ class Agent:
             "next": next_seq,
             "finished": finished,
             "waits": self._main_thread.waits() if works and waits else None,
-            "frameworks": [name for framework in self._frameworks if (name := framework.in_use())] if waits else [],
+            "frameworks": self._plugins.in_use() if waits else [],
         }
 
     def _release(self, content: dict[str, Any]) -> None:
         if content["generation"] < self._generation or self._running not in (None, content["run"]):
-            return  # it came late, or for a rank that was left behind: what is there now is whole
+            return  # it came late, or for a rank that was left behind: the groups that exist now are whole
         self._released = self._running is not None
-        for framework in self._frameworks:
-            if framework.name in content["frameworks"] or "" in content["frameworks"]:
-                framework.release()
+        self._plugins.release(content["frameworks"])
 
     def _stacks(self) -> list[dict[str, Any]]:
         state = "idle" if self._running is None else "running"

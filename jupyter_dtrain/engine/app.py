@@ -1,10 +1,10 @@
 """The ipyparallel engine that hosts a rank.
 
-It differs from ipyparallel's own in what surrounds it: MPI is initialised first (so that the engine knows its rank),
-the environment that the field expects is set before any user code, and output goes to the recorder. Its nanny is the
-watch, its parent process.
+It differs from ipyparallel's own engine in its surroundings: it initialises MPI first, to know its rank; it sets the
+environment that the field expects before any user code; and its output goes to the recorder. Its parent process, the
+watch, replaces ipyparallel's nanny.
 
-Under failure at start it prints why to its error stream, which the watch passes on, and exits.
+Under failure at start it prints the reason to its error stream, which the watch passes on, and exits.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .bars import install_bars
 from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .framework import Framework, load_frameworks
 from .home import RankHome, connect
 from .memory import keep_freed
 from .metrics import MetricBuffer
+from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
 
@@ -46,19 +46,19 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self,
         spec: RankSpec,
         place: Placement,
-        frameworks: list[Framework],
+        plugins: Plugins,
         channel: socket.socket,
         report: Callable[[Report], None],
     ) -> None:
         super().__init__()
         self._spec = spec
         self._place = place
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._channel = channel
         self._report = report
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Called by ipyparallel once the kernel stands, before its loop starts: the place to take over."""
+        """Take over from ipyparallel, which calls this when the kernel exists and before its loop starts."""
         spec, kernel = self._spec, self.kernel
         session = kernel.session
 
@@ -72,8 +72,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
         )
-        tellers = [one.is_log for one in self._frameworks if type(one).is_log is not Framework.is_log]
-        descriptors = DescriptorReader(self._channel, recorder, lambda line: any(is_log(line) for is_log in tellers))
+        self._plugins.log = recorder.log
+        descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)
         descriptors.start()
         sys.stdout = RankStream(recorder, "stdout", 1)
         sys.stderr = RankStream(recorder, "stderr", 2)
@@ -81,14 +81,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
-        for framework in self._frameworks:
-            framework.prepare(self._place, spec, metrics)
+        self._plugins.prepare(self._place, spec, metrics)
         install_bars()
-        connect(RankHome(self._place, metrics, recorder.append, self._frameworks))
+        connect(RankHome(self._place, metrics, recorder.append, self._plugins))
         sampler = Sampler(
             recorder.tell,
             lambda: metrics.step,
-            lambda: sum(framework.reserved() or 0 for framework in self._frameworks) or None,
+            lambda: self._plugins.reserved() or None,
             GpuReader.of_rank(self._place.local_rank),
         )
         comms = RankComms(recorder.append, metrics.complain)
@@ -98,7 +97,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._place,
             recorder,
             descriptors,
-            self._frameworks,
+            self._plugins,
             metrics,
             sampler,
             comms,
@@ -107,7 +106,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             spec.generation,
         )
         agent.install()
-        # What the engine has to say from here on ("received signal 15") is not the cell's output.
+        # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
         self._report(
@@ -124,38 +123,36 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
 
 
 def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
-    """Be a rank until told to end. ``channel``: brings what was written to descriptors 1 and 2."""
-    # To the descriptor that the watch reads after the end: a crash in native code says where it was.
+    """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
+    # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
     keep_freed()
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).
     mpi4py.rc.finalize = False
-    # Reductions of Python objects would use a hidden duplicate of the communicator, which nobody can revoke, and make
-    # that with the interpreter lock held: a rank whose peer does not come could neither be asked nor freed.
+    # Reductions of Python objects would use a hidden duplicate of the communicator. No code can revoke that, and MPI
+    # makes it with the interpreter lock held: a rank whose peer does not come would neither answer nor be freed.
     mpi4py.rc.fast_reduce = False
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    frameworks = load_frameworks()
-    introductions = {framework.name: framework.introduce() for framework in frameworks}
-    # The one exchange of a start: where ranks are, and what their frameworks have to say.
-    told = comm.allgather((socket.gethostname(), introductions))
+    plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
+    # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
+    told = comm.allgather((socket.gethostname(), plugins.introduce()))
     place = placements([host for host, _ in told])[comm.rank]
     del os.environ[RANK_SPEC_VARIABLE]
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
-    # mpiexec keeps some for itself.
+    # mpiexec keeps some variables for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
-    for framework in frameworks:
-        framework.meet([others.get(framework.name, "") for _, others in told])
-        given.offer(framework.environment(place, spec), framework.name)
+    plugins.meet([introductions for _, introductions in told])
+    plugins.environment(place, spec, given.offer)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
-    # The one application of this process: ``%matplotlib`` looks for its kernel.
-    engine: RankEngine = RankEngine.instance(spec, place, frameworks, channel, report)
+    # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
+    engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
     folder = Path(spec.folder)
     engine.initialize(
         [

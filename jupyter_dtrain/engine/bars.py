@@ -1,8 +1,8 @@
 """tqdm in a rank: its bars become progress of the run, one bar in the cell for all ranks.
 
-tqdm draws by moving a terminal's cursor, many times a second and on every rank. Here a bar that would go to the
-rank's own streams reports what it knows instead, and draws nothing. tqdm's notebook flavour, which would make a widget
-on every rank, is the plain one. A bar with a ``file`` of its own is left alone.
+tqdm draws by moving a terminal's cursor, many times a second and on every rank. A bar that would draw on the rank's own
+streams reports its progress instead, and draws nothing. The plain bar replaces tqdm's notebook bar, which would make a
+widget on every rank. A bar with a ``file`` of its own stays as it is.
 
 Under failure a bar is silent; nothing here raises into the user's loop.
 """
@@ -45,8 +45,8 @@ def _hook(module: ModuleType) -> None:
     tqdm, rank = module.tqdm, os.getpid()
     make, draw, close = tqdm.__init__, tqdm.display, tqdm.close
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — it takes the place of tqdm's
-        # A worker process of the rank has no voice but its streams.
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — it replaces tqdm's
+        # A worker process of the rank can only write to its streams.
         if os.getpid() == rank and len(args) <= _FILE and kwargs.get("file") in (None, sys.stdout, sys.stderr):
             kwargs["file"] = _Nowhere()
             self._dtrain_bar = Bar("", None)

@@ -1,10 +1,10 @@
-"""Catches everything that a cell says, by whatever road, and hands it to the recorder.
+"""Catches all output of a cell and hands it to the recorder.
 
 Two roads lead here: Python's ``sys.stdout`` and ``sys.stderr``; and IPython's display hooks, which send Jupyter
-messages through :class:`EventSession`. The third, of native code and child processes, is in :mod:`.descriptors`.
+messages through :class:`EventSession`. :mod:`.descriptors` is the third road, for native code and child processes.
 
-Under failure nothing here raises into user code: what cannot be decoded is replaced, and a child process that was
-forked from a rank writes to the descriptors, since the recorder's thread does not live in it.
+Under failure nothing here raises into user code: a replacement stands for bytes that cannot be decoded. A child process
+that was forked from a rank writes to the descriptors, since it has no recorder thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RankStream(io.TextIOBase):
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Spool what was printed."""
+        """Spool the printed text."""
         if os.getpid() == self._pid:
             self._recorder.flush()
 
@@ -94,7 +94,7 @@ class _Bytes(io.RawIOBase):
 class EventSession(Session):
     """Stands in for the Jupyter session of the display hooks: their messages become events.
 
-    Only ``send`` differs; messages are still built by the real class. Error messages are left out: the agent makes
+    Only ``send`` differs: the real class still builds the messages. Error messages are dropped, since the agent makes
     the error event from the exception itself.
     """
 
@@ -104,7 +104,7 @@ class EventSession(Session):
         self._pid = os.getpid()
 
     def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Record the message as an event; in a forked child there is nobody to record it."""
+        """Record the message as an event; a forked child has no recorder and drops it."""
         if os.getpid() != self._pid:
             return None
         if isinstance(msg_or_type, dict):

@@ -1,11 +1,11 @@
-"""Widgets that are made in a rank: what they say becomes events of the run, what the front end answers reaches them.
+"""Widgets in a rank: their messages become events of the run, and the front end's answers reach them.
 
-A comm is a pair of objects with one id, here and in the browser. In a rank the browser is far away: what a comm
-publishes is recorded like any output, and the notebook's kernel stands in for the rank towards the front end.
-Answers come between cells, on the main thread, where callbacks may do what a cell may.
+A comm is a pair of objects with one id, here and in the browser. The rank records a comm's messages like any output,
+and the notebook's kernel stands in for the rank towards the front end. Answers come between cells, on the main thread,
+where callbacks may do what a cell may.
 
-Under failure: a message that cannot be written down is left out with a line on stderr; a callback that raises prints
-its traceback, which the next cell shows.
+Under failure: a line on stderr stands for a message that cannot be recorded. A callback that raises prints its
+traceback, which the next cell shows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class RankComms:
     """The comms of a rank. Made once, before user code."""
 
     def __init__(self, emit: Callable[[CommMessage], bool], complain: Callable[[str], None]) -> None:
-        """``emit`` records a message, and tells whether a cell runs that it belongs to."""
+        """``emit`` records a message; it returns False when no cell runs that the message could belong to."""
         self._emit = emit
         self._complain = complain
         self._between: list[CommMessage] = []
         self._manager = CommManager()
 
     def install(self) -> None:
-        """Every comm that is made in this process from now on is ours; ipykernel is imported already."""
+        """Make every new comm of this process one of ours; ipykernel is imported already."""
         comms = self
 
         class RankComm(BaseComm):
@@ -70,7 +70,7 @@ class RankComms:
             del self._between[:-1000]
 
     def hear(self, messages: Iterable[CommMessage]) -> list[CommMessage]:
-        """Messages of the front end, for comms of this rank; what comms have said since the last cell."""
+        """Deliver the front end's messages to this rank's comms; return the comms' messages since the last cell."""
         for message in messages:
             found = self._manager.comms.get(message.comm_id)
             if found is None:

@@ -1,17 +1,17 @@
-"""What is written to a rank's descriptors 1 and 2, by native code and child processes, on its way to the recorder.
+"""The road of text that native code and child processes write to a rank's descriptors 1 and 2, to the recorder.
 
 The descriptors are pipes. The watch reads them, since it goes on where the rank cannot: native code that holds the
-interpreter lock may print as much as it likes, and a rank that dies leaves nothing behind in memory of its own. The
-watch passes on what it reads and holds it until the rank says that it is spooled::
+interpreter lock may print as much as it likes, and a dead rank leaves no text behind in its memory. The watch passes
+the text on, and holds it until the rank says that it is spooled::
 
     native code ── pipe ──▶ Holder (watch) ── channel: pieces ──▶ DescriptorReader (rank) ──▶ Recorder
                                           ◀── bytes kept, "drain"
 
-Every event with such text says how many bytes of its descriptor are in events by then: from that and from what it
-holds, the watch knows which words of a dead rank are still to be written down, no more and no fewer.
+Every event with such text says how many bytes of its descriptor are in events by then. With that number and the text
+it holds, the watch knows exactly which text of a dead rank is still to be recorded.
 
-Under failure: a rank that takes nothing for :data:`PATIENCE` while the watch holds :data:`HELD_BYTES` loses the oldest
-of what it has not got, and a line in its place says how much; while it is stopped (SIGSTOP) its children wait instead.
+Under failure: when a rank takes nothing for :data:`PATIENCE` while the watch holds :data:`HELD_BYTES`, the watch drops
+the oldest text, and a line in its place says how much. While the rank is stopped (SIGSTOP), its children wait instead.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PIECE = 1 << 15
 """Bytes in one message of the channel."""
 HELD_BYTES = 32 << 20
 PATIENCE = 1.0
-"""Seconds without a word from the rank after which it is taken to be unable to read."""
+"""Seconds of silence after which the watch takes the rank to be unable to read."""
 DRAIN_TIMEOUT = 2.0
-"""Seconds that a rank waits for what was written so far; then a cell ends without it."""
+"""Seconds that a rank waits for the text written so far; then the cell ends without it."""
 
 _KEPT = struct.Struct("<QQ")
 """Bytes of each stream, in the order of :data:`STREAMS`, that the rank has spooled."""
@@ -50,7 +50,7 @@ _DRAINED = b"d"
 
 
 def make_channel() -> tuple[socket.socket, socket.socket]:
-    """The two ends of what connects a holder and a reader: the watch's, the rank's."""
+    """The two ends of the channel between a holder and a reader: the watch's, the rank's."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     return ours, theirs
@@ -65,15 +65,15 @@ class Holder:
         """Those that are still open."""
         self.channel = channel
         self._rank = rank
-        # What the rank has not spooled yet, in order: stream, bytes. The first ``_sent`` of them are on their way.
-        # An entry without bytes tells the rank that it has got all that was written before it asked.
+        # Text that the rank has not spooled yet, in order: stream, bytes. The first ``_sent`` entries are on their way.
+        # An entry without bytes tells the rank that it has all text from before its request.
         self._held: deque[tuple[Stream, bytes]] = deque()
         self._sent = 0
         self._size = 0
         self._begins = dict.fromkeys(STREAMS, 0)
-        """By stream, bytes that the rank has let go of."""
+        """By stream, bytes that the rank has spooled and the watch has dropped."""
         self._heard = time.monotonic()
-        # Stands where something was left out, and says how much.
+        # Stands in place of dropped text, and says how much.
         self._note: tuple[Stream, bytes] | None = None
         self._lost = 0
 
@@ -88,7 +88,7 @@ class Holder:
         return self._sent < len(self._held)
 
     def read(self, stream: Stream) -> None:
-        """Take what is in a pipe, as far as there is room."""
+        """Read a pipe, as far as there is room."""
         while self.reads and self._read_piece(stream):
             pass
 
@@ -107,7 +107,7 @@ class Holder:
         return True
 
     def send(self) -> None:
-        """Pass on what the channel takes."""
+        """Pass on as much as the channel takes."""
         while self.sends:
             stream, data = self._held[self._sent]
             try:
@@ -118,7 +118,7 @@ class Holder:
             self._sent += 1
 
     def hear(self) -> None:
-        """What the rank says."""
+        """Read the rank's messages."""
         with contextlib.suppress(OSError):
             while message := self.channel.recv(64):
                 self._heard = time.monotonic()
@@ -141,7 +141,7 @@ class Holder:
             self._begins[stream] += len(data)
 
     def make_room(self) -> float | None:
-        """Let go of what a rank cannot read, so that nobody has to wait for ever; seconds until to ask again."""
+        """Drop text that a rank cannot read, so that no writer waits for ever; seconds until to ask again."""
         if self.reads:
             return None
         waits = self._heard + PATIENCE - time.monotonic()
@@ -166,9 +166,9 @@ class Holder:
         return None
 
     def rest(self, kept: Mapping[Stream, int]) -> list[tuple[Stream, str]]:
-        """What a rank that has ended leaves: all that it wrote and has not spooled, in order.
+        """The text that a dead rank wrote and has not spooled, in order.
 
-        ``kept``: by stream, the bytes that are spooled by what its events say.
+        ``kept``: by stream, the bytes that are spooled, as its events say.
         """
         self.hear()
         for stream in tuple(self.pipes):
@@ -212,11 +212,11 @@ class DescriptorReader:
         self._thread.start()
 
     def drain(self) -> None:
-        """Hand over all that was written so far, C's own buffers included."""
+        """Hand over all text written so far, C's own buffers included."""
         self._libc.fflush(None)
         with self._recorder.shield:
             while self._drained.acquire(blocking=False):
-                # The answer to one that was given up.
+                # An answer that came after its request had timed out.
                 pass
             with contextlib.suppress(OSError):
                 self._channel.send(_DRAIN, socket.MSG_DONTWAIT)
@@ -246,14 +246,14 @@ class DescriptorReader:
         self._recorder.write(stream, last[1], self._kept[stream], log=last[0])
         self._recorder.flush()
         with contextlib.suppress(BlockingIOError):
-            # The next one says as much.
+            # The next message says as much.
             self._channel.send(_KEPT.pack(*self._kept.values()), socket.MSG_DONTWAIT)
 
     def _split(self, stream: Stream, text: str) -> list[tuple[bool, str]]:
-        """The stretches of ``text`` that are a library's log, True, and that are not."""
+        """Stretches of ``text``, each with whether it is a library's log."""
         parts: list[tuple[bool, list[str]]] = []
         for line in text.splitlines(keepends=True):
-            # Native code writes a line of its log in one piece; what goes on with one is more of it.
+            # Native code writes a line of its log in one piece; the rest of an unfinished line belongs to it.
             if not self._unfinished[stream]:
                 self._in_log[stream] = self._is_log(line)
             self._unfinished[stream] = not line.endswith("\n")

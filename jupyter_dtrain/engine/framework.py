@@ -1,17 +1,31 @@
-"""One framework in one rank, as the engine calls it: its environment, set-up calls, process groups and losses.
+"""The contract between a rank's engine and the plug-ins for frameworks, cut into small capabilities.
 
-The core names no framework. Each is a class that derives from :class:`Framework`, found by the entry point group
-``jupyter_dtrain.frameworks``; importing one imports no framework, it only hooks into the import that the user's code
-will do. A framework that is not installed costs nothing.
+The core names no framework. Each framework is a class that derives from :class:`Framework`, found by the entry point
+group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
+the user's code does later. A framework that is not installed costs nothing.
+
+:class:`Framework` offers eight capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
+:class:`Cells`, :class:`Values`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and :class:`Server`. A plug-in
+overrides the members that it has something to do in. A rank never asks a plug-in for a member that it left alone.
+
+Members with several arguments are called by name, and a plug-in takes only the arguments that it needs::
+
+    class Mine(Framework):
+        name = "mine"
+
+        def before_cell(self, watch: Watching) -> None:  # the contract: before_cell(run, generation, watch)
+            self._on = watch.metrics
+
+Under failure: all calls go through :class:`~jupyter_dtrain.engine.plugins.Plugins`, which guards each of them. A member
+that raises is logged once, the next cell names it, and the rank goes on with the answers of the other plug-ins. The
+contract of a member says so where an exception is an answer instead.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import logging
 import re
-from importlib.metadata import entry_points
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +36,8 @@ from .libraries import is_library
 if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts
     from jupyter_dtrain.core.variables import Variable
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.wire.messages import Watching
-    from jupyter_dtrain.wire.requests import RankSpec
 
-    from .metrics import MetricBuffer, Read
+    from .metrics import Read
 
 
 _OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
@@ -37,152 +48,217 @@ GROUP = "jupyter_dtrain.frameworks"
 
 
 class CellEnds(BaseException):
-    """Raised by a framework where a script would wait for ever: the cell ends well here, on this rank."""
+    """A framework raises it where a script would wait for ever: the cell ends well here, on this rank."""
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """One that a rank has begun."""
+    """A collective that a rank has begun."""
 
     group: str
     """Name of the process group; equal on all its ranks. The default group's is 0."""
     ranks: list[int]
-    """Those of the group."""
+    """The ranks of the group."""
     number: int
     """Counts the collectives of the group, from 1."""
     call: str
     """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
 
-class Framework:
-    """One framework, in one rank. What a framework has nothing to say to is left as it is here."""
-
-    name: str
-
-    rendezvous: str | None = None
-    """Module that serves as the world's rendezvous store when run with ``-m``, or None. It is given a listening
-    socket: see :mod:`jupyter_dtrain.steward.rendezvous`."""
-
-    server: str | None = None
-    """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
-
-    Ranks find the address in the options of their :class:`~jupyter_dtrain.wire.requests.RankSpec`, by :attr:`name`.
-    """
+class Start:
+    """Before user code. Members are called once, on the main thread, in the order in which they stand here."""
 
     def introduce(self) -> str:
-        """What the other ranks are to know of this one before user code, such as where it will listen; empty: nothing.
+        """Return what the other ranks need to know of this rank, such as where it will listen; empty for nothing.
 
-        Called once, before all else. All ranks wait for it: it does what takes no time.
+        All ranks wait for each other's introductions: do here only what takes no time.
         """
         return ""
 
     def meet(self, introductions: list[str]) -> None:
-        """What each rank has introduced itself with to this framework, by rank. Called once, before what follows."""
+        """Take the introductions of all ranks to this framework, by rank."""
 
-    recovers_last: bool = False
-    """Whether it stands on groups of another framework, which must be whole before it is :meth:`recover`-ed."""
+    def environment(self, *_: Any, **__: Any) -> dict[str, Variable]:
+        """``environment(place: Placement, spec: RankSpec)``: return variables to set, each with its reason.
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
-        """Variables to set before user code, where the user has not set them; each with its reason.
-
-        What is set later, such as at an import, is offered to :data:`jupyter_dtrain.variables.given`.
+        A variable that the user has set keeps the user's value. A plug-in that sets variables later, such as at an
+        import, offers them to :data:`jupyter_dtrain.core.variables.given`.
         """
         return {}
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
-        """Hook into the framework's import. Called once, before user code. ``metrics``: where losses go."""
+    def prepare(self, *_: Any, **__: Any) -> None:
+        """``prepare(place: Placement, spec: RankSpec, metrics: MetricBuffer)``: hook into the framework's import.
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:
-        """A cell is about to run in the world's ``generation``; ``watch`` says what it wants to see.
-
-        ``run``: its number, which all ranks have that it runs on, and no other cell of the world.
+        ``metrics``: takes the losses. A plug-in that raises here is not asked for anything afterwards.
         """
 
-    def after_cell(self, *, failed: bool) -> None:
-        """The cell has ended: add what waits to be a point of its metrics. ``failed``: in this rank, or interrupted."""
+
+class Description:
+    """What this rank sees of the framework. Any thread may ask, also while a cell runs."""
 
     def describe(self) -> Facts | None:
-        """What it sees in this rank; None where it has nothing to tell. Any thread, at any time, also in mid-cell.
+        """Return what the framework sees in this rank; None where there is nothing to say.
 
-        Imports nothing and waits for nobody. What it raises is told in its place.
+        Import nothing and wait for nothing. The reader sees an exception in place of the facts.
         """
         return None
 
     def in_use(self) -> str:
-        """What people call this framework, if user code has imported it; else empty. Any thread."""
+        """Return what people call this framework, if user code has imported it; else empty."""
         return ""
 
-    def is_log(self, line: str) -> bool:  # noqa: ARG002
-        """Whether ``line``, which native code or a child process has written, is a log that no cell should show.
 
-        Such lines are kept in the spool and in ``Run.text``. Must not raise, and be quick.
+class Cells:
+    """Around each cell. Members are for the main thread, but for :meth:`is_log`."""
+
+    def before_cell(self, *_: Any, **__: Any) -> None:
+        """``before_cell(run: int, generation: int, watch: Watching)``: a cell is about to run.
+
+        ``run``: the number of the run; it is equal on all ranks of the run, and no other run of the world has it.
+        ``generation``: the world's. ``watch``: what the cell wants to see. An interrupt may end a wait in here.
+        """
+
+    def after_cell(self, *_: Any, **__: Any) -> None:
+        """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
+
+        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here.
+        """
+
+    def steps(self) -> dict[str, int]:
+        """Return how many steps each optimizer has made in this cell, by its variable; empty where none count."""
+        return {}
+
+    def is_log(self, _line: str, /) -> bool:
+        """``is_log(line)``: whether native code or a child process has written ``line`` as a log that no cell shows.
+
+        The spool and ``Run.text`` keep such lines. Be quick. A thread of the rank asks for each line.
         """
         return False
 
-    def steps(self) -> dict[str, int]:
-        """How many steps each optimizer has made in the cell that runs, by its variable; empty where none count."""
-        return {}
+
+class Values:
+    """What the framework's tensors hold. The main thread asks, from user code."""
 
     def on_host(self, value: Any) -> Any:
-        """``value`` with this framework's tensors, however deep in it, as tensors on the host.
+        """Return ``value`` with this framework's tensors, however deep in it, as tensors on the host.
 
-        Raises :class:`ValueError` for what is spread over ranks, so that no rank has all of it.
+        Raises :class:`ValueError` for a tensor that is spread over ranks, so that no rank has all of it. Any other
+        exception says as well why the value cannot be sent.
         """
         return value
 
-    def number(self, value: Any) -> tuple[Any, Read] | None:  # noqa: ARG002
-        """For a tensor of this framework with one element: what to add to the metrics, and what reads it later.
+    def number(self, _value: Any, /) -> tuple[Any, Read] | None:
+        """``number(value)``: for a tensor with one element, what to add to the metrics and what reads it later.
 
-        None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number.
+        None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number; the cell shows
+        why.
         """
         return None
 
+
+class Memory:
+    """Memory of the rank's GPU, and what happens when memory runs out."""
+
     def reserved(self) -> int | None:
-        """Bytes of memory of the rank's GPU that this framework holds; None where it uses none. Any thread."""
+        """Return the bytes of GPU memory that this framework holds; None where it uses none. Any thread."""
         return None
 
-    def is_out_of_memory(self, exception: BaseException) -> bool:  # noqa: ARG002
-        """Whether this framework says with ``exception`` that there was not enough memory."""
+    def is_out_of_memory(self, _exception: BaseException, /) -> bool:
+        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory."""
         return False
 
     def free_memory(self) -> None:
-        """Give back what is reserved and not in use."""
+        """Give back the memory that is reserved and not in use."""
+
+
+class Waiting:
+    """What the main thread waits in for other ranks. Other threads ask while a cell runs."""
+
+    def waits(self, *_: Any, **__: Any) -> str:
+        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what the main thread waits in.
+
+        Return a word such as ``all_reduce``; empty where the main thread does not wait for other ranks. ``frame``: its
+        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the main
+        thread uses no processor.
+        """
+        return ""
+
+    def worked(self) -> int:
+        """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""
+        return 0
+
+    def collectives(self) -> list[Collective]:
+        """Return the last few collectives that this rank has begun, of each group, where they are recorded."""
+        return []
+
+
+class Recovery:
+    """Ranks that wait are freed, and groups are made whole again."""
+
+    recovers_last: bool = False
+    """Whether this framework stands on groups of another, which must be whole before :meth:`recover` is called."""
 
     def needs_regroup(self) -> bool:
         """Whether a set-up failed or groups were released, so that the next set-up must be in a new generation."""
         return False
 
     def is_apart(self) -> bool:
-        """Whether this rank has begun something with others that does not come about: asked after a cell that failed.
+        """Whether this rank has begun something with other ranks that does not come about. Asked after a failed cell.
 
-        If so, the groups must be made anew: what ranks do next would meet what others had begun.
+        If so, the groups must be made anew: the ranks' next calls would meet what others had begun.
         """
         return False
 
-    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002
-        """What the main thread waits in for other ranks, such as ``all_reduce``; empty when it does not.
-
-        Called on the control thread. ``frame`` is its innermost; ``call`` what is called there, where the user's source
-        tells; ``idle`` whether it uses no processor.
-        """
-        return ""
-
-    def worked(self) -> int:
-        """Counts what others, or other threads, do for this rank's cell, which moves while this rises. Any thread."""
-        return 0
-
-    def collectives(self) -> list[Collective]:
-        """The last few collectives that this rank has begun, of each group, where the framework records them."""
-        return []
-
     def release(self) -> None:
-        """Make whatever waits for other ranks raise: something that all ranks are told at once. Control thread."""
+        """Make every wait for other ranks raise. All ranks get this request together. Called on the control thread."""
 
     def recover(self) -> list[str]:
-        """Before a cell on all ranks in a new generation: make whole again what was released.
+        """Make whole again what was released, before a cell that runs on all ranks in a new generation.
 
-        Returns what could not be, in words with the line that does it. Raises what stands in its way.
+        Returns sentences about what could not be made whole, each with the line that does it. Raises what stands in
+        the way of recovery: the cell ends with that error, and the next cell tries again. An interrupt may end a wait
+        in here.
         """
         return []
+
+
+class Server:
+    """Processes that the steward runs for this framework. The steward reads these, not the rank."""
+
+    rendezvous: str | None = None
+    """Module that serves as the world's rendezvous store when run with ``-m``, or None. It gets a listening socket:
+    see :mod:`jupyter_dtrain.steward.rendezvous`."""
+
+    server: str | None = None
+    """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
+
+    Ranks find the address in the options of their :class:`~jupyter_dtrain.wire.requests.RankSpec`, by the plug-in's
+    name.
+    """
+
+
+class Framework(Start, Description, Cells, Values, Memory, Waiting, Recovery, Server):
+    """One framework in one rank. Override the members of the capabilities that it has; give it a :attr:`name`."""
+
+    name: str
+    """The plug-in's own; no other plug-in has it."""
+
+
+CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Memory, Waiting, Recovery, Server)
+
+MEMBERS: tuple[str, ...] = tuple(name for one in CAPABILITIES for name in vars(one) if not name.startswith("_"))
+"""The names of all members of all capabilities."""
+
+ATTRIBUTES: tuple[str, ...] = tuple(name for name in MEMBERS if not callable(getattr(Framework, name)))
+"""The members that are data."""
+
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "environment": ("place", "spec"),
+    "prepare": ("place", "spec", "metrics"),
+    "before_cell": ("run", "generation", "watch"),
+    "after_cell": ("failed",),
+    "waits": ("frame", "call", "idle"),
+}
+"""The members that are called by name, each with all arguments that it may take."""
 
 
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:
@@ -217,14 +293,3 @@ def user_names() -> list[tuple[str, Any]]:
         return []
     names = list(InteractiveShell.instance().user_ns.items())
     return [(name, value) for name, value in names if not _OF_IPYTHON.fullmatch(name)]
-
-
-def load_frameworks() -> list[Framework]:
-    """One fresh object per framework that is known, by name. One that cannot be loaded is logged and left out."""
-    found: list[Framework] = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        try:
-            found.append(entry.load()())
-        except Exception:
-            logging.getLogger(__name__).exception("The framework plug-in %s cannot be loaded", entry.name)
-    return found

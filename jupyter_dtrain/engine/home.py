@@ -16,8 +16,8 @@ from jupyter_dtrain.core.events import Body, Progress
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
-    from .framework import Framework
     from .metrics import MetricBuffer
+    from .plugins import Plugins
 
 
 PROGRESS_PERIOD = 0.25
@@ -25,12 +25,12 @@ PROGRESS_PERIOD = 0.25
 
 
 class RankHome(NamedTuple):
-    """What a rank gives to the calls of user code."""
+    """The parts of a rank that calls of user code reach."""
 
     place: Placement
     metrics: MetricBuffer
     emit: Callable[[Body], object]
-    frameworks: list[Framework]
+    plugins: Plugins
 
 
 _home: RankHome | None = None
@@ -47,13 +47,8 @@ def rank_home() -> RankHome | None:
     return _home
 
 
-def rank_frameworks() -> list[Framework]:
-    """The frameworks of this rank; none outside a world."""
-    return [] if _home is None else _home.frameworks
-
-
 class Bar:
-    """One loop's progress; what :func:`jupyter_dtrain.progress` and the hook into tqdm report with.
+    """One loop's progress. :func:`jupyter_dtrain.progress` and the hook into tqdm report with it.
 
     Not for several threads.
     """
@@ -71,13 +66,13 @@ class Bar:
         self._shown = False
 
     def show(self, done: float) -> None:
-        """``done`` items have been gone through."""
+        """Report ``done`` items, if the last report is long enough ago."""
         self._done = done
         if time.monotonic() >= self._next:
             self.report(done, self._total, self._rate(), self._text(), self._name)
 
     def report(self, done: float, total: float | None, rate: float | None, text: str, name: str) -> None:
-        """The same of a bar that knows more; a report that comes too soon after another is left out."""
+        """The same for a bar that knows more; a report too soon after another is dropped."""
         self._done, self._total, self._name = done, total, name
         now = time.monotonic()
         if now >= self._next:
@@ -89,7 +84,7 @@ class Bar:
         self._tell(self._rate(), self._text(), ended=True)
 
     def end(self, done: float, total: float | None, text: str) -> None:
-        """The same of a bar that knows more. Without ``text`` nothing of it stays."""
+        """The same for a bar that knows more. Without ``text`` the bar disappears."""
         self._done, self._total = done, total
         if text or self._shown:
             self._tell(self._rate(), text, ended=True)

@@ -1,10 +1,11 @@
-"""What a rank tells of its names while a person types: how they may go on, and what they stand for.
+"""A rank's names for a person who types: their completions, and what they stand for.
 
-Asked while a cell runs, too, so what is the user's own is hardly run: no property and no ``__repr__``, which might
-compute, talk to other ranks, or wait. What names attributes is asked: ``__dir__`` and ``__getattr__``, by which
-PyTorch's modules have their layers. Since these may wait all the same, a :class:`Inspector` answers beside the cell.
+A rank answers while a cell runs, too, so it runs hardly any user code: no property and no ``__repr__``, which might
+compute, talk to other ranks, or wait. It does call ``__dir__`` and ``__getattr__``, by which PyTorch's modules have
+their layers. Since these may wait all the same, :class:`Inspector` answers on a thread of its own.
 
-Under failure: a name that cannot be looked at is not there; while one question is at work, no other is taken.
+Under failure: the answer leaves out a name that cannot be inspected. While one question is at work, the inspector takes
+no other.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 MOST: Final = 500
-"""Completions of one answer."""
+"""Completions in one answer."""
 WIDTH: Final = 80
-"""Characters of a value that are shown."""
+"""Characters of a value in an answer."""
 DOC: Final = 6000
 SOURCE: Final = 20_000
-"""Characters of a docstring, and of a source, that are told."""
+"""Characters of a docstring, and of a source, in an answer."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), range)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 
 
 class Inspector:
-    """Answers questions of one rank. Whoever asks never waits."""
+    """Answers questions about one rank's names. A caller never waits."""
 
     def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str]) -> None:
         """``hidden``: names of the namespace that are not the user's."""
@@ -45,7 +46,7 @@ class Inspector:
         self._background = Background("dtrain-inspection")
 
     def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
-        """``answer`` is called with what is found, on another thread; False while an earlier question is at work.
+        """Pass the findings to ``answer``, on another thread; False while an earlier question is at work.
 
         ``content``: ``op`` ``complete`` with ``text``, or ``describe`` with ``name`` and ``source``.
         """
@@ -59,7 +60,7 @@ class Inspector:
 
 
 def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -> list[tuple[str, str]]:
-    """How ``text``, a name or a dotted path, may go on: names for its last part and their kinds, as IPython calls them.
+    """Completions of ``text``, a name or a dotted path: names for its last part and their kinds in IPython's words.
 
     Names that begin with an underscore come only where ``text`` asks for them; ``hidden`` ones never.
     """
@@ -78,7 +79,7 @@ def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -
 
 
 def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> Description | None:
-    """What ``path``, a name or a dotted path, stands for; None where it stands for nothing."""
+    """The thing that ``path``, a name or a dotted path, stands for; None where it stands for nothing."""
     try:
         value = resolve(namespace, path)
     except LookupError:
@@ -94,10 +95,10 @@ def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> Descri
 
 
 def _tried(words: Callable[[], str]) -> str:
-    """Words, or none where something of the user's fails."""
+    """The words, or none where user code fails."""
     try:
         return words()
-    except Exception:  # noqa: BLE001 — as said
+    except Exception:  # noqa: BLE001 — user code may raise anything
         return ""
 
 
@@ -144,7 +145,7 @@ def _short(text: str) -> str:
 
 
 class _Shown:
-    """Stands for a default value, or for an annotation, whose own ``__repr__`` is not asked."""
+    """Stands for a default value or an annotation, so that its own ``__repr__`` does not run."""
 
     def __init__(self, words: str) -> None:
         self._words = words

@@ -2,10 +2,10 @@
 
 A cell that catches KeyboardInterrupt and goes on is ended by a signal of its own, which raises :class:`CellStopped`.
 
-Python hands a signal to the main thread some bytecodes later, so one that was meant for a cell may arrive after its
-end. The handler here lives as long as the rank and raises only while user code is on: an interrupt that comes too
-late is ignored instead of breaking the engine. One that comes while the main thread is inside :class:`Shield`, with
-something half written, is raised when that is done.
+Python hands a signal to the main thread some bytecodes later, so a signal that was meant for a cell may arrive after
+its end. The handler here lives as long as the rank and raises only while user code runs: it ignores an interrupt that
+comes too late, which would break the engine. An interrupt that comes while the main thread is inside :class:`Shield`,
+with a write half done, is raised after that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from types import FrameType
 from typing import Any, cast
 
 STOP_SIGNAL = signal.SIGRTMIN + 9
-"""Raises :class:`CellStopped`. A signal that nobody else uses, so that no library takes it over, as some do SIGINT."""
+"""Raises :class:`CellStopped`. No library takes this signal over, as some do with SIGINT."""
 
 
 class CellStopped(BaseException):
-    """The cell was interrupted and went on, so it is ended."""
+    """Ends a cell that caught its interrupt and went on."""
 
 
 class Shield:
@@ -46,7 +46,7 @@ class Shield:
                 signal.raise_signal(signal.SIGINT)
 
     def holds(self) -> bool:
-        """Whether an interrupt has to wait; it is raised later then. For the handler, which is on the main thread."""
+        """Whether an interrupt must wait; if so, it is raised later. For the handler, on the main thread."""
         self._waiting = self._depth > 0
         return self._waiting
 
@@ -55,7 +55,7 @@ class Interrupts:
     """The rank's SIGINT handler."""
 
     def __init__(self, in_cell: Callable[[str], bool], shield: Shield) -> None:
-        """``in_cell`` tells whether a code object's file name is a cell's."""
+        """``in_cell``: whether a code object's file name is a cell's."""
         self._in_cell = in_cell
         self._shield = shield
         self._on = False
@@ -64,10 +64,10 @@ class Interrupts:
         """Whether the cell that runs (or ran last) was interrupted."""
         self._arrived = False
         self.ending = False
-        """Whether this rank was told to end."""
+        """Whether this rank has received SIGTERM."""
 
     def install(self) -> None:
-        """Take over SIGINT, and SIGTERM from the engine, which ends by it. Main thread only."""
+        """Take over SIGINT, and SIGTERM, which ends the engine. Main thread only."""
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(STOP_SIGNAL, self._handle_stop)
         self._end_engine = cast("Callable[[int, FrameType | None], None]", signal.getsignal(signal.SIGTERM))
@@ -93,6 +93,10 @@ class Interrupts:
             yield
         finally:
             self._awaited = None
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether ``error`` is an interrupt that the user has sent to the code that runs now."""
+        return self._on and self.requested and isinstance(error, (KeyboardInterrupt, CellStopped))
 
     def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
@@ -133,14 +137,14 @@ class Interrupts:
         if awaited is None:
             return False
         loop = awaited.get_loop()
-        # Raised anywhere but in the cell's own code, it would leave the task and end the engine's loop.
+        # An exception raised outside the cell's own code would leave the task and end the engine's loop.
         if asyncio.current_task(loop) is awaited and self._runs_cell(frame):
             return False
         loop.call_soon_threadsafe(awaited.cancel)
         return True
 
     def _handle_end(self, signum: int, frame: FrameType | None) -> None:
-        """End the engine, and before that the cell that runs; asked again, do not disturb how it ends."""
+        """End the cell that runs, then the engine; a second signal does not disturb that."""
         if not self.ending:
             self.ending = True
             self._end_engine(signum, frame)

@@ -1,6 +1,6 @@
-"""Which code is not the user's: Python's own, this package's, and what is installed.
+"""Tells libraries from user code, by file name: Python's own code, this package's, and installed packages.
 
-Asked of file names, for tracebacks, names of losses, scripts and waits. Any thread may ask; nothing is raised.
+Tracebacks, names of losses, scripts and waits need it. Any thread may ask. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _added: list[str] = []
 
 
 def add_library(folder: str) -> None:
-    """Code in ``folder`` is not the user's either: such as that of a framework that runs from its sources."""
+    """Count code in ``folder`` as a library's, such as a framework that runs from its sources."""
     _added.append(folder)
     _folders.cache_clear()
     is_library.cache_clear()
@@ -30,7 +30,7 @@ def is_library(file: str) -> bool:
 
 @lru_cache(1)
 def _folders() -> tuple[str, ...]:
-    """They may lie below the user's own, as those of a virtual environment do."""
+    """The libraries' folders. They may lie below the user's own, as in a virtual environment."""
     paths = sysconfig.get_paths()
     folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     return tuple(

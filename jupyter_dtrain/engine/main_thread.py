@@ -1,12 +1,11 @@
-"""Where the rank's main thread is: its stack, what it waits in for other ranks, for how long it has not moved.
+"""Where the rank's main thread is: its stack, the call in which it waits for other ranks, since when it has not moved.
 
-Asked from the control thread, whatever the main thread does, and answered without running anybody's code. A main
-thread in native code that keeps the interpreter lock lets nobody ask.
+The control thread asks, whatever the main thread does, and no user code runs for the answer. While native code on the
+main thread holds the interpreter lock, no thread can ask.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 import threading
@@ -24,27 +23,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
-    from .framework import Framework
+    from .plugins import Plugins
     from .tracebacks import Tracebacks
 
 LISTEN = 0.03
-"""Seconds for which the main thread is listened to, to know whether it does anything."""
+"""Seconds of observation that show whether the main thread does anything."""
 IDLE = 0.25
-"""A thread that takes less of a processor than this may be waiting."""
+"""A thread that uses less of a processor than this may be waiting."""
 MOVING = 0.05
-"""One that takes more than this, and waits for nobody, moves."""
+"""A thread that uses more than this, and does not wait, moves."""
 
 _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class MainThread:
-    """Of one rank's main thread."""
+    """Observes one rank's main thread."""
 
-    def __init__(
-        self, frameworks: list[Framework], tracebacks: Tracebacks, cell_name: Callable[[str], str | None]
-    ) -> None:
+    def __init__(self, plugins: Plugins, tracebacks: Tracebacks, cell_name: Callable[[str], str | None]) -> None:
         """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's."""
-        self._frameworks = frameworks
+        self._plugins = plugins
         self._tracebacks = tracebacks
         self._cell_name = cell_name
         self._main = threading.main_thread().ident or 0
@@ -61,20 +58,16 @@ class MainThread:
         self._looked_at = self._moved_at = time.monotonic()
 
     def stack(self) -> dict[str, Any]:
-        """The frames from the cell on, what they wait in, and what the frameworks know of their collectives."""
+        """The frames from the cell on, the call that they wait in, and the collectives that the frameworks record."""
         frame = self._frame()
         return {
             "frames": msgspec.to_builtins(self._tracebacks.stack(frame)),
             "waits": self.waits(),
-            "collectives": [
-                msgspec.to_builtins(collective)
-                for framework in self._frameworks
-                for collective in framework.collectives()
-            ],
+            "collectives": msgspec.to_builtins(self._plugins.collectives()),
         }
 
     def waits(self) -> dict[str, str] | None:
-        """What the main thread waits in for other ranks, and in which framework; None when it does not."""
+        """The call in which the main thread waits for other ranks, and its framework; None when it does not wait."""
         before = time.clock_gettime(self._clock)
         time.sleep(LISTEN)
         idle = time.clock_gettime(self._clock) - before < LISTEN * IDLE
@@ -82,7 +75,7 @@ class MainThread:
         return None if frame is None else self._wait_at(frame, called_in(frame), idle=idle)
 
     def waited_in(self, exception: BaseException | None) -> str:
-        """What the call waited in that ``exception`` comes from; empty if it was no such call."""
+        """The waiting call that raised ``exception``; empty if no waiting call did."""
         for one in causes(exception):
             trace = one.__traceback__
             while trace is not None and trace.tb_next is not None and not _is_native(trace.tb_next):
@@ -92,15 +85,15 @@ class MainThread:
         return ""
 
     def still(self) -> float:
-        """Seconds for which the cell has not moved, as far as the looks since its beginning tell. One thread only.
+        """Seconds for which the cell has not moved, judged from the calls of this method. For one thread only.
 
-        It moves when it comes to another line, and when it takes a processor, but for MPI, which waits with all of one.
-        Where it waits for other ranks, it moves as soon as any Python code runs in the main thread; but not where it
-        waits in code of ours, which looks again and again. And it moves while others do what it has given to them.
+        A cell moves when it comes to another line, and when it uses a processor; MPI, which waits with a whole
+        processor, is the exception. A cell that waits for other ranks moves as soon as any Python code runs in the main
+        thread, unless that is code of ours that polls. And a cell moves while others work for it.
         """
         now, used, frame = time.monotonic(), time.clock_gettime(self._clock), self._frame()
         works = used - self._used > MOVING * max(now - self._looked_at, LISTEN)
-        place, worked = self._lines(frame), sum(framework.worked() for framework in self._frameworks)
+        place, worked = self._lines(frame), self._plugins.worked()
         if place != self._place or worked != self._worked:
             moved = True
         elif self._polls(frame):
@@ -129,7 +122,7 @@ class MainThread:
         return False
 
     def _ran(self, _: object) -> int:
-        """Called by the interpreter in the main thread, before the next thing that this does."""
+        """The interpreter calls this in the main thread, before the thread's next bytecode."""
         self._has_run = True
         return 0
 
@@ -146,14 +139,10 @@ class MainThread:
         return tuple(lines)
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> dict[str, str] | None:
-        for framework in self._frameworks:
-            # What one of them cannot tell must not hide what another can.
-            with contextlib.suppress(Exception):
-                if waits := framework.waits(frame, call, idle=idle):
-                    return {"framework": framework.name, "call": waits}
-        return None
+        found = self._plugins.waits(frame, call, idle=idle)
+        return None if found is None else {"framework": found[0], "call": found[1]}
 
 
 def _is_native(trace: TracebackType) -> bool:
-    """Whether it is a frame that Cython made up for its own code, as mpi4py's: on a living stack there is none."""
+    """Whether Cython made this frame up for its own code, as mpi4py does. A living stack has no such frame."""
     return trace.tb_frame.f_code.co_filename.endswith(".pyx")

@@ -1,8 +1,8 @@
-"""The memory of a rank: what it keeps for its next step, and what is done after a cell ran out, of GPU or host memory.
+"""The memory of a rank: what it keeps for its next step, and what it frees after a cell ran out of GPU or host memory.
 
-When memory ran out, the exception's traceback keeps every frame between the cell and the failed allocation, and these
-keep the tensors that did not fit: as long as anybody holds it, the next attempt fails for want of what the last one
-left. So they are let go, and caches are emptied. What the user's own names hold stays. Nothing here raises.
+When memory runs out, the exception's traceback keeps every frame between the cell and the failed allocation, and the
+frames keep the tensors that did not fit. While anything holds that traceback, the next attempt fails, too. So the rank
+drops it and empties caches. The user's own variables keep what they hold. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import psutil
 from .tracebacks import causes
 
 if TYPE_CHECKING:
-    from .framework import Framework
+    from .plugins import Plugins
 
 MENTIONED = 10_000_000
-"""Bytes; less than that is not worth a word."""
+"""Bytes; a message says nothing about less."""
 LARGEST = (32 << 20) - (64 << 10)
 """Bytes; about the largest block from whose release glibc learns (DEFAULT_MMAP_THRESHOLD_MAX, 64 bits)."""
 
 
 def keep_freed() -> None:
-    """Have the allocator keep what is freed, rather than give it back to Linux and fetch it again page by page.
+    """Make the allocator keep freed memory, rather than return it to Linux and fetch it again page by page.
 
-    glibc learns to do so when a large block is freed that it had fetched from Linux by itself (mallopt(3),
-    M_MMAP_THRESHOLD). That happens early in a process of its own; a rank has so much free memory from all that it has
-    imported that it never comes to it, and each step of a training fetched its pages anew: 118 faults and 5 % of the
-    time in a step of 16 ms. So it is shown one. Where the user has set glibc's tunables, these hold.
+    glibc learns to do so when the program frees a large block that glibc had fetched from Linux on its own (mallopt(3),
+    M_MMAP_THRESHOLD). An ordinary process comes to that early. A rank has so much free memory from its imports that it
+    never does, and each training step fetched its pages anew: 118 faults and 5 % of the time in a step of 16 ms. So
+    this allocates and frees one such block. The user's own settings of glibc's tunables hold.
     """
     with contextlib.suppress(Exception):
         libc = ctypes.CDLL(None)
@@ -42,39 +42,37 @@ def keep_freed() -> None:
         libc.free(libc.malloc(LARGEST))
 
 
-def is_out_of_memory(exception: BaseException | None, frameworks: list[Framework]) -> bool:
+def is_out_of_memory(exception: BaseException | None, plugins: Plugins | None) -> bool:
     """Whether ``exception``, or one that it comes from, says that there was not enough memory."""
     return any(
-        isinstance(one, MemoryError) or any(framework.is_out_of_memory(one) for framework in frameworks)
+        isinstance(one, MemoryError) or (plugins is not None and plugins.is_out_of_memory(one))
         for one in causes(exception)
     )
 
 
-def let_go(exception: BaseException | None, frameworks: list[Framework]) -> str:
-    """Let go of what ``exception`` holds; how much came free, in words. Main thread, when the cell has ended."""
-    host, device = _held(frameworks)
+def let_go(exception: BaseException | None, plugins: Plugins) -> str:
+    """Drop what ``exception`` holds; return how much that freed, in words. Main thread, when the cell has ended."""
+    host, device = _held(plugins)
     for one in causes(exception):
         with contextlib.suppress(Exception):
             traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None
     sys.last_type = sys.last_value = sys.last_traceback = None
     gc.collect()
-    for framework in frameworks:
-        with contextlib.suppress(Exception):
-            framework.free_memory()
+    plugins.free_memory()
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).malloc_trim(0)
-    after_host, after_device = _held(frameworks)
+    after_host, after_device = _held(plugins)
     given_back = {"the GPU": device - after_device, "the host": host - after_host}
     freed = [f"{size / 1e9:.2f} GB of {where}'s memory" for where, size in given_back.items() if size >= MENTIONED]
     if not freed:
-        return "Out of memory. Nothing came free: names of yours hold what is in use (del NAME)."
-    return f"Out of memory. What the failed call held was let go: {' and '.join(freed)} came free."
+        return "Out of memory. Nothing could be freed: your variables hold it (del NAME)."
+    return f"Out of memory. The rank dropped what the failed call held and freed {' and '.join(freed)}."
 
 
-def _held(frameworks: list[Framework]) -> tuple[int, int]:
+def _held(plugins: Plugins) -> tuple[int, int]:
     """Bytes of this process on the host, and on its GPU."""
-    reserved = sum(framework.reserved() or 0 for framework in frameworks)
+    reserved = plugins.reserved()
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process().memory_info().rss), reserved
     return 0, reserved

@@ -1,10 +1,10 @@
-"""Points that were logged in a rank, on their way from the training loop to the recorder.
+"""Points that a rank logs, on their way from the training loop to the recorder.
 
-The loop appends a tuple and goes on; a thread makes columns of them, :data:`PERIOD` apart or sooner when there are
-many. Values that a device has yet to compute are read by that thread too, so that nothing ever waits for a device.
+The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, or sooner when there
+are many. The same thread reads values that a device has yet to compute, so that the loop never waits for a device.
 
-Under failure: a value that is no number, or one name too many, is left out with one line on the rank's stderr. A
-thread that is slow leaves points waiting, and from :data:`LIMIT` on the loop itself writes them to the spool.
+Under failure: a line on the rank's stderr stands for a value that is no number, and for one name too many. Points wait
+for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes them to the spool.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .interrupts import Shield
 PERIOD = 0.25
 """Seconds between two events."""
 SOON = 2048
-"""Points that are worth an event before that: 64 kB of spool."""
+"""Points that make an event before that: 64 kB of spool."""
 LIMIT = 1 << 18
 """Points that may wait for the thread."""
 MAX_NAMES = 1000
 """Metrics of one rank in one run."""
 BESIDE = " (backward)"
-"""What is added to the name of a series that a framework tells beside the user's own."""
+"""Added to the name of a framework's series where the user logs one of the same name."""
 MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
@@ -46,9 +46,9 @@ class MetricBuffer:
     """Gathers points; all methods may be called from any thread."""
 
     def __init__(self, emit: Callable[[Body], object], complain: Callable[[str], None], shield: Shield) -> None:
-        """``emit`` records an event, ``complain`` says a line to the user; ``shield`` puts off interrupts."""
+        """``emit`` records an event, ``complain`` shows the user a line, ``shield`` delays interrupts."""
         self.shield = shield
-        """Around what must not be left half done by an interrupt, and takes no time."""
+        """Encloses quick steps that an interrupt must not leave half done."""
         self._emit = emit
         self._complain = complain
         self._points: list[_Point] = []
@@ -56,7 +56,7 @@ class MetricBuffer:
         self._soon = threading.Event()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        # The thread that asks for more points before it flushes: what it adds must not make it flush again.
+        # The thread that collects more points before it flushes: those must not make it flush again.
         self._flusher = 0
         self._expected = False
         self._before_flush: list[Callable[[], None]] = []
@@ -71,7 +71,7 @@ class MetricBuffer:
         threading.Thread(target=self._loop, name="dtrain-metrics", daemon=True).start()
 
     def before_flush(self, call: Callable[[], None]) -> None:
-        """``call`` may add points of its own whenever some are about to be recorded; it runs on the thread."""
+        """Call ``call`` on the thread before points are recorded; it may add points of its own."""
         self._before_flush.append(call)
 
     def begin(self) -> None:
@@ -87,11 +87,13 @@ class MetricBuffer:
 
     def end(self) -> None:
         """The run ends: record what is left."""
-        self.flush()
-        self.on = False
+        try:
+            self.flush()
+        finally:
+            self.on = False
 
     def expect(self, waiting: int) -> None:
-        """A call of :meth:`before_flush` has ``waiting`` points to add. Cheaper for a loop than to add each."""
+        """Announce that a call of :meth:`before_flush` has ``waiting`` points. Cheaper for a loop than to add each."""
         if waiting == 1:
             self._expected = True
             self._wake.set()
@@ -111,11 +113,11 @@ class MetricBuffer:
         at: float | None = None,
         logged: bool = False,
     ) -> None:
-        """One point, now. ``value``: a number; with ``read``, what that makes a number of later.
+        """Add one point. ``value``: a number or, with ``read``, a value that ``read`` turns into a number later.
 
-        ``step``: default one more than the last point of this name, from 0 on. ``at``: when it was, default now, in
-        seconds since the epoch. ``logged``: the user logs it; what a framework's calls tell under the same name is
-        another series then, ``NAME (backward)``.
+        ``step``: default one more than the last point of this name, from 0 on. ``at``: its time in seconds since the
+        epoch, default now. ``logged``: the user logs it; a framework's points of the same name become another series
+        then, ``NAME (backward)``.
         """
         if not self.on:
             return
@@ -140,25 +142,25 @@ class MetricBuffer:
                 self.flush()
 
     def _claim(self, name: str) -> None:
-        """The user logs ``name`` from now on: what waits of it came from a framework."""
+        """The user logs ``name`` from now on: its waiting points came from a framework."""
         self._logged.add(name)
         self._counts.pop(name, None)
         self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
 
     def tell(self, body: Body) -> None:
-        """Record what is no point, but told like one; on the calling thread."""
+        """Record an event that is no point; on the calling thread."""
         if self.on:
             self._emit(body)
 
     def complain(self, words: str, kind: str | None = None) -> None:
-        """Say ``words`` to the user: once in a run, and of one ``kind`` only the first."""
+        """Show the user ``words``, once in a run; of one ``kind`` only the first."""
         kind = kind or words
         if kind not in self._told and len(self._told) < MAX_COMPLAINTS:
             self._told.add(kind)
             self._complain(f"[jupyter-dtrain] {words}\n")
 
     def flush(self) -> None:
-        """Record what was added so far. Waits for values that are on a device."""
+        """Record all points so far. Waits for values that are on a device."""
         with self._flushing:
             self._flusher = threading.get_ident()
             self._expected = False
@@ -171,7 +173,7 @@ class MetricBuffer:
                 self._wake.clear()
                 points, self._points = self._points, []
             if self._expected:
-                # Since the calls above.
+                # More points came since the calls above.
                 self._wake.set()
             if points:
                 series = [pack(name, columns) for name, columns in self._columns(points).items()]
@@ -202,7 +204,7 @@ class MetricBuffer:
         for read, indices in later.items():
             try:
                 numbers = read([points[index][3] for index in indices])
-            except Exception as error:  # noqa: BLE001 — a device may fail in any way; the cell will hear of it
+            except Exception as error:  # noqa: BLE001 — a device may fail in any way; the cell shows it
                 self.complain(f"{points[indices[0]][0]!r} could not be read: {type(error).__name__}: {error}")
                 numbers = [float("nan")] * len(indices)
             values.update(zip(indices, numbers, strict=True))
@@ -221,7 +223,7 @@ class MetricBuffer:
     def _loop(self) -> None:
         while True:
             self._wake.wait()
-            # All ranks of a host do so at the same moments: what waits for all of them waits once.
+            # All ranks of a host flush at the same moments: a program that waits for all of them waits once.
             self._soon.wait(PERIOD - time.time() % PERIOD)
             try:
                 self.flush()

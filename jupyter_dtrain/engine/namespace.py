@@ -1,4 +1,4 @@
-"""Values in and out of a rank's namespace. These functions run in the rank, between cells."""
+"""Moves values into and out of a rank's namespace. These functions run in the rank, between cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cloudpickle
 
 
 def store_values(pickled: dict[str, bytes]) -> None:
-    """Bind every name; all of them or none. Raises what unpickling raises, with the name."""
+    """Bind every name, or none. Raises :class:`ValueError` with the name and the reason."""
     values = {}
     for name, data in pickled.items():
         try:

@@ -1,10 +1,10 @@
-"""Where a rank's main thread is, seen from outside the process: for one that cannot say it itself.
+"""The stack of a rank's main thread, read from outside the process, for a rank that cannot answer.
 
-A rank that is in native code which keeps the interpreter lock answers nobody. py-spy reads its stack, with the native
-frames, from its memory: a process of its own, which the watch starts and listens to.
+A rank in native code that holds the interpreter lock answers no request. py-spy, a process that the watch starts and
+listens to, reads the rank's stack with its native frames from the rank's memory.
 
-Under failure: where this is not permitted (containers may forbid ``ptrace``), or takes longer than :data:`PATIENCE`,
-the answer says so. A rank that is stopped is not looked at: who stopped it may hold it in a debugger.
+Under failure: the answer says so where the system forbids this (containers may forbid ``ptrace``), and where it takes
+longer than :data:`PATIENCE`. The watch does not read a stopped rank: a debugger may hold it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from jupyter_dtrain.wire.spool import read_file
 from .tracebacks import cell_name
 
 PATIENCE = 4.0
-"""Seconds that py-spy may take; it takes half a second where much is loaded."""
+"""Seconds that py-spy may take; it takes half a second for a rank with many libraries."""
 DYING = 1.0
 """Seconds in which py-spy ends once it was killed."""
 MAX_NATIVE = 8
-"""Native frames that are told, the innermost ones."""
+"""Native frames in an answer, the innermost ones."""
 
 _CELL = re.compile(r"<run-(\d+)-[0-9a-f]{8}>")
 _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libffi[^/]*)$")
-"""Where frames lie that say only that Python has called something."""
+"""Files whose frames say only that Python has called something."""
 
 
 class Look:
     """One look at a process, under way."""
 
     def __init__(self, pid: int, spool: str) -> None:
-        """``spool``: the folder of the world's spools, where cells can be read."""
+        """``spool``: the folder of the world's spools, which have the cells' code."""
         self._pid = pid
         self._spool = spool
         self._said = bytearray()
@@ -60,13 +60,13 @@ class Look:
         self.deadline = time.monotonic() + PATIENCE
 
     def read(self) -> bool:
-        """Read what there is; whether that was all."""
+        """Read the output that is there; return whether that was all."""
         data = os.read(self.fd, 1 << 16)
         self._said += data
         return not data
 
     def end(self) -> dict[str, Any]:
-        """What was found, as an agent tells it."""
+        """The result, in the form of an agent's answer."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING)
@@ -105,7 +105,7 @@ class Look:
 
 
 class _Sources:
-    """What cells are called, and their lines, from the spool of whichever rank was told them."""
+    """The names and lines of cells, from the spool of the rank that recorded them."""
 
     def __init__(self, spool: str) -> None:
         self._spool = Path(spool)
@@ -127,7 +127,7 @@ class _Sources:
 
 
 def seen(state: Literal["native", "stopped", "silent"], frames: list[Frame], words: str = "") -> dict[str, Any]:
-    """A main thread, in the form in which agents tell of theirs; ``words`` say why nothing is known of it."""
+    """A main thread, in the form of an agent's answer; ``words`` say why nothing is known of it."""
     return {
         "threads": [
             {

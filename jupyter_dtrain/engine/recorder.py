@@ -1,13 +1,14 @@
-"""Numbers what a rank says, spools it, and announces it.
+"""Numbers a rank's events, spools them, and announces them.
 
-Whoever has something to say (the captured streams, the display hooks, the agent) calls the recorder; text is
-gathered for a few milliseconds, everything else is an event at once. One lock guards numbers and spool; one thread
-writes and announces, but when text comes faster than it can, the caller itself writes to the spool: back-pressure
-goes to the disk, never into memory.
+The captured streams, the display hooks and the agent call the recorder. It gathers text for a few milliseconds; any
+other event is made at once. One lock guards numbers and spool. One thread writes and announces; when text comes faster
+than that thread can write, the caller itself writes to the spool: back-pressure goes to the disk, never into memory.
 
-What is announced is bounded: of each run :data:`WIRE_TEXT` bytes of text go on the wire as they are, after that only
+Announcements are bounded: the first :data:`WIRE_TEXT` bytes of a run's text go on the wire as they are, after that only
 totals and the last lines, :data:`TOTALS_PERIOD` apart. Every event keeps its number and its place in the spool, up to
-the cap; see :mod:`.spool` for what happens to a disk that is full.
+the cap.
+
+Under failure: :mod:`jupyter_dtrain.wire.spool` says what happens when the disk is full.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ KEEP_RUNS = 8
 Announce = Callable[[Batch], None]
 
 _Said = tuple[str, str, int, bool]
-"""Stream, text, and what else :meth:`Recorder.write` is told of it."""
+"""Stream, text, and the other arguments of :meth:`Recorder.write`."""
 
 
 class _Tail:
@@ -130,7 +131,7 @@ class Recorder:
         self.shield = Shield()
         """Entered while something is half written."""
         self._lock = threading.RLock()
-        # Taken before the lock by whoever announces: batches leave in the order of their numbers.
+        # A thread that announces takes it before the lock, so that batches leave in the order of their numbers.
         self._announcing = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._runs: dict[int, _Open] = {}
@@ -147,7 +148,7 @@ class Recorder:
         self._thread.start()
 
     def begin(self, run: int, ranks: list[int] | None = None, source: str = "", cell: Cell | None = None) -> None:
-        """Everything said from now on belongs to ``run``, the cell ``source`` on ``ranks``.
+        """Count all events from now on to ``run``, the cell ``source`` on ``ranks``.
 
         ``cell``: the notebook's cell that it comes from.
         """
@@ -167,7 +168,7 @@ class Recorder:
             self._wake.notify()
 
     def write(self, stream: str, text: str, descriptor: int = 0, *, log: bool = False) -> None:
-        """Text that was printed. Outside a run it is kept for the next one; before the first it goes to the log.
+        """Record printed text. Text between two runs belongs to the next; before the first run it goes to the log.
 
         ``descriptor``: for text that was written to the stream's descriptor, how many bytes of that it ends with.
         ``log``: it is a library's log, which the cell does not show.
@@ -196,19 +197,23 @@ class Recorder:
         else:
             self._write_log(text)
 
+    def log(self, text: str) -> None:
+        """Keep ``text``, whole lines, in the rank's log file and show it in no cell."""
+        self._write_log(text if text.endswith("\n") else f"{text}\n")
+
     def _write_log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._log.write(text)
 
     def flush(self) -> None:
-        """Spool what was printed so far: it is safe from the death of this process then."""
+        """Spool the text printed so far, so that it survives the death of this process."""
         with self.shield, self._lock:
             if self._current is not None and self._pending:
                 self._spool_pending(self._current)
                 self._wake.notify()
 
     def append(self, body: Body) -> bool:
-        """An event other than text, in its order with the text. Outside a run it is left out: False."""
+        """Record an event other than text, in its order with the text. Outside a run this drops it: False."""
         with self.shield, self._lock:
             if self._current is None:
                 return False
@@ -218,7 +223,7 @@ class Recorder:
             return True
 
     def tell(self, body: Body) -> bool:
-        """As :meth:`append`, and announced by this thread: for what gathers by itself. Saves waking another."""
+        """Like :meth:`append`, but the calling thread announces it, which saves waking another. For batched events."""
         with self.shield, self._announcing:
             with self._lock:
                 opened = self._current
@@ -234,7 +239,7 @@ class Recorder:
     def finish(
         self, outcome: Outcome, words: str = "", *, regroup: bool = False, steps: dict[str, int] | None = None
     ) -> None:
-        """End the current run. What is said after this belongs to the next."""
+        """End the current run. Later events belong to the next."""
         with self._announcing:
             with self._lock:
                 opened = self._current
@@ -317,7 +322,7 @@ class Recorder:
             self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
 
     def _thin(self, opened: _Open, metrics: Metrics) -> Metrics:
-        """What goes on the wire of ``metrics``, which is in the spool: all of it, while there is room."""
+        """The part of ``metrics`` that goes on the wire: all of it, while there is room. The spool has all."""
         now = time.monotonic()
         opened.wire_room = min(WIRE_POINTS, opened.wire_room + (now - opened.wire_time) * WIRE_POINTS)
         opened.wire_time = now

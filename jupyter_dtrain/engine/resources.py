@@ -1,7 +1,7 @@
-"""What a rank takes of its host: processor, memory, GPU; once a second while a cell runs.
+"""Samples what a rank uses of its host, processor, memory and GPU, once a second while a cell runs.
 
-GPUs are asked for through NVML, where its Python package and the driver are there; else a sample has no GPU. Nothing
-here raises: a GPU that fails to answer, or answers less than others, is told with what it did answer.
+GPUs answer through NVML, where its Python package and the driver exist; else a sample has no GPU. Nothing here raises:
+a sample shows what a GPU did answer, and leaves out the rest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sampler:
             while not self._off.wait(_pause()):
                 before, since = spent, at
                 spent, at = self._spent(), time.monotonic()
-                # A framework that cannot tell now may tell the next time.
+                # One sample may fail; the next may work.
                 with contextlib.suppress(Exception):
                     self._emit(self._sample(100 * (spent - before) / (at - since)))
 
@@ -77,9 +77,9 @@ class Sampler:
 
 
 def _pause() -> float:
-    """Seconds until the next sample: when metrics are flushed, too, so that both leave the rank together."""
+    """Seconds until the next sample. Metrics are flushed then, too, so that both leave the rank together."""
     rest = PERIOD - time.time() % PERIOD
-    # Over much less, what the processor did could not be measured.
+    # A much shorter time would not measure the use of the processor.
     return rest if rest > PERIOD / 2 else rest + PERIOD
 
 
@@ -93,7 +93,7 @@ class GpuReader:
 
     @classmethod
     def of_rank(cls, local_rank: int, environ: Mapping[str, str] = os.environ) -> GpuReader | None:
-        """The GPU that a rank uses by convention, the ``local_rank``-th that it may see; None where there is none."""
+        """The GPU that a rank uses by convention, the ``local_rank``-th visible one; None where there is none."""
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         names = None if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
         try:
@@ -110,7 +110,7 @@ class GpuReader:
             return None
 
     def read(self, reserved: int | None) -> Gpu | None:
-        """The GPU as it is now; None when it does not even tell its memory."""
+        """The GPU as it is now; None when it does not even report its memory."""
         nvml, handle = self._nvml, self._handle
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
         if memory is None:

@@ -1,11 +1,11 @@
-"""Makes what some names hold alike on all ranks again: everybody gets what one rank has.
+"""Makes variables equal on all ranks again: all ranks get the values of one.
 
-After a rank has failed in the middle of a step, others may have made one optimizer step more. What has a state
-(``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers do) keeps its identity and gets
-the state; anything else is replaced by a copy. All ranks must call it together.
+After a rank has failed in the middle of a step, others may have made one optimizer step more. An object with a state
+(``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers have) keeps its identity and gets
+the state; a copy replaces any other value. All ranks must call it together.
 
-Under failure: what cannot be done is found before anything is changed, on all ranks alike, and raises
-:class:`~jupyter_dtrain.core.errors.TransferFailed` there.
+Under failure: all ranks find an obstacle before anything changes, and raise
+:class:`~jupyter_dtrain.core.errors.TransferFailed` together.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import cloudpickle
 from jupyter_dtrain.core.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from .framework import Framework
+    from .plugins import Plugins
 
 PIECE = 256 << 20
-"""Bytes that go through MPI at once: many MPIs count them in 32 bits."""
+"""Bytes of one MPI message: many MPIs count them in 32 bits."""
 
 
-def resync(names: list[str], source: int, namespace: dict[str, Any], frameworks: list[Framework]) -> None:
-    """Give all ranks what ``names`` hold on the rank ``source``."""
+def resync(names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> None:
+    """Give all ranks the values that ``names`` have on the rank ``source``."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     here = comm.Get_rank() == source
-    packed, problem = _pack(names, namespace, frameworks) if here else (b"", "")
+    packed, problem = _pack(names, namespace, plugins) if here else (b"", "")
     if not here:
         problem = _obstacle(names, namespace)
     problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
@@ -45,8 +45,8 @@ def resync(names: list[str], source: int, namespace: dict[str, Any], frameworks:
                 namespace[name] = value
 
 
-def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framework]) -> tuple[bytes, str]:
-    """What goes out, and why nothing can."""
+def _pack(names: list[str], namespace: dict[str, Any], plugins: Plugins) -> tuple[bytes, str]:
+    """The bytes to send; or why nothing can be sent."""
     found: dict[str, tuple[str, Any]] = {}
     for name in names:
         if name not in namespace:
@@ -54,9 +54,7 @@ def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framewor
         value = namespace[name]
         try:
             kind, content = ("state", value.state_dict()) if _has_state(value) else ("value", value)
-            for framework in frameworks:
-                content = framework.on_host(content)
-            found[name] = (kind, content)
+            found[name] = (kind, plugins.on_host(content))
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything
             return b"", f"{name!r}: {error}"
     try:
@@ -66,7 +64,7 @@ def _pack(names: list[str], namespace: dict[str, Any], frameworks: list[Framewor
 
 
 def _obstacle(names: list[str], namespace: dict[str, Any]) -> str:
-    # Whether something has a state is for the source to say; what it sends a state to must take one.
+    # The source decides whether a value has a state; here the name only has to exist.
     missing = [name for name in names if name not in namespace]
     return f"{', '.join(missing)} not defined" if missing else ""
 

@@ -1,13 +1,13 @@
 """A script as torchrun would start it, in the ranks of a world: ``%distributed exec script.py ARGUMENTS``.
 
-It goes as a cell of one call, :func:`run_script`, which a cell may make as well, so that its output, losses, errors and
-interrupts are a cell's. In each rank it is ``__main__``, has its arguments in ``sys.argv`` and its folder first on
-``sys.path``, and what it defines stays, as if it had been written in a cell. Modules in its folder are imported anew
-each time, since torchrun would see what was changed in them; and a module of that name from elsewhere, which a cell
-has imported, stands aside while the script runs.
+A script is a cell of one call, :func:`run_script`, so that its output, losses, errors and interrupts are a cell's. A
+user's cell may make that call, too. In each rank the script is ``__main__``, has its arguments in ``sys.argv`` and its
+folder first on ``sys.path``, and its names stay, as if a cell had defined them. Each run imports the modules of its
+folder anew, since torchrun would see changes in them. A module of the same name from another place, which a cell has
+imported, stands aside while the script runs.
 
-Under failure: what was changed of the process (``sys.argv``, ``sys.path``, ``__main__``, modules that stood aside) is
-as before, however the script ends; what it had defined by then stays.
+Under failure: ``sys.argv``, ``sys.path``, ``__main__`` and the modules that stood aside are as before, however the
+script ends; the names that it had defined by then stay.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .libraries import is_library
 _OWN = ("__file__", "__doc__")
 """Names of a module that are the script's while it runs."""
 _folders: set[str] = set()
-"""Where the scripts of this process lie."""
+"""The folders of this process' scripts."""
 
 
 def run_script(script: str | os.PathLike[str], *arguments: str, fresh: bool = False) -> None:
     """In a cell: run a script in this rank, as torchrun would.
 
-    ``fresh``: in a namespace of its own, of which nothing stays; else what it defines is there afterwards. Raises what
-    the script raises, but for a ``SystemExit`` that says success.
+    ``fresh``: in a namespace of its own that ends with it; default False, where its names stay. Raises what the script
+    raises, except a ``SystemExit`` that means success.
     """
     from IPython.core.getipython import get_ipython
 
     path = Path(script).absolute()
     code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    # Its lines in tracebacks are those of the file as it is now.
+    # Tracebacks show the lines of the file as it is now.
     linecache.checkcache()
     shell = get_ipython()
     module = types.ModuleType("__main__") if fresh or shell is None else shell.user_module
@@ -56,7 +56,7 @@ def run_script(script: str | os.PathLike[str], *arguments: str, fresh: bool = Fa
 
 @lru_cache(4096)
 def is_script(file: str) -> bool:
-    """Whether code of ``file`` belongs to a script that ran in this process: it, or what lies beside and below it."""
+    """Whether code of ``file`` belongs to a script that ran in this process: it, or a file beside or below it."""
     return file.startswith(tuple(_folders)) and not is_library(file)
 
 
@@ -85,7 +85,7 @@ def _as_main(path: Path, arguments: Sequence[str], module: Any) -> Iterator[None
 
 
 def _make_way(folder: Path) -> dict[str, types.ModuleType]:
-    """Forget the modules of ``folder``, and take those away that have the name of one; the latter, by their names."""
+    """Forget the modules of ``folder``, and take away others with their names; return the latter, by name."""
     names = {entry.stem for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()}
     aside = {}
     for name, module in list(sys.modules.items()):

@@ -1,7 +1,6 @@
 """Exceptions and stacks of a rank, as data.
 
-Frames that belong to IPython and to us, between the engine's loop and the cell, are left out: a reader sees the cell
-first.
+A traceback begins at the cell: it has no frames of IPython and of this package between the engine's loop and the cell.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Tracebacks:
         self._home = f"{home.resolve()}/"
 
     def error(self, exception: BaseException, depth: int = 0) -> Error:
-        """The error event of ``exception``, which is ``depth`` groups deep."""
+        """The error event of ``exception``, which lies ``depth`` groups deep."""
         steps = [(frame, line) for frame, line in traceback.walk_tb(exception.__traceback__)]
         members = _members(exception)
         kept = members[:MAX_MEMBERS] if depth < MAX_DEPTH else ()
@@ -83,12 +82,12 @@ class Tracebacks:
 
 
 def cell_name(run: int, cell: int | None) -> str:
-    """What the cell of ``run`` is called; ``cell`` is the number that it has in the notebook, if it is known."""
+    """The name of the cell of ``run``. ``cell``: its number in the notebook, if known."""
     return f"run {run}" if cell is None else f"cell [{cell}]"
 
 
 def causes(exception: BaseException | None) -> Iterator[BaseException]:
-    """``exception``, what it comes from, and so on."""
+    """``exception``, its cause, that one's cause, and so on."""
     seen: set[int] = set()
     while exception is not None and id(exception) not in seen:
         seen.add(id(exception))
@@ -97,20 +96,20 @@ def causes(exception: BaseException | None) -> Iterator[BaseException]:
 
 
 def _qualified(code: CodeType) -> str:
-    """With the class that the function is in, where Python tells (from 3.11 on)."""
+    """The function's name, with its class where Python knows it (from 3.11 on)."""
     name: str = getattr(code, "co_qualname", code.co_name)
     return name.rpartition("<locals>.")[2]
 
 
 def _place(error: SyntaxError) -> str:
-    """The file, the line and the caret, without the message that is told beside them."""
+    """The file, the line and the caret, without the message, which travels on its own."""
     lines = traceback.format_exception_only(error)
     end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     return "".join(lines[:end])
 
 
 def _members(exception: BaseException) -> tuple[BaseException, ...]:
-    """What a group holds (from Python 3.11 on there are groups)."""
+    """The exceptions of a group (from Python 3.11 on there are groups)."""
     group = getattr(builtins, "BaseExceptionGroup", None)
     return exception.exceptions if group is not None and isinstance(exception, group) else ()
 
@@ -118,7 +117,7 @@ def _members(exception: BaseException) -> tuple[BaseException, ...]:
 def _message(exception: BaseException) -> str:
     try:
         text = str(exception)
-    except Exception as error:  # noqa: BLE001 — a user's __str__ may raise anything
+    except BaseException as error:  # noqa: BLE001 — a user's __str__ may raise anything, SystemExit too
         text = f"<its text could not be made: {type(error).__name__}>"
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"

@@ -1,20 +1,20 @@
-r"""The parent process of a rank.
+"""The parent process of a rank.
 
 ``mpiexec`` starts one watch per rank; the watch imports the engine, forks the rank from itself, and stays. It
 
-* knows the rank's true exit status, and writes the ``Finished`` event of a rank that died in mid-run, after its last
-  words;
+* knows the rank's true exit status, and writes the ``Finished`` event of a rank that died during a run, after the
+  rank's last output;
 * reads the rank's descriptors 1 and 2, see :mod:`.descriptors`;
 * delivers signals, also to a rank that is stopped or holds the interpreter lock;
-* knows when the rank is stopped (SIGSTOP), and looks where it is when it cannot say so itself, see :mod:`.outside`;
+* knows when the rank is stopped (SIGSTOP), and reads the stack of a rank that cannot answer, see :mod:`.native_stack`;
 * is subreaper of the rank's children and ends them when the rank has ended;
 * ends its rank when its lease runs out, when ``mpiexec`` sends SIGTERM, and (by the kernel's parent-death signal) when
   it is killed itself;
-* kills itself with SIGKILL when its rank ended with anything but 0: a process that ``_exit``\\ s without a word leaves
-  the other ranks' ``Shrink`` stuck (Open MPI 5.0), a killed one does not.
+* kills itself with SIGKILL when its rank ended with anything but 0: a process that calls ``_exit`` leaves the other
+  ranks' ``Shrink`` stuck (Open MPI 5.0), a killed one does not.
 
-What it has to tell goes, one JSON object a line, to its standard output: ``mpiexec`` carries that to the steward from
-whichever host. What it is told comes, signed, over ipyparallel's control channel.
+The watch writes its reports, one JSON object a line, to its standard output: ``mpiexec`` carries them to the steward
+from any host. Requests come to it, signed, over ipyparallel's control channel.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LAST_WORDS = 16 << 10
 
 PIPE_BYTES = 1 << 20
 HELD = 1.0
-"""Seconds in which a rank is let go that py-spy held when it was killed."""
+"""Seconds in which a rank resumes that py-spy held when py-spy was killed."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -77,19 +77,19 @@ class Watch:
         self._report_begun = b""
         self._told: Ready | None = None
         self._reason = ""
-        """Who has asked for the signal that was sent last."""
-        # Nobody renews before the world is up.
+        """The sender of the last signal, and why, in words."""
+        # No client renews the lease before the world is up.
         self._lease_end = time.monotonic() + max(spec.settings.lease, 2 * spec.settings.start_timeout)
         self._socket: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._status: int | None = None
         self._stopped = False
         self._look: Look | None = None
-        """Under way."""
+        """The look that is under way."""
         self._lookers: list[Callable[[dict[str, Any]], None]] = []
-        """Who wants to know what it finds."""
+        """The functions that take its result."""
         self._held_until = 0.0
-        """Until when a stop of the rank is py-spy's, which was killed while it held it."""
+        """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
         self._terminating: float | None = None
 
     def run(self) -> NoReturn:
@@ -120,7 +120,7 @@ class Watch:
         self._end()
 
     def _listen(self, poller: zmq.Poller) -> None:
-        """Hear of what the rank writes, as far as there is room for it."""
+        """Poll for the rank's output, as far as there is room for it."""
         holder = self._holder
         for stream, fd in self._pipes.items():
             poller.register(fd, zmq.POLLIN if holder.reads and stream in holder.pipes else 0)
@@ -184,7 +184,7 @@ class Watch:
                 self._status = status
 
     def _pass_on_reports(self, poller: zmq.Poller) -> None:
-        """What the rank itself has to tell the steward."""
+        """Pass the rank's own reports on to the steward."""
         data = os.read(self._reports, 1 << 16)
         if not data:
             poller.unregister(self._reports)
@@ -246,7 +246,7 @@ class Watch:
         self._session.send(self._socket, "dtrain_reply", answer, message, ident=idents)
 
     def _look_for(self, looker: Callable[[dict[str, Any]], None]) -> None:
-        """Look where the rank is, once for all who ask meanwhile."""
+        """Read the rank's stack, once for all requests that come meanwhile."""
         if self._stopped:
             looker(seen("stopped", []))
             return
@@ -268,7 +268,7 @@ class Watch:
             poller.unregister(look.fd)
         found = look.end()
         if late:
-            # Killed while it holds the rank, it may leave it stopped.
+            # A py-spy that is killed while it holds the rank may leave the rank stopped.
             self._held_until = time.monotonic() + HELD
             self._signal(signal.SIGCONT)
         self._look, lookers = None, self._lookers
@@ -294,7 +294,7 @@ class Watch:
         raise AssertionError
 
     def _end_children(self) -> None:
-        """Kill what the rank left behind, until nothing is left."""
+        """Kill the processes that the rank left behind, until none is left."""
         me = psutil.Process()
         deadline = time.monotonic() + 2.0
         while (children := me.children(recursive=True)) and time.monotonic() < deadline:
@@ -306,8 +306,8 @@ class Watch:
     def _finish_run(self, describe: Callable[[str], str]) -> tuple[str, int | None, list[Event], str]:
         """Write the last events of the run that the rank was working on, if any.
 
-        How the rank ended, which ``describe`` tells by what it has said in the end; the run, those events, and what it
-        had written and nobody had read.
+        Returns the end of the rank in words, which ``describe`` finds from its last output; the run; those events; and
+        the output that no event had yet.
         """
         found = self._unfinished()
         if found is None:
@@ -330,7 +330,7 @@ class Watch:
         return words, run, events, unread
 
     def _unfinished(self) -> tuple[int, Path, Event, Event, int] | None:
-        """The run that this rank was working on: number, spool, first and last event, bytes up to there."""
+        """The run that this rank was working on: number, spool, first and last event, and the bytes up to the last."""
         if self._told is None:
             return None
         folders = Path(self._spec.spool).glob("run-*")
@@ -346,9 +346,9 @@ class Watch:
 
 
 def _said(outputs: list[Output], left: list[tuple[Stream, str]]) -> str:
-    """The end of what a rank has written, as it wrote it: what its spool has of it, and what is ``left``.
+    """The end of a rank's output, as it wrote it: the part in its spool, and the part that is ``left``.
 
-    By stream: a line may be in part in one, in part in the other, and in several events, with others between them.
+    By stream: one line may lie in both parts, and in several events with others between them.
     """
     said: dict[Stream, list[str]] = {}
     for stream, text in [*((output.stream, output.text) for output in outputs), *left]:
@@ -357,7 +357,7 @@ def _said(outputs: list[Output], left: list[tuple[Stream, str]]) -> str:
 
 
 def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
-    """The end of a dead rank's words, as much as a report may carry."""
+    """The end of a dead rank's output, as much as a report may carry."""
     room = LAST_WORDS
     kept: list[tuple[Stream, str]] = []
     for stream, text in reversed(left):
@@ -366,7 +366,7 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
             room -= len(kept[-1][1])
     lost = sum(len(text) for _, text in left) - LAST_WORDS
     if lost > 0:
-        kept.append(("stderr", f"[jupyter-dtrain] {lost} characters before this were left out\n"))
+        kept.append(("stderr", f"[jupyter-dtrain] {lost} characters before this are missing\n"))
     return kept[::-1]
 
 
@@ -416,10 +416,10 @@ def _be_rank(
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        # Where only parents may look into a process: the watch, and py-spy as its child. Elsewhere it is not known.
+        # On systems where only parents may read a process: allow the watch, and py-spy as its child. Others ignore it.
         libc.prctl(_PR_SET_PTRACER, parent, 0, 0, 0)
         # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
-        # later, which took an eighth of a small model's speed. Under torchrun each has its own, too.
+        # later, which cost an eighth of a small model's speed. Under torchrun each rank has its own session, too.
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -433,7 +433,7 @@ def _be_rank(
         traceback.print_exc(file=sys.__stderr__)
     finally:
         with contextlib.suppress(BaseException):
-            # Of Python's own end this alone: MPI_Finalize and joining threads may wait for others without end.
+            # The only part of Python's own end: MPI_Finalize and joining threads may wait for other ranks for ever.
             atexit._run_exitfuncs()  # noqa: SLF001 — no public name
         with contextlib.suppress(Exception):
             sys.__stderr__.flush()  # type: ignore[union-attr]

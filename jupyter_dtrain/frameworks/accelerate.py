@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wrapt
 
@@ -24,11 +24,6 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward
-
-if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "1.15"
 """The version that the tests run with."""
@@ -42,7 +37,7 @@ class Accelerate(Framework):
 
     name = "accelerate"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self) -> None:
         """Wait for ``accelerate`` to be imported."""
         wrapt.register_post_import_hook(_hook_state, "accelerate.state")
         wrapt.register_post_import_hook(_hook_accelerator, "accelerate.accelerator")

@@ -31,9 +31,7 @@ from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "3.15"
 """The version that the tests run with."""
@@ -52,7 +50,7 @@ class Keras(Framework):
 
     name = "keras"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, metrics: MetricBuffer) -> None:
         """Wait for the parts of Keras to be imported."""
         self._metrics = metrics
         self._on = False
@@ -65,7 +63,7 @@ class Keras(Framework):
         for module in _MODELS:
             wrapt.register_post_import_hook(self._hook_fit, module)
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
         self._steps = 0

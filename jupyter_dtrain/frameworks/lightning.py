@@ -33,9 +33,7 @@ from jupyter_dtrain.frameworks.torch.values import read, take
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.6"
 """The version that the tests run with."""
@@ -50,7 +48,7 @@ class Lightning(Framework):
 
     name = "lightning"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, metrics: MetricBuffer) -> None:
         """Before Lightning is imported: it looks at ``sys.ps1`` then."""
         vars(sys).pop("ps1", None)
         self._logged = _Logged(metrics)
@@ -60,7 +58,7 @@ class Lightning(Framework):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
             wrapt.register_post_import_hook(self._logged.hook, connector)
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
 

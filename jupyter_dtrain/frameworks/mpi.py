@@ -14,15 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework, user_names, value_of
-
-if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
@@ -43,7 +38,7 @@ class Mpi(Framework):
         self._revoked: list[Any] = []
         """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self) -> None:
         """For what stands on MPI's world: see :func:`release_world`."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
@@ -62,8 +57,8 @@ class Mpi(Framework):
         """Whether communicators were revoked that :meth:`recover` has not replaced yet."""
         return bool(self._revoked)
 
-    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002 — MPI spins
-        """The method of a communicator, request, window or file that the main thread is in."""
+    def waits(self, frame: FrameType, call: ast.Call | None) -> str:
+        """The method of a communicator, request, window or file that the main thread is in; idle or not: MPI spins."""
         if call is None or not isinstance(call.func, ast.Attribute):
             return ""
         mpi = _module()

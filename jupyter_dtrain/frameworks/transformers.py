@@ -27,9 +27,7 @@ from jupyter_dtrain.frameworks.torch.metrics import adding
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "5.23"
 """The version that the tests run with."""
@@ -42,13 +40,13 @@ class Transformers(Framework):
 
     name = "transformers"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, metrics: MetricBuffer) -> None:
         """Wait for the ``Trainer`` to be imported."""
         self._metrics = metrics
         self._on = False
         wrapt.register_post_import_hook(self._hook, "transformers.trainer")
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
 

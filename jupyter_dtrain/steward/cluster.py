@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.engine.framework import load_frameworks
+from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.reports import Report, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
@@ -82,12 +82,10 @@ class Cluster:
             ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
         )
         options: dict[str, str] = {"torch_backend": request.torch_backend}
-        for framework in load_frameworks():
-            if framework.server is not None:
-                log = self._logs / f"{framework.name}.log"
-                server = Rendezvous(ADDRESS, 0, log, die_with_parent, framework.server)
-                self._servers.append(server)
-                options[framework.name] = f"{server.host}:{server.port}"
+        for name, module in Plugins.load().servers().items():
+            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, module)
+            self._servers.append(server)
+            options[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
             world=request.name,
             world_id=request.id,

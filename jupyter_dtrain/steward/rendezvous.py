@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.engine.framework import load_frameworks
+from jupyter_dtrain.engine.plugins import Plugins
 
 MAX_STARTS = 5
 BACKLOG = 2048
@@ -59,7 +59,7 @@ class Rendezvous:
         self._thread.start()
 
     def _serve(self) -> None:
-        module = self._module or next((f.rendezvous for f in load_frameworks() if f.rendezvous is not None), None)
+        module = self._module or Plugins.load().rendezvous()
         if module is None:
             return
         for _ in range(MAX_STARTS):

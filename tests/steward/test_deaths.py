@@ -83,7 +83,7 @@ def test_nobody_waits_long_for_the_reason_why_ranks_were_told_to_end(launch) -> 
 
     assert said
     assert ended
-    assert run.lost == {0: "rank 0 was told to end (SIGTERM)"}
+    assert run.lost == {0: "rank 0 received SIGTERM"}
 
 
 def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be_dead(launch) -> None:
@@ -96,7 +96,7 @@ def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be
     dead = [rank.rank for rank in session.world.dead]
 
     assert ended
-    assert run.lost == {1: "rank 1 was told to end (SIGTERM)"}
+    assert run.lost == {1: "rank 1 received SIGTERM"}
     assert dead == [1]
 
 

@@ -25,7 +25,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wrapt
 
@@ -38,11 +38,6 @@ from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step
 
 from .engines import making
 
-if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
-    from jupyter_dtrain.wire.requests import RankSpec
-
 TESTED = "0.19"
 """The version that the tests run with."""
 ACCELERATOR = "DS_ACCELERATOR"
@@ -53,7 +48,7 @@ class DeepSpeed(Framework):
 
     name = "deepspeed"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self) -> None:
         """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
         self._group: Any = None
         wrapt.register_post_import_hook(_choose_device, "deepspeed.accelerator.real_accelerator")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.engine.home import rank_frameworks
+from jupyter_dtrain.engine.home import rank_home
 from jupyter_dtrain.engine.memory import is_out_of_memory
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"
@@ -72,7 +72,8 @@ def measure(
     except Exception as error:
         # Its frames hold what did not fit.
         traceback.clear_frames(error.__traceback__)
-        if not is_out_of_memory(error, rank_frameworks()):
+        home = rank_home()
+        if not is_out_of_memory(error, None if home is None else home.plugins):
             raise
         full = str(error) or type(error).__name__
     finally:
@@ -215,8 +216,7 @@ def _let_go(before: list[Any]) -> None:
     if hasattr(debug, "debug_clear_module_and_param_names"):
         debug.debug_clear_module_and_param_names()
     gc.collect()
-    for framework in rank_frameworks():
-        with suppress(Exception):
-            framework.free_memory()
+    if (home := rank_home()) is not None:
+        home.plugins.free_memory()
     with suppress(Exception):
         ctypes.CDLL(None).malloc_trim(0)

@@ -30,16 +30,11 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
 from jupyter_dtrain.frameworks.mpi import release_world, with_patience
-from jupyter_dtrain.wire.messages import Watching
 
 from .keras import refuse_keras_3
 from .libraries import Library, begin_optimizers_anew, hook_optimizers
 
 if TYPE_CHECKING:
-    import ast
-
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.28"
@@ -59,7 +54,7 @@ class Horovod(Framework):
     name = "horovod"
     recovers_last = True
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, spec: RankSpec) -> None:
         """Wait for Horovod's Python side to be imported."""
         self._first = self._generation = spec.generation
         self._libraries: dict[str, Library] = {}
@@ -68,7 +63,7 @@ class Horovod(Framework):
         wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
         wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, generation: int) -> None:
         """Remember the generation."""
         self._generation = generation
         self._released = False
@@ -95,7 +90,7 @@ class Horovod(Framework):
         # The stand-in's optimizers may be in the midst of a step.
         return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
 
-    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002 — it spins
+    def waits(self, frame: FrameType, *, idle: bool) -> str:
         """What was called of Horovod. In TensorFlow, also what runs a graph, which may have Horovod's operations."""
         if frame.f_code is _arrive.__code__:
             return "init"

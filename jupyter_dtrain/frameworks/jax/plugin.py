@@ -29,7 +29,7 @@ from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.engine.metrics import Read
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10"
@@ -42,14 +42,14 @@ class Jax(Framework):
     name = "jax"
     server = "jupyter_dtrain.frameworks.jax.coordinator" if importlib.util.find_spec("jax") is not None else None
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
         host, _, port = spec.options.get(self.name, "").rpartition(":")
         self._groups = JaxGroups(place, spec.generation, (host, int(port)) if port else None)
         wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
         wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
 
-    def before_cell(self, run: int, generation: int, watch: Any) -> None:  # noqa: ARG002
+    def before_cell(self, generation: int) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
         self._groups.begin_cell(generation)
 

@@ -75,7 +75,7 @@ class TensorFlowCluster(Framework):
             variables["GRPC_FAIL_FAST"] = Variable("use_caller", "a chief is told of ranks that have died")
         return variables
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Wait for TensorFlow to be imported, where this rank or another has a server then."""
         self._serves = "ps" in spec.roles and self._task[0] in SERVING
         if self._servers is not None and "ps" in spec.roles:

@@ -6,7 +6,6 @@ world none of this exists: the same cell in processes that have a ``TF_CONFIG`` 
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
@@ -30,7 +29,6 @@ from .waits import call_that_waits
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
-    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.21"
 """The version that the tests run with."""
@@ -62,11 +60,11 @@ class TensorFlow(Framework):
         self._keras = KerasTrainer()
         self._shows_logs = LOG_LEVEL in os.environ
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
+    def environment(self) -> dict[str, Variable]:
         """GPUs are shared with other frameworks and other ranks: memory is taken as it is needed."""
         return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all memory of the GPU at once")}
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
         """Wait for ``tensorflow`` to be imported."""
         self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
         self._metrics = TensorFlowMetrics(metrics)
@@ -74,12 +72,12 @@ class TensorFlow(Framework):
         wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
         wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, run: int, watch: Watching) -> None:
         """Losses are taken from now on; strategies are counted from 0 in every cell."""
         self._metrics.begin(on=watch.metrics)
         self._collectives.begin_cell(run)
 
-    def after_cell(self, *, failed: bool) -> None:  # noqa: ARG002
+    def after_cell(self) -> None:
         """Losses that traced functions have written are points now."""
         self._metrics.end()
 
@@ -125,7 +123,7 @@ class TensorFlow(Framework):
         """Whether a cell that failed here had collectives: ranks may have counted a different number of them."""
         return self._collectives.has_begun()
 
-    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:  # noqa: ARG002
+    def waits(self, frame: FrameType, *, idle: bool) -> str:
         """A traced function, an operation or a strategy that is being made."""
         return call_that_waits(frame) if idle and self._collectives.ready else ""
 

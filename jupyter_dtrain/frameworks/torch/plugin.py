@@ -46,7 +46,7 @@ class Torch(Framework):
     name = "torch"
     rendezvous = "jupyter_dtrain.frameworks.torch.store"
 
-    def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:  # noqa: ARG002
+    def environment(self) -> dict[str, Variable]:
         """Beyond what torchrun sets, which every rank has: NCCL's watchdog must not kill a rank that can be released.
 
         It ends the process when a collective times out, by default (``TORCH_NCCL_ASYNC_ERROR_HANDLING`` 3, by PyTorch's
@@ -67,17 +67,17 @@ class Torch(Framework):
         self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"), spec.address)
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
-        variables |= self.environment(place, spec)
+        variables |= self.environment()
         wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
         wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002
+    def before_cell(self, generation: int, watch: Watching) -> None:
         """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
         self._metrics.begin(watch)
         self._pipelines.begin(on=watch.metrics)
         self._groups.begin_cell(generation)
 
-    def after_cell(self, *, failed: bool) -> None:  # noqa: ARG002
+    def after_cell(self) -> None:
         """Losses that wait for their optimizer step are points now; the last steps of pipelines are told."""
         self._pipelines.end()
         self._metrics.end()

@@ -40,13 +40,10 @@ import wrapt
 from jupyter_dtrain.engine.framework import Framework, value_of
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in, is_here
 from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
-from jupyter_dtrain.wire.messages import Watching
 
 from .waits import OURS, outermost_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 INIT = "init_rpc"
@@ -71,7 +68,7 @@ class TorchRpc(Framework):
 
     name = "rpc"
 
-    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
+    def prepare(self, spec: RankSpec) -> None:
         """Wait for ``torch.distributed.rpc`` to be imported."""
         self._generation = self._agent_generation = spec.generation
         self._attempts = 0
@@ -91,7 +88,7 @@ class TorchRpc(Framework):
         self._half_made = self._arriving = self._leaving = self._released = self._ended = False
         wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:  # noqa: ARG002 — the protocol's shape
+    def before_cell(self, generation: int) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
         if generation != self._generation:
             self._generation = generation

@@ -1,0 +1,118 @@
+"""A third party's plug-in that raises in every member: the rank goes on, and its cells name each member once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain.engine.framework import MEMBERS
+from tests.session.cells import begin, fail, run, until
+
+PLUGINS = """
+from jupyter_dtrain.engine.framework import ATTRIBUTES, MEMBERS
+from jupyter_dtrain.frameworks import Framework
+
+def raising(member):
+    def method(self, *args, **kwargs):
+        raise {error}(f"no {{member}}")
+    return property(method) if member in ATTRIBUTES else method
+
+# What cannot prepare is not asked for anything else, so that is another's.
+Raiser = type("Raiser", (Framework,), {{"name": "raiser"}} | {{
+    member: raising(member) for member in MEMBERS if member != "prepare"
+}})
+Unprepared = type("Unprepared", (Framework,), {{"name": "unprepared", "prepare": raising("prepare")}})
+
+class Unmade(Framework):
+    name = "unmade"
+
+    def __init__(self):
+        raise {error}("no object")
+"""
+
+FIRST = """
+import os, subprocess, sys
+import jupyter_dtrain
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.Get_rank()
+jupyter_dtrain.log(loss=float(rank))
+kept = [rank]
+subprocess.run([sys.executable, "-c", "print('by a child')"])
+"""
+FAILS = """
+if rank == 1:
+    raise ValueError("a bug")
+MPI.COMM_WORLD.Barrier()
+"""
+NOTICE = re.compile(r"\[jupyter-dtrain\] The plug-in '(\w+)' (?:failed in (\w+)|cannot be loaded): (.*)\n")
+
+
+@pytest.fixture
+def broken(launch, tmp_path, monkeypatch, error):
+    """A world of two ranks with the plug-ins, which the steward knows as well."""
+    (tmp_path / "broken_plugins.py").write_text(PLUGINS.format(error=error))
+    info = tmp_path / "broken_plugins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugins\nVersion: 1.0\n")
+    names = {"raiser": "Raiser", "unprepared": "Unprepared", "unmade": "Unmade"}
+    lines = [f"{name} = broken_plugins:{kind}" for name, kind in names.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[jupyter_dtrain.frameworks]", *lines]) + "\n")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    return launch(n=2)
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
+    """Cells end well, a failure frees the other rank, the world stops; each member is named at most once."""
+    runs = [run(broken, FIRST)]
+    runs.append(begin(broken, f"while not os.path.exists({str(tmp_path / 'go')!r}):\n    pass"))
+    until(lambda: len(runs[1].samples) == 2)
+    (tmp_path / "go").touch()
+    runs.append(run(broken, "x = 1"))
+    outcomes = [one.outcome for one in runs]
+    found = broken.surroundings()
+    broken.stacks()
+    steward_log = (Path(broken.request.folder) / "logs" / "steward.log").read_text()
+    runs.append(fail(broken, "jupyter_dtrain.resync('kept')"))
+    runs.append(fail(broken, "raise MemoryError"))
+    runs.append(fail(broken, FAILS))
+    runs.append(fail(broken, "x"))
+    broken.stop()
+
+    assert outcomes == ["ok"] * 3
+    assert sorted(runs[0].metrics["loss"]) == [0, 1]
+    told = {"cannot be told": f"{error}: no describe"}
+    assert [found[rank].frameworks["raiser"].details for rank in (0, 1)] == [told, told]
+    assert f"The plug-in 'raiser' failed in on_host: {error}: no on_host" in runs[3].errors[0].evalue
+    assert runs[5].errors[0].waited == "Barrier"
+    assert runs[5].errors[1].ename == "ValueError"
+    # What stands in the way of recovery is the cell's error, by contract.
+    assert {one.evalue for one in runs[6].errors.values()} == {
+        "no recover" if error == "RuntimeError" else "The plug-in 'raiser' failed in recover: SystemExit: no recover"
+    }
+    assert steward_log.count(f"The plug-in 'raiser' failed in server: {error}: no server") == 1
+    for rank in (0, 1):
+        notices = NOTICE.findall("".join(one.text(rank) for one in runs))
+        named = Counter((name, member) for name, member, _ in notices)
+        assert set(named.values()) == {1}
+        assert named.keys() <= {*(("raiser", member) for member in MEMBERS), ("unprepared", "prepare"), ("unmade", "")}
+        assert named.keys() >= {
+            *(("raiser", member) for member in ASKED),
+            ("unprepared", "prepare"),
+            ("unmade", ""),
+        }
+        assert all(f"{error}: no " in words for _, _, words in notices)
+
+
+ASKED = set(MEMBERS) - {
+    # Shown in the place of what it would return; the cell's error.
+    *("describe", "recover", "on_host"),
+    # Another plug-in's; only of a plug-in in which a rank waits; the steward's.
+    *("prepare", "release", "rendezvous", "server"),
+}
+"""The members that these cells come by."""
