@@ -2,7 +2,7 @@
 
 Asked while a cell runs, too, so what is the user's own is hardly run: no property and no ``__repr__``, which might
 compute, talk to other ranks, or wait. What names attributes is asked: ``__dir__`` and ``__getattr__``, by which
-PyTorch's modules have their layers. Since these may wait all the same, a :class:`Inspector` answers beside the cell.
+neural networks have their layers. Since these may wait all the same, a :class:`Inspector` answers beside the cell.
 
 Under failure: a name that cannot be looked at is not there; while one question is at work, no other is taken.
 """
@@ -128,7 +128,7 @@ def _in_few_words(value: Any) -> str:
         more = [*keys, "…"] if len(value) > len(keys) > 0 else keys
         return _short(f"of {len(value)}{': ' if more else ''}{', '.join(more)}")
     if not is_plainly(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
-        dtype = str(value.dtype).removeprefix("torch.")
+        dtype = str(value.dtype).rpartition(".")[2]
         words = f"{dtype} {tuple(value.shape)}"
         return _short(f"{words} on {value.device}" if _holds_data(kind, "device") else words)
     return ""

@@ -1,6 +1,6 @@
 """One combination of a sweep over DeepSpeed's settings, in one rank: make the engine, train some steps, measure.
 
-What :mod:`jupyter_dtrain.client.tuning` runs, as a cell of its own for each combination. The user's names are read
+What :mod:`.sweep` runs, as a cell of its own for each combination. The user's names are read
 and not written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own
 type.
 
@@ -57,7 +57,7 @@ def measure(
 ) -> None:
     """Train ``warmup`` steps and then ``steps`` that are measured. On all ranks.
 
-    ``model``, ``batch``: names of functions, see :meth:`jupyter_dtrain.Session.tune`. ``config``: DeepSpeed's, or the
+    ``model``, ``batch``: names of functions, see :func:`.sweep.tune`. ``config``: DeepSpeed's, or the
     name of one. Raises :class:`OutOfMemory`, and what user code or DeepSpeed raises.
     """
     import torch

@@ -1,8 +1,7 @@
 """A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world: ``%distributed tune``, ``Session.tune``.
 
 DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
-one run on all ranks of the world that is there, with the user's own functions; what a rank does in it stands in
-:mod:`jupyter_dtrain.frameworks.deepspeed.trial`.
+one run on all ranks of the world that is there, with the user's own functions; :mod:`.trial` is what a rank does in it.
 
 Under failure: a combination that runs out of memory on any rank has failed on all; larger micro-batches of that stage
 are skipped. Any other error is that combination's, too. Ranks that waited for one that failed are released, and made
@@ -16,19 +15,21 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from jupyter_dtrain.core.causes import DistributedError
+from jupyter_dtrain.core.causes import DistributedError, summary
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.events import Output, Progress
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.values import check_variable
 
+from .trial import MEASURED, OutOfMemory
+
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.view import RunView
+    from jupyter_dtrain.session import Session
 
 STAGES = (0, 1, 2, 3)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -123,8 +124,8 @@ class Tuning:
         return f"; ended: {self.lost}" if self.lost else ""
 
 
-def sweep(
-    session: RunsCells,
+def tune(
+    session: Session,
     model: str,
     batch: str,
     *,
@@ -135,7 +136,19 @@ def sweep(
     warmup: int = 2,
     progress: Callable[[Tuning], None] | None = None,
 ) -> Tuning:
-    """What :meth:`.Session.tune` says; raises as it says."""
+    """Measure how fast DeepSpeed trains with each ZeRO stage and micro-batch, in this world; the fastest first.
+
+    ``model``, ``batch``: names of functions on the ranks. ``model()`` gives a fresh module whose forward gives the
+    loss (or a tuple, dictionary or object that has it); ``batch(n)`` gives n samples, as the arguments of one
+    forward. ``stages``: default 0, 1, 2, 3; ``micro_batches``: default 1, 2, 4, 8, 16 samples of a rank.
+    ``config``: DeepSpeed's configuration but for these two, or the name of one on the ranks; without an optimizer
+    it is AdamW. ``steps``: how many are measured, default 5; ``warmup``: how many come before, default 2.
+    ``progress`` is called with the table so far whenever there is news, on any thread.
+
+    A combination that is out of memory, or fails otherwise, is in the table with what went wrong. An interrupt ends
+    the sweep and is in :attr:`.Tuning.interrupted`. Raises :class:`BadRequest` for wrong arguments, and where the
+    ranks have no DeepSpeed; else, before the first combination, as :meth:`.Session.run`.
+    """
     stages, sizes = sorted(set(stages)), sorted(set(micro_batches))
     options = _options(model, batch, stages, sizes, config, steps, warmup)
     _check(session, {name: options[name] for name in ("model", "batch", "config")})
@@ -169,7 +182,7 @@ def _options(
     return {"model": model, "batch": batch, "config": config, "steps": steps, "warmup": warmup}
 
 
-def _check(session: RunsCells, options: dict[str, Any]) -> None:
+def _check(session: Session, options: dict[str, Any]) -> None:
     try:
         session.run(_CALL.format("check", options), view=None, metrics=False)
     except DistributedError as failed:
@@ -179,21 +192,11 @@ def _check(session: RunsCells, options: dict[str, Any]) -> None:
         raise
 
 
-class RunsCells(Protocol):
-    """As much of a session as a sweep needs."""
-
-    def run(self, code: str, *, wait: bool = True, metrics: bool = True, view: RunView | None = None) -> Run:
-        """Run a cell on all ranks."""
-
-    def interrupt(self) -> object:
-        """Interrupt what runs."""
-
-
 class _Sweep:
     """Goes through the combinations."""
 
     def __init__(
-        self, session: RunsCells, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
+        self, session: Session, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
     ) -> None:
         self._session = session
         self._options = options
@@ -230,9 +233,6 @@ class _Sweep:
                 full = f"micro-batch {size} is out of memory"
 
     def _try(self, stage: int, size: int, stop_button: StopButton) -> Trial:
-        from jupyter_dtrain.core.causes import summary
-        from jupyter_dtrain.frameworks.deepspeed.trial import OutOfMemory
-
         what = f"ZeRO {stage}, micro-batch {size}"
         self._say(what)
         stop_button.check()
@@ -266,8 +266,6 @@ class _Sweep:
 
 
 def _measured(run: Run, stage: int, size: int) -> Trial:
-    from jupyter_dtrain.frameworks.deepspeed.trial import MEASURED
-
     found = [
         json.loads(str(display.data[MEASURED]))
         for displays in run.outputs.values()
