@@ -17,6 +17,12 @@ BROKEN = """
 from jupyter_dtrain.core.declarations import Declaration
 DECLARATION = Declaration("broken", verbs="broken:no_verbs", situations="no_such_module:ROWS")
 """
+SAME_VERB = """
+from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.magics.table import Verb
+DECLARATION = Declaration("broken", verbs="broken:VERBS")
+VERBS = (Verb("stop", "another stop", print, print),)
+"""
 READ = """
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.failures import situations
@@ -65,6 +71,13 @@ def test_verbs_and_rows_that_cannot_be_loaded_are_left_out(read):
     assert done.stdout.split()[-2:] == without.stdout.split()[-2:]
     assert "What a framework declares at broken:no_verbs cannot be loaded" in done.stderr
     assert "What a framework declares at no_such_module:ROWS cannot be loaded" in done.stderr
+
+
+def test_a_verb_of_ours_stays_ours(read):
+    """A framework that declares another one of that name is not heard."""
+    without, done = read("raise OSError"), read(SAME_VERB)
+
+    assert done.stdout.split()[-2:] == without.stdout.split()[-2:]
 
 
 def test_the_rows_of_frameworks_come_behind_those_of_every_world():

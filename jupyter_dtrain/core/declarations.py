@@ -51,9 +51,14 @@ class Declaration(msgspec.Struct, frozen=True):
 
 @lru_cache(1)
 def declarations() -> tuple[Declaration, ...]:
-    """All that are installed, by name."""
+    """All that are installed, by name. Does not raise: a watch asks when its rank has crashed."""
     found = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    try:
+        entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    except Exception:
+        _logger.exception("The declarations of frameworks cannot be listed")
+        return ()
+    for entry in entries:
         try:
             found.append(entry.load())
         except Exception:

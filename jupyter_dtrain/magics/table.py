@@ -64,5 +64,11 @@ _OWN: tuple[Verb, ...] = (
 
 @lru_cache(1)
 def verbs() -> tuple[Verb, ...]:
-    """All verbs. Asked when a line is parsed, not at ``%load_ext``: frameworks are found by their entry points."""
-    return (*_OWN, *load_rows(one.verbs for one in declarations()))
+    """All verbs; of several with one name the first, so that ours stay ours.
+
+    Asked when a line is parsed, not at ``%load_ext``: frameworks are found by their entry points.
+    """
+    found: dict[str, Verb] = {}
+    for verb in (*_OWN, *load_rows(one.verbs for one in declarations())):
+        found.setdefault(verb.name, verb)
+    return tuple(found.values())

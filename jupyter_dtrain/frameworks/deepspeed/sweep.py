@@ -45,18 +45,18 @@ class Trial:
     """One combination."""
 
     stage: int
-    """ZeRO's."""
+    """ZeRO's stage."""
     micro_batch: int
     """Samples in one forward of one rank."""
     outcome: Outcome
     words: str = ""
     """What went wrong, if something did."""
     seconds: float | None = None
-    """Of a step of the optimizer: the median over steps of what the slowest rank took."""
+    """How long a step of the optimizer takes: the slowest rank's time, and the median of that over the steps."""
     samples_per_second: float | None = None
-    """Of all ranks together."""
+    """Counted over all ranks together."""
     memory: int | None = None
-    """Bytes at the most, of the rank that took most: on a GPU what was allocated, else what the process grew by."""
+    """Peak bytes of the rank that took most: allocated memory on a GPU, else the growth of the process."""
     config: dict[str, Any] | None = None
     """DeepSpeed's configuration, as it was measured."""
 
@@ -66,7 +66,7 @@ class Tuning:
     """What a sweep has measured, so far or in all."""
 
     combinations: int
-    """How many there are to be."""
+    """How many the sweep will measure."""
     trials: list[Trial] = field(default_factory=list)
     """The fastest first, then those that failed, in their order."""
     interrupted: bool = False
@@ -74,9 +74,9 @@ class Tuning:
     lost: str = ""
     """Why the world could not go on, in words; empty if it could."""
     notes: list[str] = field(default_factory=list)
-    """What the ranks had to say beside that: objects that a release could not make whole, hangs."""
+    """What else the ranks reported: objects that a release could not make whole, hangs."""
     now: str = ""
-    """What is measured now, in words."""
+    """The combination under way, in words."""
 
     @property
     def best(self) -> Trial | None:
@@ -165,7 +165,7 @@ def _options(
     steps: int,
     warmup: int,
 ) -> dict[str, Any]:
-    """Of a call in the ranks. Raises :class:`BadRequest`."""
+    """The options of a call in the ranks. Raises :class:`BadRequest`."""
     for name in (model, batch, *([config] if isinstance(config, str) else [])):
         check_variable(name)
     if not stages or set(stages) - set(STAGES):
@@ -173,12 +173,12 @@ def _options(
     if not sizes or min(sizes) < 1:
         raise BadRequest(f"A micro-batch has 1 sample or more, not {sizes}.")
     if steps < 1 or warmup < 0:
-        raise BadRequest("At least one step is measured, after none or some to warm up.")
+        raise BadRequest("steps must be at least 1, and warmup at least 0.")
     if isinstance(config, Mapping):
         try:
             config = json.loads(json.dumps(dict(config)))
         except (TypeError, ValueError) as error:
-            raise BadRequest(f"The configuration is not one that JSON can hold: {error}.") from None
+            raise BadRequest(f"The configuration cannot be written as JSON: {error}.") from None
     return {"model": model, "batch": batch, "config": config, "steps": steps, "warmup": warmup}
 
 
@@ -204,7 +204,7 @@ class _Sweep:
         self._tell = tell
 
     def through(self, stages: list[int], sizes: list[int]) -> Tuning:
-        """All of them, or until it cannot or shall not go on."""
+        """All of them, until an interrupt or the loss of a rank."""
         tuning = self._tuning
         # A press is held back where it would tear something apart, between two runs as well.
         with StopButton() as stop_button:
@@ -245,7 +245,7 @@ class _Sweep:
             while not run.wait(1.0):
                 pass
         except KeyboardInterrupt:
-            # Somebody else handles SIGINT. The ranks must not be left at work.
+            # Another handler took SIGINT. The ranks must not be left at work.
             self._interrupt()
             raise
         if run.outcome == "interrupted":
@@ -285,7 +285,7 @@ def _measured(run: Run, stage: int, size: int) -> Trial:
 
 
 class _Listener:
-    """A view of a combination's run: what takes long is told, such as a build; what was noted is kept."""
+    """A view of a combination's run. It shows what takes long, such as a build, and keeps the ranks' notes."""
 
     def __init__(self, say: Callable[[str], None], notes: list[str]) -> None:
         self._say = say

@@ -43,7 +43,7 @@ class OutOfMemory(Exception):
 def check(model: str, batch: str, config: str | dict[str, Any] | None) -> None:
     """Whether a sweep can begin. Raises :class:`BadRequest`, with what is missing."""
     if importlib.util.find_spec("deepspeed") is None:
-        raise BadRequest("The ranks have no DeepSpeed, which is what is tuned here: pip install deepspeed")
+        raise BadRequest("The ranks have no DeepSpeed, which tune measures: pip install deepspeed")
     names = _names()
     for name in (model, batch):
         if not callable(names.get(name)):
@@ -107,7 +107,7 @@ def _names() -> dict[str, Any]:
 def _settings(config: str | dict[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Any]:
     found = names.get(config) if isinstance(config, str) else config or {}
     if not isinstance(found, dict):
-        raise BadRequest(f"{config} is no dictionary on the ranks: it is to be DeepSpeed's configuration.")
+        raise BadRequest(f"{config} is no dictionary on the ranks: config names DeepSpeed's configuration.")
     return found
 
 

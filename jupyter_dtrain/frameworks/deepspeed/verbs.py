@@ -25,7 +25,7 @@ def tune_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--model",
         required=True,
-        help="a function on the ranks that gives a fresh module, whose forward gives the loss",
+        help="a function on the ranks that makes a fresh module, whose forward gives the loss",
         **named,
     )
     parser.add_argument(
