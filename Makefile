@@ -19,13 +19,16 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
+BARE               := .venv-bare
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
+# All but what tests frameworks, or shows them.
+BARE_PARTS := unit $(filter-out browser examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab test test-all faults soak mpi4py horovod lint typescript bench clean
+.PHONY: help venv front-end demo lab test test-all faults soak mpi4py horovod bare lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -66,13 +69,19 @@ mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in 
 horovod: $(HOROVOD)/installed ## build Horovod for today's PyTorch and TensorFlow (10 minutes, once), and test it in the ranks of a world
 	@$(HOROVOD)/bin/python -m pytest -q tests/horovod
 
+bare: $(BARE)/installed ## run the tests of the core in an environment without any framework
+	@$(BARE)/bin/python -c 'import sys; from importlib.util import find_spec; \
+	  found = [name for name in ("torch", "tensorflow", "jax", "keras") if find_spec(name)]; \
+	  sys.exit(f"$(BARE) is not bare, it has {found}" if found else 0)'
+	@$(BARE)/bin/python -m tests.run $(BARE_PARTS)
+
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench
 	@$(PY) -m benchmarks
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -95,6 +104,12 @@ $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 	$(HOROVOD)/bin/python scripts/horovod_wheel.py
 	$(HOROVOD)/bin/pip install --disable-pip-version-check --quiet --no-deps --force-reinstall \
 	  "$$($(HOROVOD)/bin/python scripts/horovod_wheel.py)"
+	@touch $@
+
+# Neither torch nor any other framework: a part of the core that needs one fails here.
+$(BARE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
+	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
+	$(BARE)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test-core]'
 	@touch $@
 
 # Where there is none to be had, the browser tests are skipped.

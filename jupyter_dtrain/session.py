@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -31,9 +32,9 @@ from jupyter_dtrain.client.rank_requests import RankRequests, check_free
 from jupyter_dtrain.client.scripts import script_cell
 from jupyter_dtrain.client.startup import Startup
 from jupyter_dtrain.client.syntax import check_syntax
-from jupyter_dtrain.client.tuning import sweep
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.clients import describe_process
+from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jupyter_dtrain.client.tuning import Tuning
     from jupyter_dtrain.wire.channels import StewardChannel
 
     from .view import CommRelay, RunView
@@ -351,22 +351,6 @@ class Session(RankAccess):
         """
         return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
 
-    def tune(self, model: str, batch: str, **options: Any) -> Tuning:
-        """Measure how fast DeepSpeed trains with each ZeRO stage and micro-batch, in this world; the fastest first.
-
-        ``model``, ``batch``: names of functions on the ranks. ``model()`` gives a fresh module whose forward gives the
-        loss (or a tuple, dictionary or object that has it); ``batch(n)`` gives n samples, as the arguments of one
-        forward. ``stages``: default 0, 1, 2, 3; ``micro_batches``: default 1, 2, 4, 8, 16 samples of a rank.
-        ``config``: DeepSpeed's configuration but for these two, or the name of one on the ranks; without an optimizer
-        it is AdamW. ``steps``: how many are measured, default 5; ``warmup``: how many come before, default 2.
-        ``progress`` is called with the table so far whenever there is news, on any thread.
-
-        A combination that is out of memory, or fails otherwise, is in the table with what went wrong. An interrupt ends
-        the sweep and is in :attr:`.Tuning.interrupted`. Raises :class:`BadRequest` for what cannot be, also where the
-        ranks have no DeepSpeed; else, before the first combination, as :meth:`run`.
-        """
-        return sweep(self, model, batch, **options)
-
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: as nobody waits for the run."""
         from .view import CommRelay, view_of_cell
@@ -492,6 +476,15 @@ class Session(RankAccess):
         open_sessions.remove(self)
 
     # Inner.
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
+        place = None if name.startswith("_") else session_methods().get(name)
+        if place is None:
+            raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)
+        return MethodType(load(place), self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *session_methods()})
 
     def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
         world, channel = self._link.bound()

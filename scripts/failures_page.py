@@ -1,4 +1,4 @@
-"""Write ``docs/failures.md`` from the failure table, ``jupyter_dtrain/core/failures.py``.
+"""Write ``docs/failures.md`` from the failure table: ``jupyter_dtrain/core/failures.py`` and the frameworks' rows.
 
 python scripts/failures_page.py            write it
 python scripts/failures_page.py --check    exit with 1 if it is not what the table says
@@ -9,35 +9,42 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 
-from jupyter_dtrain.core.failures import AFTER, INTERRUPT, SITUATIONS, Situation, Step
+from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.failures import AFTER, INTERRUPT, SITUATIONS, Situation, Step, situations
 from jupyter_dtrain.core.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failures.md"
 
-HEAD = """<!-- Made by scripts/failures_page.py from jupyter_dtrain/core/failures.py: change that. -->
+HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and frameworks/*/situations.py: change those. -->
 
 # What happens when something fails
 
-The steward of a world and the watches of its ranks do all of this whether or not a notebook is there. Rank 0 is no
-exception anywhere. Times are counted from when the situation comes about; names are settings (`JUPYTER_DTRAIN_…`), in
-brackets with their defaults. `make faults` plays every row, see [CONTRIBUTING](../CONTRIBUTING.md).
+The steward of a world and the watches of its ranks do all of this whether or not a notebook is open. Rank 0 is no
+exception. Times count from the moment when the situation comes about. Names of times, such as `release_grace`, are
+settings (`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays every row, see
+[CONTRIBUTING](../CONTRIBUTING.md).
 
 """
 
 BESIDE = """
 ## Beside these
 
-* **Where nobody waits nobody is freed**: a rank that computes goes on to its end when another one has failed.
-* **A start that fails** leaves nothing, and says why, with what the logs say. One in which nothing moves for 6 s, or
-  that loses a port to another program, is begun again, up to three times.
-* **An announcement that is lost** is asked for: events are numbered, and kept by the rank before they are sent.
-* **The store or TensorBoard's files cannot be written**: said once in a cell, tried again every 2 s; what the ranks'
-  logs hold is stored then. A store that is damaged, or of a newer version, is left as it is; cells go on.
-* **Jupyter's data folder is read-only**: the ranks' logs end with the world, and nothing is stored; both are said.
-* **Libraries on PyTorch** wait in its groups, and are released with them: that a rank raises in the midst of a training
-  is played in Lightning, Accelerate, Transformers, DeepSpeed (ZeRO 2 and 3) and FSDP2, too; the next cell trains.
-* **What the framework cannot make again** after a release is named in the next cell, with the line that does it.
+* **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.
+* **A start that fails** leaves nothing behind. It gives the reason, with what the logs say. The steward starts again,
+  up to three times, when nothing moves for 6 s or when another program takes a port first.
+* **A lost announcement loses no event.** Events are numbered, the rank keeps each one before it sends it, and readers
+  ask for those that they miss.
+* **When the store or TensorBoard's files cannot be written**, the cell says so once. The steward tries again every 2 s
+  and then stores what the ranks' logs hold. It does not touch a store that is damaged or that a newer version wrote;
+  cells go on.
+* **When Jupyter's data folder is read-only**, the ranks' logs end with the world, and nothing is stored. The notebook
+  says both.
+* **Libraries on PyTorch** wait in PyTorch's groups and are released with them. The fault suite also makes a rank raise
+  in the middle of a training in Lightning, Accelerate, Transformers, DeepSpeed (ZeRO 2 and 3) and FSDP2; the next cell
+  trains.
+* **When a framework cannot make something again** after a release, the next cell names it, with the line that does.
 """
 
 
@@ -52,56 +59,66 @@ def main() -> int:
 
 def page() -> str:
     """The whole page."""
-    rows = "\n".join(line for row in SITUATIONS for line in situation(row))
     words = [
         "## Stop, `%distributed interrupt`, `--timeout`\n",
-        "Until all ranks have ended the cell, counted from the interrupt:\n",
+        "Each step below comes only if some rank has not ended the cell by then. Times count from the interrupt.\n",
         *map(step, INTERRUPT),
-        "\nA second press takes the steps up to the exception at once and ends the cell a second later; a third ends",
-        "it. No cell outlasts 10 s of this, whatever it does. A rank that is left behind is still worked on.\n",
-        "## The situations\n",
+        "\nA second press takes the steps up to the exception at once, and the cell ends a second later. A third press",
+        "ends the cell. No cell outlasts 10 s of this, whatever it does. The client keeps interrupting the ranks that",
+        "are left behind.\n",
+        "## In every world\n",
+        *(line for row in SITUATIONS for line in situation(row)),
     ]
-    return HEAD + "\n".join(words) + "\n" + rows + BESIDE
+    for framework in declarations():
+        if rows := [row for row in situations() if row.framework == framework.name]:
+            words += [
+                f"## In {framework.title or framework.name}\n",
+                *(line for row in rows for line in situation(row)),
+            ]
+    return HEAD + "\n".join(words) + BESIDE
 
 
 def situation(row: Situation) -> Iterator[str]:
     """One of them."""
     yield f"### {row.what.rstrip('.')}\n"
-    yield f"* noticed{within(row.noticed)}: {who(row.noticed)} {row.noticed.does}"
-    for one in row.steps:
-        yield step(one)
+    yield from map(step, (row.noticed, *row.steps))
     if row.ends is None:
-        yield "* the cell goes on: it ends by Stop, or when what holds it ends"
+        yield item("The cell goes on until it has done its work, or until you press Stop.")
     else:
-        yield f"* the cell has ended after at most {row.ends}, as **{row.outcome}**"
+        yield item(f"The cell ends as **{row.outcome}** after {row.ends} at the latest.")
     if row.words:
-        yield f"* you read: {'; '.join(f'“{shown(words)}”' for words in row.words)}"
-    yield f"* kept: {row.kept}"
-    yield f"* then {AFTER[row.after]}"
+        yield item(f"You read {read(row.words)}")
+    yield item(row.kept)
+    yield item(f"Afterwards, {AFTER[row.after]}")
     if row.interrupted != row.after:
-        yield f"* after Stop {AFTER[row.interrupted]}"
+        yield item(f"After Stop instead, {AFTER[row.interrupted]}")
     yield ""
 
 
 def step(one: Step) -> str:
     """A step, as an item of a list."""
-    return f"* {one.at}: {who(one)} {one.does}"
+    if not one.at.of(Settings()):
+        return item(one.does[0].upper() + one.does[1:])
+    return item(f"{'Within' if one.latest else 'After'} {one.at}, {one.does}")
 
 
-def who(one: Step) -> str:
-    """Who does it, as the beginning of a sentence."""
-    return one.who if one.who in ("Linux", "nobody", "every agent") else f"the {one.who}"
+def item(sentences: str) -> str:
+    """An item of a list, in lines of 120 characters."""
+    return fill(sentences, 120, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
 
 
-def within(one: Step) -> str:
-    """Until when, unless that says nothing."""
-    return f" within {one.at}" if one.at.of(Settings()) else ""
+def read(parts: tuple[str, ...]) -> str:
+    """The end of a sentence that quotes ``parts`` of what the user reads."""
+    *first, last = [f"“{shown(part)}”" for part in parts]
+    quoted = f"{', '.join(first)} and {last}" if first else last
+    return quoted if quoted.endswith(".”") else f"{quoted}."
 
 
 def shown(words: str) -> str:
-    """The words with examples for what stands in brackets."""
+    """The words with examples for what stands in brackets, and dots where the line goes on."""
     examples = {"rank": "1", "last": "3", "call": "all_reduce", "were": "were", "hang": "30"}
-    return words.format(**examples)
+    text = words.format(**examples)
+    return f"{text}…" if text.endswith(" ") else text
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from .declarations import echoes
 from .errors import DtrainError
 from .world import count_ranks, format_ranks
 
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
     from .events import Error, Frame
     from .run import Run
-
-ECHOES: Final = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "MPI_ERR_PROC_FAILED",
-    "MPI_ERR_REVOKED",
-)
-"""What communication libraries say on a rank whose peer has gone: never the cause."""
 
 IN_FULL: Final = 4
 """How many distinct errors are shown with their tracebacks; the others get a line each."""
@@ -197,7 +190,7 @@ def _is_interrupt(error: Error) -> bool:
 
 def _is_echo(error: Error) -> bool:
     # A rank may lose its connection to one that was told to release before it is told itself.
-    return bool(error.released and error.waited) or any(words in error.evalue for words in ECHOES)
+    return bool(error.released and error.waited) or any(words in error.evalue for words in echoes())
 
 
 def _key(error: Error) -> object:
@@ -229,7 +222,7 @@ def _tell(error: Error, run: Run) -> list[str]:
         lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
     lines.append(f"{_RED}{error.ename}{_OFF}: {error.evalue}" if error.evalue else f"{_RED}{error.ename}{_OFF}")
     lines += error.notes
-    if error.cause and not (_is_interrupt(error) and any(words in error.cause for words in ECHOES)):
+    if error.cause and not (_is_interrupt(error) and any(words in error.cause for words in echoes())):
         lines.append(f"{_DIM}Caused by {error.cause}{_OFF}")
     for number, member in enumerate(error.members, 1):
         lines.append(f"{_DIM}  ({number}){_OFF} {_RED}{member.ename}{_OFF}")
@@ -301,7 +294,7 @@ def _apart(run: Run) -> str:
 def _echo(cause: _Cause, run: Run) -> str:
     if not cause.error.waited:
         return f"{cause.brief}{_where(cause.ranks, run)}"
-    return f"{count_ranks(cause.ranks)} waited in {cause.error.waited}, and {_was(cause.ranks)} released"
+    return f"{count_ranks(cause.ranks)} waited in {cause.error.waited} and {_was(cause.ranks)} released"
 
 
 def _brief(text: str) -> str:

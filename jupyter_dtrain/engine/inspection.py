@@ -1,7 +1,7 @@
 """A rank's names for a person who types: their completions, and what they stand for.
 
 A rank answers while a cell runs, too, so it runs hardly any user code: no property and no ``__repr__``, which might
-compute, talk to other ranks, or wait. It does call ``__dir__`` and ``__getattr__``, by which PyTorch's modules have
+compute, talk to other ranks, or wait. It does call ``__dir__`` and ``__getattr__``, by which neural networks have
 their layers. Since these may wait all the same, :class:`Inspector` answers on a thread of its own.
 
 Under failure: the answer leaves out a name that cannot be inspected. While one question is at work, the inspector takes
@@ -129,7 +129,7 @@ def _in_few_words(value: Any) -> str:
         more = [*keys, "…"] if len(value) > len(keys) > 0 else keys
         return _short(f"of {len(value)}{': ' if more else ''}{', '.join(more)}")
     if not is_plainly(value, type) and all(_holds_data(kind, name) for name in ("shape", "dtype")):
-        dtype = str(value.dtype).removeprefix("torch.")
+        dtype = str(value.dtype).rpartition(".")[2]
         words = f"{dtype} {tuple(value.shape)}"
         return _short(f"{words} on {value.device}" if _holds_data(kind, "device") else words)
     return ""

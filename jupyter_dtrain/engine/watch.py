@@ -41,7 +41,7 @@ from ipyparallel import util
 from jupyter_client.session import Session
 
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
-from jupyter_dtrain.core.failures import describe_exit
+from jupyter_dtrain.core.exits import describe_exit
 from jupyter_dtrain.wire.messages import watch_identity
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec

@@ -18,7 +18,7 @@ from .inspection import Inspections
 from .joining import tell_worlds
 from .registered import CellMagics
 from .stored import tell_finished
-from .table import VERBS
+from .table import verbs
 from .transform import CellTransform
 
 if TYPE_CHECKING:
@@ -98,4 +98,4 @@ def _owner(shell: InteractiveShell, kind: str, name: str) -> str:
     return str(getattr(function, "__module__", None) if owner is None else type(owner).__module__)
 
 
-__all__ = ["VERBS", "load", "unload"]
+__all__ = ["load", "unload", "verbs"]

@@ -20,7 +20,7 @@ from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser
 from .parsing import Completer, MagicParser
-from .table import VERBS
+from .table import verbs
 from .transform import ON_RANKS
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def _verb_offers(typed: str) -> tuple[str, Offers]:
     words = typed.split()
     if not words or (len(words) == 1 and not typed[-1].isspace()):
         word = words[0] if words else ""
-        return word, [(verb.name, "keyword") for verb in VERBS if verb.name.startswith(word)]
-    for verb in VERBS:
+        return word, [(verb.name, "keyword") for verb in verbs() if verb.name.startswith(word)]
+    for verb in verbs():
         if verb.name == words[0]:
             parser = MagicParser(prog=f"%distributed {verb.name}")
             verb.arguments(parser)

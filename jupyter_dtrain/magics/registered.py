@@ -9,7 +9,7 @@ from IPython.core.magic import Magics, magics_class
 
 from .cells import cell_parser, rank_parser, run_cell
 from .parsing import HelpShown, MagicParser
-from .table import VERBS
+from .table import verbs
 
 
 @magics_class
@@ -42,9 +42,9 @@ def verb_parser() -> MagicParser:
         description="Steer a world of ranks. Without a verb: status.",
         epilog="%%distributed -h tells about cells that run on the ranks.",
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
-    for verb in VERBS:
-        one = verbs.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
+    subparsers = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
+    for verb in verbs():
+        one = subparsers.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
         verb.arguments(one)
         one.set_defaults(run=verb.run)
     return parser

@@ -1,12 +1,15 @@
-"""The table of verbs: what ``%distributed`` understands."""
+"""The table of verbs that ``%distributed`` understands: our own, then those of the frameworks that are installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
-from . import joining, running, scripts, stored, tuning, worlds
+from jupyter_dtrain.core.declarations import declarations, load_rows
+
+from . import joining, running, scripts, stored, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -24,13 +27,12 @@ def _none(parser: MagicParser) -> None:
     """The verb has no arguments."""
 
 
-VERBS: tuple[Verb, ...] = (
+_OWN: tuple[Verb, ...] = (
     Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
     Verb("stop", "end the world; nothing of it is left", worlds.stop_arguments, worlds.stop),
     Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
     Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
     Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
-    Verb("tune", "measure DeepSpeed's ZeRO stages and micro-batches", tuning.tune_arguments, tuning.tune),
     Verb(
         "interrupt",
         "interrupt the running cells on every rank; variables stay",
@@ -58,3 +60,15 @@ VERBS: tuple[Verb, ...] = (
     Verb("compare", "two stored runs: their metrics side by side", stored.compare_arguments, stored.compare),
     Verb("auto", "send every plain cell to the ranks, or no longer", running.auto_arguments, running.auto),
 )
+
+
+@lru_cache(1)
+def verbs() -> tuple[Verb, ...]:
+    """All verbs; of several with one name the first, so that ours stay ours.
+
+    Asked when a line is parsed, not at ``%load_ext``: frameworks are found by their entry points.
+    """
+    found: dict[str, Verb] = {}
+    for verb in (*_OWN, *load_rows(one.verbs for one in declarations())):
+        found.setdefault(verb.name, verb)
+    return tuple(found.values())

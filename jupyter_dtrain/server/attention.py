@@ -1,8 +1,8 @@
-"""What needs the person: found in what worlds say, told once, newest first.
+"""The list of things that need the person's attention, found in the reports of worlds, newest first.
 
-:class:`Attention` keeps the list; :class:`Judge` looks at one run and finds values that are no number, ranks whose loss
-has left the others', a rank that is slow, and GPU memory that is nearly full. (``labextension/src/anomalies.ts`` marks the
-same in a chart, where there is no server: a saved notebook.) What is found stays until it is dismissed.
+:class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
+loss has left the others', a slow rank, and GPU memory that is nearly full; ``labextension/src/anomalies.ts`` marks the
+same in the chart of a saved notebook, where there is no server. An item stays until the person dismisses it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import msgspec
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Event, RankState
-from jupyter_dtrain.core.failures import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.messages import ASKED_FOR

@@ -4,7 +4,7 @@ One folder per run and rank, ``DIR/WORLD-ID/run-3/rank-0``: TensorBoard shows ea
 own beside the store's: it goes on where the store cannot be written. Of a series that is faster than
 :data:`POINTS` points a poll (two polls a second) the lowest and highest are written; the store has all.
 
-Neither torch nor TensorFlow is imported. Under failure (no room, a folder that is gone) one line says so, and no more
+No framework is imported. Under failure (no room, a folder that is gone) one line says so, and no more
 event files are written for this world.
 """
 

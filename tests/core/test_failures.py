@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import BadSyntax, DtrainError
-from jupyter_dtrain.core.failures import INTERRUPT, SITUATIONS, describe_exit
+from jupyter_dtrain.core.exits import describe_exit
+from jupyter_dtrain.core.failures import INTERRUPT, situations
 from jupyter_dtrain.core.settings import Settings
 
 PAGE = Path(__file__).resolve().parents[2] / "scripts" / "failures_page.py"
@@ -30,7 +31,7 @@ def ended(how: str) -> int:
         ("os._exit(3)", "rank 1 ended with exit code 3"),
         ("os._exit(0)", "rank 1 ended with exit code 0 (os._exit or a native exit)"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed (SIGKILL), often out of memory: "),
-        ("os.kill(os.getpid(), signal.SIGTERM)", "rank 1 was killed (SIGTERM), somebody asked it to end"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "rank 1 was killed (SIGTERM), another process asked it to end"),
         ("os.kill(os.getpid(), signal.SIGBUS)", "rank 1 crashed (SIGBUS), often a full /dev/shm"),
         ("os.kill(os.getpid(), signal.SIGUSR1)", "rank 1 crashed (SIGUSR1)"),
         ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", f"rank 1 was killed by signal {signal.SIGRTMIN + 1}"),
@@ -61,15 +62,17 @@ def test_the_page_says_what_the_table_says() -> None:
 
 
 def test_every_time_of_the_table_is_a_setting_or_a_number() -> None:
-    steps = [*INTERRUPT, *(step for row in SITUATIONS for step in (row.noticed, *row.steps))]
-    spans = [*(step.at for step in steps), *(row.ends for row in SITUATIONS if row.ends)]
+    steps = [*INTERRUPT, *(step for row in situations() for step in (row.noticed, *row.steps))]
+    spans = [*(step.at for step in steps), *(row.ends for row in situations() if row.ends)]
 
     assert all(span.of(Settings()) >= 0 for span in spans)
-    assert len({row.name for row in SITUATIONS}) == len(SITUATIONS)
+    assert len({row.name for row in situations()}) == len(situations())
 
 
 def test_last_words_of_a_library_say_what_a_crash_was() -> None:
     said = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
 
-    assert "gloo gives up where ranks bring different sizes" in describe_exit(1, ended("os.abort()"), said=said)
+    assert "gloo aborts when ranks give one collective different sizes" in describe_exit(
+        1, ended("os.abort()"), said=said
+    )
     assert describe_exit(1, ended("os.abort()"), "by us", said) == "rank 1 crashed (SIGABRT), by us"

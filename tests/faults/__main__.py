@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jupyter_dtrain.core.failures import SITUATIONS
+from jupyter_dtrain.core.failures import situations
 from tests.faults.play import HANG, ROWS, Plan, Stage, all_plans
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def main() -> int:
             left = stage.close()
     mine = [line for line in lines() if line["code"] == code]
     TABLE.write_text(sum_up(mine))
-    print(f"{TABLE.relative_to(ROOT)}: {len(mine)} plays of this code, {len(SITUATIONS)} situations")
+    print(f"{TABLE.relative_to(ROOT)}: {len(mine)} plays of this code, {len(situations())} situations")
     if left:
         print(*left, sep="\n")
     return int(bool(left) or any(line["problems"] for line in mine))

@@ -20,7 +20,7 @@ import psutil
 from jupyter_dtrain import DistributedInterrupt, NoWorld, RanksBusy, RanksDead, Run, Session, Settings, WorldLost
 from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.core.events import Finished
-from jupyter_dtrain.core.failures import SITUATIONS, After, Situation
+from jupyter_dtrain.core.failures import After, Situation, situations
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.local import find_mpiexec
@@ -65,7 +65,7 @@ IMPORTS = 300.0
 SEGMENTS = ("sm_segment", "vader", "osc", "psm_", "torch_")
 """How shared memory is called that no world should make outside its folder."""
 
-ROWS = {row.name: row for row in SITUATIONS}
+ROWS = {row.name: row for row in situations()}
 LIBRARIES: tuple[Framework, ...] = tuple(
     name for name in get_args(Framework) if name in libraries.MEET and importlib.util.find_spec(libraries.NEEDS[name])
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_dtrain.core.failures import SITUATIONS
+from jupyter_dtrain.core.failures import situations
 from tests.faults.play import (
     LIBRARIES,
     QUICK,
@@ -35,7 +35,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     assert stage.close() == []
 
 
-@pytest.mark.parametrize("plan", in_turns([row.name for row in SITUATIONS if row.name not in SERVERS], SIZE), ids=str)
+@pytest.mark.parametrize("plan", in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE), ids=str)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """Outcome, time, words, what is kept, the next cell; nothing is left behind."""
     played = stage.play(plan)

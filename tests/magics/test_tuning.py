@@ -37,7 +37,7 @@ def test_lists_of_numbers_are_asked_for_in_words(notebook):
     wrong = notebook.run("%distributed tune --model Model --batch make_batch --stages one")
 
     assert "the following arguments are required: --batch" in missing.said
-    assert "'one' are no whole numbers, such as 1,2,4" in wrong.said
+    assert "'one' is not a list of whole numbers, such as 1,2,4" in wrong.said
 
 
 @pytest.mark.slow

@@ -31,12 +31,11 @@ for step in range({steps}):
 rank
 """
 WAIT = """
-import torch, torch.distributed as dist
-dist.init_process_group()
+from mpi4py import MPI
 print("begun", flush=True)
-if dist.get_rank() == 0:
+if MPI.COMM_WORLD.rank == 0:
     time.sleep(1000)
-dist.barrier()
+MPI.COMM_WORLD.Barrier()
 """
 DRIVER = """
 from jupyter_dtrain import Session
@@ -226,24 +225,22 @@ def test_an_interrupt_reaches_the_cell_of_its_driver(watching, session):
 def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
     """They are told to wait before, and released."""
     run = session.run("import time" + WAIT, view=None, wait=False)
-    waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["barrier"] * 2)
+    waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["Barrier"] * 2)
     frameworks = watching.until(lambda: watching.world("seen")["frameworks"])
     watching.act(session.id, "interrupt")
     run.wait(20)
 
     assert waits
-    assert frameworks == ["PyTorch"]
+    assert frameworks == ["MPI"]
     assert run.outcome == "interrupted"
-    assert session.run("dist.init_process_group(); dist.barrier()", view=None).outcome == "ok"
+    assert session.run("MPI.COMM_WORLD.Barrier()", view=None).outcome == "ok"
 
 
 def test_one_rank_alone_is_interrupted(watching, session):
     """Those that wait for it are released, as for a rank that has failed."""
-    session.run(
-        "import os, torch.distributed as dist\nrank = int(os.environ['RANK'])\ndist.init_process_group()", view=None
-    )
+    session.run("from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank", view=None)
     run = session.run(
-        "import time\nprint('begun', flush=True)\nif rank == 0:\n    time.sleep(1000)\ndist.barrier()",
+        "import time\nprint('begun', flush=True)\nif rank == 0:\n    time.sleep(1000)\nMPI.COMM_WORLD.Barrier()",
         view=None,
         wait=False,
     )

@@ -10,20 +10,10 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain import DistributedError, Run, Session
+from jupyter_dtrain.core.events import Sample
 
 PATIENCE = 20.0
 """Seconds that a condition may take to come true on a busy machine."""
-
-SET_UP_DDP = """
-import os, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group()
-rank = dist.get_rank()
-torch.manual_seed(0)
-data = torch.randn(16, 8)[rank::3]
-"""
-"""For three ranks: a process group, and data of each rank's own."""
 
 
 class Notes:
@@ -49,6 +39,20 @@ class Notes:
         """Nothing is held."""
 
 
+class Samples(Notes):
+    """A view that also keeps for how long each rank has not moved at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.still = {}
+
+    def feed(self, batch, now):  # noqa: ARG002 — the protocol's shape
+        """Keep the most."""
+        for event in batch.events:
+            if isinstance(event.body, Sample):
+                self.still[batch.rank] = max(event.body.still, self.still.get(batch.rank, 0.0))
+
+
 def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Wait until ``condition()`` is true and give its value; fail after ``patience`` seconds."""
     deadline = time.monotonic() + patience
@@ -68,6 +72,18 @@ def fail(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
     with pytest.raises(DistributedError) as caught:
         session.run(code, ranks, view=None, **options)
     return caught.value.run
+
+
+def hang(session: Session, code: str) -> list[str]:
+    """The lines of the notice that a run of ``code`` makes; it is interrupted then."""
+    notes = Notes()
+    cell = session.run(code, wait=False, view=notes)
+    until(lambda: notes.words)
+    assert not cell.done
+    session.interrupt()
+    assert cell.wait(20)
+    assert cell.outcome == "interrupted"
+    return notes.words[0].splitlines()
 
 
 def begin(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:

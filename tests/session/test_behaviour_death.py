@@ -17,7 +17,7 @@ if int(os.environ['RANK']) == {victim}:
 
 DEATHS = {
     "SIGKILL of rank 0": (0, "os.kill(os.getpid(), signal.SIGKILL)", "was killed (SIGKILL), often out of memory"),
-    "SIGABRT": (2, "os.abort()", "crashed (SIGABRT), native code gave up"),
+    "SIGABRT": (2, "os.abort()", "crashed (SIGABRT), native code aborted"),
 }
 
 

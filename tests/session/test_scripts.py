@@ -38,6 +38,7 @@ def value(session, code):
 
 def test_a_script_sees_what_torchrun_shows_it(world, script, tmp_path):
     """Its name, its arguments, its folder, the world."""
+    pytest.importorskip("torch", reason="torch, whose torchrun is asked, is not installed")
     script("where = __file__", "beside.py")
     path = script(
         "import beside, json, os, sys\n"

@@ -15,12 +15,11 @@ from tests.session.cells import Notes, until
 
 START = """
 import os, time
-import torch, torch.distributed as dist
+from mpi4py import MPI
 import jupyter_dtrain
 rank = int(os.environ["RANK"])
 kept = object()
 kept_id = id(kept)
-dist.init_process_group()
 """
 
 FIRST = """
@@ -188,7 +187,7 @@ def test_who_has_left_drives_no_more(launch) -> None:
 
 def test_ranks_are_released_without_any_client(first, attach) -> None:
     """One raises, the others wait for it, nobody is there: the steward frees them."""
-    client = first("print('begun', flush=True)\ntime.sleep(1)\nif rank == 0: 1 / 0\ndist.barrier()")
+    client = first("print('begun', flush=True)\ntime.sleep(1)\nif rank == 0: 1 / 0\nMPI.COMM_WORLD.Barrier()")
     client.kill()
     client.wait()
     session = attach()
@@ -197,9 +196,9 @@ def test_ranks_are_released_without_any_client(first, attach) -> None:
     assert run.wait(20)
     assert run.outcome == "error"
     assert run.errors[0].ename == "ZeroDivisionError"
-    assert {rank: run.errors[rank].waited for rank in (1, 2)} == {1: "barrier", 2: "barrier"}
-    added = session.run("t = torch.ones(1); dist.all_reduce(t); float(t), id(kept) == kept_id", view=None)
-    assert {result.data["text/plain"] for result in added.results.values()} == {"(3.0, True)"}
+    assert {rank: run.errors[rank].waited for rank in (1, 2)} == {1: "Barrier", 2: "Barrier"}
+    added = session.run("MPI.COMM_WORLD.allreduce(1), id(kept) == kept_id", view=None)
+    assert {result.data["text/plain"] for result in added.results.values()} == {"(3, True)"}
 
 
 def test_an_observer_looks_on(first, attach) -> None:

@@ -94,6 +94,7 @@ def test_only_what_is_documented_listens(session) -> None:
     assert found["steward"] == found["controller"] == LOOPBACK
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_store_of_a_process_group_listens_on_loopback(session) -> None:
     """After init_process_group; gloo's own pairs are the framework's, and are looked at in ranks alone."""
     session.run("import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier()", view=None)

@@ -1,6 +1,6 @@
 """One combination of a sweep over DeepSpeed's settings, in one rank: make the engine, train some steps, measure.
 
-What :mod:`jupyter_dtrain.client.tuning` runs, as a cell of its own for each combination. The user's names are read
+What :mod:`.sweep` runs, as a cell of its own for each combination. The user's names are read
 and not written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own
 type.
 
@@ -43,7 +43,7 @@ class OutOfMemory(Exception):
 def check(model: str, batch: str, config: str | dict[str, Any] | None) -> None:
     """Whether a sweep can begin. Raises :class:`BadRequest`, with what is missing."""
     if importlib.util.find_spec("deepspeed") is None:
-        raise BadRequest("The ranks have no DeepSpeed, which is what is tuned here: pip install deepspeed")
+        raise BadRequest("The ranks have no DeepSpeed, which tune measures: pip install deepspeed")
     names = _names()
     for name in (model, batch):
         if not callable(names.get(name)):
@@ -57,7 +57,7 @@ def measure(
 ) -> None:
     """Train ``warmup`` steps and then ``steps`` that are measured. On all ranks.
 
-    ``model``, ``batch``: names of functions, see :meth:`jupyter_dtrain.Session.tune`. ``config``: DeepSpeed's, or the
+    ``model``, ``batch``: names of functions, see :func:`.sweep.tune`. ``config``: DeepSpeed's, or the
     name of one. Raises :class:`OutOfMemory`, and what user code or DeepSpeed raises.
     """
     import torch
@@ -108,7 +108,7 @@ def _names() -> dict[str, Any]:
 def _settings(config: str | dict[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Any]:
     found = names.get(config) if isinstance(config, str) else config or {}
     if not isinstance(found, dict):
-        raise BadRequest(f"{config} is no dictionary on the ranks: it is to be DeepSpeed's configuration.")
+        raise BadRequest(f"{config} is no dictionary on the ranks: config names DeepSpeed's configuration.")
     return found
 
 

@@ -29,7 +29,7 @@ import wrapt
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
-from jupyter_dtrain.frameworks.mpi import release_world, with_patience
+from jupyter_dtrain.frameworks.mpi.plugin import release_world, with_patience
 
 from .keras import refuse_keras_3
 from .libraries import Library, begin_optimizers_anew, hook_optimizers

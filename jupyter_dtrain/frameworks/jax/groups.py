@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.frameworks.sockets import end_connections, epolls, registered
+from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG
 from .rendezvous import meet, stay_away

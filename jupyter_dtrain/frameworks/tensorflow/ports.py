@@ -1,8 +1,9 @@
 """The port of TensorFlow's server in this rank: held before the server is there, and guarded once it is.
 
 TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
-them. Where all ranks are on one host, nobody else's packets get as far (:func:`.sockets.keep_on_loopback`); other users
-of this host do, as with TensorFlow's own launchers.
+them. Where all ranks are on one host, nobody else's packets get as far
+(:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`); other users of this host do, as with TensorFlow's own
+launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import socket
 
-from jupyter_dtrain.frameworks.sockets import keep_on_loopback, listeners
+from jupyter_dtrain.engine.sockets import keep_on_loopback, listeners
 
 _here: set[int] = set()
 """The port of this rank, where all ranks are on this host."""

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
-from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
 
 from .backends import Backends
 from .rendezvous import Address, Meeting, meet, meeting_at
@@ -250,6 +250,8 @@ class TorchGroups:
         """Make what waits in a group raise, and whatever would. The control thread."""
         self._released = True
         self._abort_devices()
+        # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
+        # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
         end_connections(registered(self._loops & epolls()))
         if self._half_made and not self._arriving:
             # It may wait for the store, in native code.

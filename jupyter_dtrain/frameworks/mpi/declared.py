@@ -1,0 +1,12 @@
+"""What MPI declares to the parts that have no ranks: its echoes of a rank's end, and failures of its own."""
+
+from __future__ import annotations
+
+from jupyter_dtrain.core.declarations import Declaration
+
+DECLARATION = Declaration(
+    name="mpi",
+    title="MPI",
+    echoes=("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED"),
+    situations="jupyter_dtrain.frameworks.mpi.situations:SITUATIONS",
+)

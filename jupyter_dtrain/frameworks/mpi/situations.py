@@ -1,0 +1,45 @@
+"""Rows of the failure table that can come about in MPI alone."""
+
+from __future__ import annotations
+
+from jupyter_dtrain.core.exits import NO_ULFM
+from jupyter_dtrain.core.failures import (
+    AT_ONCE,
+    ERROR_REPORTED,
+    EVERYTHING,
+    RELEASE,
+    TELL_HANG,
+    UNTIL_KILLED,
+    Situation,
+    by,
+    span,
+)
+
+SITUATIONS = (
+    Situation(
+        "sizes-mpi",
+        "Ranks give one collective of MPI different sizes.",
+        by(AT_ONCE, "the agent of the rank that gets more than it has room for reports the error."),
+        (RELEASE,),
+        span("release_grace", 1.5),
+        "error",
+        ("MPI_ERR_TRUNCATE", "Because of that: "),
+        EVERYTHING,
+        "whole",
+        "whole",
+        "mpi",
+    ),
+    Situation(
+        "no-ulfm",
+        "A rank raises while others wait in an MPI that cannot release them (no ULFM).",
+        ERROR_REPORTED,
+        (TELL_HANG,),
+        None,
+        None,
+        ("waiting in {call}", NO_ULFM),
+        UNTIL_KILLED,
+        "busy",
+        "busy",
+        "mpi",
+    ),
+)

@@ -1,0 +1,89 @@
+"""A run in which nobody moves any more, in PyTorch's groups: which collectives do not fit together, and what moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import Settings
+from tests.session.cells import Notes, Samples, hang, run, same, values
+
+PREPARE = """
+import os, time
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+dist.init_process_group()
+t = torch.ones(3)
+dist.all_reduce(t)
+"""
+
+
+@pytest.fixture(scope="module")
+def watched(launch):
+    """Three ranks of which is told after two seconds."""
+    pytest.importorskip("torch")
+    session = launch(n=3, settings=Settings(hang_notice=2, interrupt_release=0.2))
+    run(session, PREPARE)
+    yield session
+    session.stop()
+
+
+@pytest.mark.slow
+def test_ranks_in_different_collectives(watched):
+    """Each place with its ranks, and which collective differs."""
+    said = hang(watched, "if rank == 2:\n    dist.broadcast(t, 0)\n    dist.barrier()\nelse:\n    dist.all_reduce(t)")
+    assert "No rank has moved for 2 s." == said[0]
+    assert said[1].startswith("  Ranks 0-1: waiting in all_reduce, run 2, line 5")
+    assert said[2].startswith("  Rank 2: waiting in ")
+    assert (
+        "is not the same on all ranks: all_reduce of float[3] on ranks 0-1; broadcast of float[3] on rank 2." in said[3]
+    )
+    assert said[4].startswith("Nothing was ended")
+    assert same(3.0) == values(run(watched, "x = torch.ones(1); dist.all_reduce(x); float(x)"))
+
+
+def test_different_shapes(watched):
+    """gloo lets some ranks pass, so the others wait for nobody; what those did is told as well."""
+    said = hang(watched, "dist.all_reduce(torch.ones(5 if rank == 1 else 3))")
+    assert "Rank 1 has not moved for 2 s." == said[0]
+    assert said[2].endswith("on all ranks: all_reduce of float[3] on ranks 0,2; all_reduce of float[5] on rank 1.")
+
+
+def test_a_rank_that_does_not_come(watched):
+    """It is named with where it is, and with what it has not come to; in groups that were made again, too."""
+    said = hang(watched, "time.sleep(60) if rank == 0 else dist.all_reduce(t)")
+    assert said[1].endswith("line 1: time.sleep(60) if rank == 0 else dist.all_reduce(t)")
+    assert "  Rank 0 has not come to collective 1, all_reduce of float[3]." == said[-2]
+
+
+def test_whoever_moves_is_not_told_of(watched):
+    """In the loop of a cell that says nothing; for twice as long as a notice takes."""
+    code = """
+end = time.monotonic() + 4
+go = torch.ones(1)
+while go:
+    go[0] = time.monotonic() < end
+    time.sleep(0.05 * rank)
+    dist.all_reduce(go, dist.ReduceOp.MIN)
+"""
+    notes = Notes()
+    cell = watched.run(code, wait=False, view=notes)
+
+    assert cell.wait(30)
+    assert ("ok", []) == (cell.outcome, notes.words)
+
+
+def test_whoever_works_says_so(watched):
+    """Each rank for itself: in a loop of Python, in native code, in a call of torch that goes through code of ours."""
+    code = """
+end = time.monotonic() + 4
+w = torch.rand(1500, 1500, requires_grad=True)
+while time.monotonic() < end and rank == 0: pass
+while time.monotonic() < end and rank == 1: w.data = (w.data @ w.data).clamp(0, 1)
+while time.monotonic() < end and rank == 2: ((w @ w) @ w).sum().backward()
+"""
+    view = Samples()
+    cell = watched.run(code, wait=False, view=view)
+    assert cell.wait(30)
+    assert "ok" == cell.outcome
+    assert {0, 1, 2} == view.still.keys()
+    assert max(view.still.values()) < 2

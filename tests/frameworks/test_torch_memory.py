@@ -1,0 +1,45 @@
+"""A cell in which torch ran out of memory leaves nothing of what it had; names of the user's own stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.session.cells import fail, run, same, texts, values
+
+RSS = "import psutil; psutil.Process().memory_info().rss"
+IN_TORCH = """
+def train():
+    x = torch.ones(75_000_000)
+    return torch.ones(1 << 50)
+train()
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(world):
+    """Ranks with a tensor of theirs."""
+    pytest.importorskip("torch")
+    run(world, "import torch\nkeep = torch.ones(25_000_000)")
+    return world
+
+
+def test_what_the_frames_hold_is_let_go(filled):
+    """And said."""
+    before = values(run(filled, RSS))
+    cell = fail(filled, IN_TORCH)
+    after = values(run(filled, RSS))
+
+    assert {"RuntimeError"} == {error.ename for error in cell.errors.values()}
+    for text in texts(cell).values():
+        assert text.endswith("What the failed call held was let go: 0.30 GB of the host's memory came free.\n")
+    assert all(after[rank] < before[rank] + 50_000_000 for rank in after)
+    assert same(25_000_000.0) == values(run(filled, "float(keep.sum())"))
+
+
+def test_where_names_hold_it_that_is_said(filled):
+    """Nothing of the user's own is taken away."""
+    cell = fail(filled, "x = torch.ones(1 << 50)")
+
+    assert set(texts(cell).values()) == {
+        "[jupyter-dtrain] Out of memory. Nothing came free: names of yours hold what is in use (del NAME).\n"
+    }

@@ -1,0 +1,166 @@
+"""A rank that fails does not keep the others in PyTorch's groups: they are released, and the next cell goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import DistributedError, DistributedInterrupt
+from tests.frameworks.torch_cells import SET_UP_DDP
+from tests.session.cells import begin, fail, pids, run, same, texts, values
+
+TRAIN = (
+    SET_UP_DDP
+    + """
+
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+train(model, 3)
+before = {name: value.clone() for name, value in model.module.state_dict().items()}
+kept = object()
+ids = id(kept), id(model)
+"""
+)
+
+ADD = "t = torch.ones(1); dist.all_reduce(t); float(t)"
+
+
+@pytest.fixture(scope="module")
+def training(launch):
+    """Three ranks that have trained a little."""
+    session = launch(n=3)
+    run(session, TRAIN)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_raises_while_others_are_in_backward(training, victim):
+    """One block, the root first; the same model trains on as if nothing had been."""
+    before = pids(training)
+    cell = fail(training, f"if rank == {victim}: raise ValueError('a bug')\ntrain(model, 1)")
+
+    others = [rank for rank in range(3) if rank != victim]
+    assert cell.errors[victim].ename == "ValueError"
+    assert {rank: cell.errors[rank].waited for rank in others} == dict.fromkeys(others, "backward")
+    with pytest.raises(DistributedError, match=rf"^ValueError: a bug \(rank {victim}\); ranks .* stopped") as caught:
+        raise DistributedError(cell)
+    shown = "\n".join(caught.value._render_traceback_())
+    assert shown.index("ValueError") < shown.index("waited in backward and were released")
+    assert "gloo" not in shown
+
+    run(training, "losses = train(model, 3)")
+    assert before == pids(training)
+    assert same(True) == values(run(training, "(id(kept), id(model)) == ids"))
+    undisturbed = """
+        fresh = DistributedDataParallel(torch.nn.Linear(8, 1))
+        fresh.module.load_state_dict(before)
+        losses == train(fresh, 3)
+    """
+    assert same(True) == values(run(training, undisturbed.replace("\n        ", "\n")))
+    run(training, "model.module.load_state_dict(before); del fresh")
+
+
+def test_one_raises_while_others_are_in_a_collective(training):
+    """Also those who come there long after; and those who do not give up at the first time."""
+    code = """
+if rank == 1: raise ValueError('a bug')
+if rank == 0: time.sleep(3.5)
+for _ in range(2):
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError:
+        print('once more')
+dist.barrier()
+"""
+    cell = fail(training, code)
+    assert "ValueError" == cell.errors[1].ename
+    assert same("error") == cell.outcomes
+    assert same(3.0) == values(run(training, ADD))
+
+
+def test_a_rank_that_never_comes_to_the_set_up(training):
+    """It failed before; the others end, and the next set-up works."""
+    run(training, "dist.destroy_process_group()")
+    cell = fail(training, "if rank == 0: raise ValueError('a bug')\ndist.init_process_group()")
+    assert {1: "init_process_group", 2: "init_process_group"} == {rank: cell.errors[rank].waited for rank in (1, 2)}
+    assert "rank 0 did not come" in cell.errors[2].evalue
+    assert same(3.0) == values(run(training, f"dist.init_process_group()\n{ADD}"))
+    run(training, TRAIN)
+
+
+def test_a_group_is_whole_after_ranks_were_released_from_mpi(training):
+    """Both worlds are made again before the next cell."""
+    fail(training, "from mpi4py import MPI\nif rank == 1: raise ValueError('a bug')\nMPI.COMM_WORLD.Barrier()")
+
+    assert same((3, 3.0)) == values(
+        run(training, f"n = MPI.COMM_WORLD.allreduce(1)\n{ADD.replace('float(t)', '(n, float(t))')}")
+    )
+
+
+def test_an_interrupt_frees_ranks_that_all_wait(training):
+    """Nobody is left behind, and the next cell finds a whole world."""
+    before = pids(training)
+    cell = begin(training, "dist.recv(torch.ones(1), src=0) if rank == 1 else dist.barrier()")
+    training.interrupt()
+
+    assert cell.wait(20)
+    assert ("interrupted", []) == (cell.outcome, cell.busy)
+    assert before == pids(training)
+    assert same(3.0) == values(run(training, ADD))
+    with pytest.raises(DistributedInterrupt):
+        raise DistributedInterrupt(cell)
+
+
+def test_what_cannot_be_made_whole_is_named(training):
+    """A mesh, and a module with a group of its own; with the way on."""
+    run(training, "from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (3,))")
+    run(training, "own = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=dist.new_group([0, 1, 2]))")
+    fail(training, "if rank == 1: raise ValueError('a bug')\ndist.barrier()")
+    notes = set(texts(run(training, ADD)).values())
+    assert len(notes) == 1
+    (note,) = notes
+    assert "init_device_mesh()" in note
+    assert "own: this DDP has a process group of its own" in note
+    assert "`own._update_process_group(group)`" in note
+    run(training, "del mesh, own")
+
+
+@pytest.mark.slow
+def test_a_model_whose_making_was_ended_stands_in_no_ones_way(training):
+    """One rank raises while the others are in the constructor of DDP; what is there of it is kept by somebody."""
+    half = """
+halves = []
+
+class Half(DistributedDataParallel):
+    def __init__(self, module):
+        halves.append(self)
+        super().__init__(module)
+
+if rank == 1:
+    raise ValueError("a bug")
+Half(torch.nn.Linear(8, 1))
+"""
+    cell = fail(training, half)
+    found = values(run(training, "losses = train(model, 3)\n['reducer' in vars(one) for one in halves]"))
+
+    assert cell.errors[1].ename == "ValueError"
+    assert found == {0: [False], 1: [], 2: [False]}
+
+
+def test_a_collective_that_only_one_rank_has_begun_does_not_meet_the_next_cells(training):
+    """Nobody waits for it, so nobody is released; but it is there."""
+    fail(training, "if rank == 0:\n    work = dist.all_reduce(torch.ones(3), async_op=True)\n1 / 0")
+
+    assert same([6.0] * 4) == values(
+        run(training, "t = torch.ones(4) * (rank + 1)\ndist.all_reduce(t)\nt.tolist()", timeout=20)
+    )

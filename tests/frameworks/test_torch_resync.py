@@ -1,0 +1,72 @@
+"""Ranks whose optimizers have made different numbers of steps are reported, and made alike again."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import DistributedError
+from tests.frameworks.torch_cells import SET_UP_DDP
+from tests.session.cells import fail, run, same, values
+
+TRAIN = (
+    SET_UP_DDP
+    + """
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+def train(steps, trip=None):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        if step == trip and rank == 1:
+            raise ValueError("between backward and step")
+        optimizer.step()
+
+def held():
+    state = optimizer.state_dict()["state"]
+    return [round(float(x.sum()), 6) for x in (*model.parameters(), *(v for s in state.values() for v in s.values()))]
+
+train(3)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def training(launch):
+    """Three ranks that have trained a little."""
+    session = launch(n=3)
+    run(session, TRAIN)
+    yield session
+    session.stop()
+
+
+def alike(session):
+    """Whether all ranks hold the same."""
+    return len({str(held) for held in values(run(session, "held()")).values()}) == 1
+
+
+@pytest.mark.slow
+def test_ranks_that_are_apart_are_told_and_made_alike(training):
+    """One raises after backward, the others make their step; then all have what rank 0 has, in the same objects."""
+    assert alike(training)
+    run(training, "ids = id(model), id(optimizer)")
+    cell = fail(training, "train(10, trip=4)")
+    assert {0: {"optimizer": 5}, 1: {"optimizer": 4}, 2: {"optimizer": 5}} == cell.steps
+    said = "\n".join(DistributedError(cell)._render_traceback_())
+    assert "Steps of optimizer in this cell: ranks 0,2 5, rank 1 4. What they hold may differ now" in said
+    assert "%distributed resync --from 0 optimizer MODEL" in said
+    assert not alike(training)
+
+    before = values(run(training, "held()"))
+    training.resync(["model", "optimizer"])
+    after = values(run(training, "held()"))
+    assert after == same(before[0])
+    assert same(True) == values(run(training, "(id(model), id(optimizer)) == ids"))
+    run(training, "train(3)")
+    assert alike(training)
+
+
+def test_nothing_is_told_where_all_are_at_one_step(training):
+    """Nor of a run that ended well."""
+    cell = fail(training, "train(2); 1 / 0")
+    assert "Steps of" not in "\n".join(DistributedError(cell)._render_traceback_())
