@@ -31,6 +31,7 @@ BUDGETS = {
     "lint": 15,
     "typescript": 30,
     "unit": 15,
+    "client": 10,
     "view": 25,
     "engine": 15,
     "faults": 230,
