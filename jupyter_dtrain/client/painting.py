@@ -6,7 +6,8 @@ something. So the thread that folds runs never calls a view. It posts batches, n
 
 What it promises:
 
-- The view gets everything in order, from one thread, and the end of the run last.
+- The view gets everything in order, from one thread, and the end of the run last. A view that is behind gets the time
+  at which a batch came, so that lines of several ranks which came together are still shown together.
 - What waits for a view that is behind is bounded. Past :data:`BACKLOG` bytes a batch keeps only how its rank's cell
   began and ended, and the rank's totals, as if the rank had printed faster than it may announce. The view counts the
   rest; :class:`~jupyter_dtrain.core.run.Run` and the spool have it.
@@ -84,12 +85,14 @@ class Painting:
         self._run = run
         self._view = view
         self._shown: Callable[[], None] = lambda: None
-        self._waiting: deque[tuple[Call, int]] = deque()
+        self._waiting: deque[tuple[Call, int, float]] = deque()
         self._news = threading.Condition()
         self._bytes = 0
         self._last: dict[int, _Feed] = {}
         """The newest batch of each rank that waits with its gaps; more of the rank is merged into it."""
         self._ticks = False
+        self._now = 0.0
+        """The newest time that the view has got: its clock never goes back."""
         self._busy_since: float | None = None
         self._show_by: float | None = None
         self._closed = False
@@ -156,7 +159,7 @@ class Painting:
         if (self._view is None and self._thread is None) or self._closed:
             return
         with self._news:
-            self._waiting.append((call, size))
+            self._waiting.append((call, size, time.monotonic()))
             self._bytes += size
             self._news.notify()
         if self._thread is None:
@@ -168,38 +171,42 @@ class Painting:
     def _paint(self) -> None:
         wake, called = time.monotonic() + PERIOD, 0
         while True:
-            call = self._next(wake - time.monotonic())
-            if call is not None:
-                self._call(call)
-                called += 1
+            call, came = self._next(wake - time.monotonic())
+            now = max(came, self._now)
             if isinstance(call, _End):
+                self._call(call, time.monotonic())
                 break
+            if call is not None:
+                self._call(call, now)
+                called += 1
             if call is None or called >= BURST or not self._waiting:
                 called = 0
+                now = now if self._waiting else time.monotonic()
                 wake = time.monotonic() + PERIOD
-                wanted = self._call(lambda view, now: view.tick(now)) if self._ticks else None
+                wanted = self._call(lambda view, now: view.tick(now), now) if self._ticks else None
                 if isinstance(wanted, (int, float)):
                     wake = min(wake, wanted)
         self._view = None
         self._shown()
 
-    def _next(self, patience: float) -> Call | None:
+    def _next(self, patience: float) -> tuple[Call | None, float]:
+        """What to call next, and when that was posted."""
         with self._news:
             if not self._waiting and patience > 0:
                 self._news.wait(patience)
             if not self._waiting:
-                return None
-            call, size = self._waiting.popleft()
+                return None, time.monotonic()
+            call, size, came = self._waiting.popleft()
             self._bytes -= size
             if isinstance(call, _Feed) and self._last.get(call.batch.rank) is call:
                 del self._last[call.batch.rank]
-            return call
+            return call, came
 
-    def _call(self, call: Call) -> object:
+    def _call(self, call: Call, now: float) -> object:
         """What the view answers; None where it fails."""
         if self._view is None:
             return None
-        now = self._busy_since = time.monotonic()
+        self._now, self._busy_since = now, time.monotonic()
         try:
             return call(self._view, now)
         except Exception:  # noqa: BLE001 — a view may be anybody's code

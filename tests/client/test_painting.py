@@ -18,20 +18,21 @@ class View:
     """Keeps what it is called with; blocks in ``feed`` while its gate is closed."""
 
     def __init__(self):
-        self.calls, self.threads = [], set()
+        self.calls, self.threads, self.times = [], set(), []
         self.gate, self.inside = threading.Event(), threading.Event()
         self.gate.set()
         self.wanted = None
         self.ticked = threading.Event()
 
-    def _keep(self, *call):
+    def _keep(self, *call, now=0.0):
+        self.times.append(now)
         self.threads.add(threading.current_thread())
         self.calls.append(call)
 
-    def feed(self, batch, now):  # noqa: ARG002 — the protocol's shape
+    def feed(self, batch, now):
         self.inside.set()
         assert self.gate.wait(SOON)
-        self._keep("feed", batch)
+        self._keep("feed", batch, now=now)
 
     def idle(self, rank, now):  # noqa: ARG002 — the protocol's shape
         self._keep("idle", rank)
@@ -147,6 +148,22 @@ def test_a_view_that_blocks_holds_up_nobody_and_shows_the_rest_later(view, shown
     assert [call[0] for call in view.calls] == ["feed", "idle", "close"]
     assert not painting.is_late(now + SHOWING - 0.1)
     assert painting.is_late(now + SHOWING + 0.1)
+
+
+def test_a_view_that_is_behind_learns_when_batches_came(view, shown, make_run, said, totals):
+    """Lines that ranks have printed together are shown together however late that is."""
+    view.gate.clear()
+    painting = Painting(view, 1)
+    for rank in (0, 1):
+        painting.feed(said("a", 0, rank), totals)
+    assert view.inside.wait(SOON)
+    time.sleep(0.02)
+    opened = time.monotonic()
+    view.gate.set()
+    painting.close(make_run(), opened, shown.set)
+
+    assert shown.wait(SOON)
+    assert 0 < view.times[0] <= view.times[1] < opened - 0.02
 
 
 def test_stop_leaves_a_view_little_time(view, shown, make_run):
