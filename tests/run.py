@@ -31,6 +31,8 @@ BUDGETS = {
     "lint": 15,
     "typescript": 30,
     "unit": 15,
+    "core": 10,
+    "wire": 10,
     "client": 10,
     "view": 25,
     "engine": 15,
