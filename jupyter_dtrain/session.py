@@ -21,29 +21,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.membership import Membership
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.client.rank_access import RankAccess
-from jupyter_dtrain.client.rank_requests import RankRequests, check_free
+from jupyter_dtrain.client.rank_names import RankNames
+from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell
-from jupyter_dtrain.client.startup import Startup
-from jupyter_dtrain.client.syntax import check_syntax
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
-from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.errors import BadRequest, WorldLost
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
 from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
-from jupyter_dtrain.wire.spool import last_run
-from jupyter_dtrain.wire.values import check_variable, pickle_values
+from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds
 
@@ -52,6 +47,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.stacks import Stacks
+    from jupyter_dtrain.wire.answers import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
     from .view import CommRelay, RunView
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
 DEATH_POLL = 0.01
 
 
-class Session(RankAccess):
+class Session:
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -68,14 +66,17 @@ class Session(RankAccess):
         settings = request.settings
         self._settings = settings
         self._notices = Notices()
-        link = Link(listing, steward, settings, self._notices, describe_process())
-        self._fold = Fold(settings, link.ask, self._notices.ended)
-        super().__init__(link, RankRequests(link.bound, self._fold.busy, settings), request.size)
+        self._link = Link(listing, steward, settings, self._notices, describe_process())
+        self._fold = Fold(settings, self._link.ask, self._notices.ended)
+        self._requests = RankRequests(self._link.bound, self._fold.busy, settings)
+        self._cells = Cells(
+            self._link, self._fold, self._requests, self._notices, request, patience=settings.request_timeout
+        )
+        self._membership = Membership(
+            self._link, self._fold, self._notices, settings, request, left=lambda: open_sessions.remove(self)
+        )
         self._relay: CommRelay | None = None
-        self._link.rejoin = self._rejoin
         self._started_here = False
-        self.last_run: Run | None = None
-        """The run that was submitted last."""
 
     # Starting.
 
@@ -122,11 +123,11 @@ class Session(RankAccess):
         try:
             session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)
             session._started_here = True
-            session._await_ranks(0, progress or (lambda _: None))
+            session._membership.await_ranks(0, progress or (lambda _: None))
             session._link.join(take_over=True)
         except BaseException:
             if session is not None:
-                session._abandon_start()
+                session._membership.abandon_start()
             else:
                 starting.abandon(listing, request)
             with contextlib.suppress(OSError):
@@ -168,54 +169,20 @@ class Session(RankAccess):
             raise
         session = cls(listing, steward, msgspec.convert(answer["request"], WorldRequest))
         try:
-            session._join(view, take_over=take_over)
+            session._membership.join(take_over=take_over)
+            session._cells.follow_last(lambda run: None if view is None else view(run, session))
         except BaseException:
-            session._close()
+            session._membership.close()
             raise
         open_sessions.add(session)
         session._notices.show()
         return session
 
-    def _join(self, view: Callable[[Run, Session], RunView] | None, *, take_over: bool) -> None:
-        state = self._link.ask("state")
-        if state["phase"] != "running":
-            raise WorldLost(f"World {self.name!r} is {state['phase']}: try again in a moment.")
-        self._link.connect(state, self._fold, greet=False)
-        self._link.join(take_over=take_over)
-        self._follow_last_run(view)
-
     def take_over(self) -> None:
         """Drive the world from now on; the client that did so until now observes, and what it had queued is not run."""
         self._link.check()
         self._link.join(take_over=True)
-        self._follow_last_run(None)
-
-    def _follow_last_run(self, view: Callable[[Run, Session], RunView] | None) -> None:
-        began = last_run(self.request.spool)
-        if began is None or (self.last_run is not None and self.last_run.number >= began.number):
-            return
-        self._link.skip_run(began.number)
-        run = Run(began.number, began.source, began.ranks, self.request.size, self._requests.read_events, self.id)
-        run.began_earlier(began.seconds)
-        self.last_run = run
-        self._fold.adopt(Entry(run, None if view is None else view(run, self)))
-        if not self._requests.may_go_on(run):
-            # It has ended: a cell that is run now is not queued behind it.
-            run.wait(self._settings.request_timeout)
-
-    def _await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
-        """Wait until the world's ranks answer, then talk to them."""
-        startup = Startup(self._link, self.request, progress)
-        state = startup.wait(incarnation)
-        self._link.connect(state, self._fold, greet=True)
-        startup.tell_end(state["size"])
-
-    def _abandon_start(self) -> None:
-        with contextlib.suppress(Exception):
-            self._link.stop(timeout=2.0)
-        self._await_steward_end()
-        self._close()
-        starting.remove_runtime(self.request)
+        self._cells.follow_last(lambda _: None)
 
     # What it is.
 
@@ -259,6 +226,11 @@ class Session(RankAccess):
         return msgspec.structs.replace(world, ranks=ranks)
 
     @property
+    def last_run(self) -> Run | None:
+        """The run that was submitted last; None before the first."""
+        return self._cells.last
+
+    @property
     def settings(self) -> Settings:
         """What this session was started with."""
         return self._settings
@@ -299,41 +271,20 @@ class Session(RankAccess):
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
         that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
-        self._link.check_alive()
-        chosen = self._choose(ranks)
-        try:
-            self._link.confirm_drives()
-        finally:
-            self._notices.show()
-        check_syntax(code)
-        if timeout is not None and not timeout > 0:
-            raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
-        pickled = pickle_values(inputs or {})
-        self._link.check_ranks(chosen)
-        check_free(chosen, self._fold.left_behind())
-        cell = None
-        with StopButton() as stop_button:
-            run = Run(self._link.number_run(), code, chosen, self.request.size, self._requests.read_events, self.id)
-            self.last_run = run
-            if view == "cell":
-                cell = current_cell()
-                view = self.view_in_cell(run, paint_errors=not wait)
-            watch = Watching(metrics, grad_norm)
-            try:
-                self._fold.submit(Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell))
-                stop_button.pass_to(self._fold.interrupt)
-                while wait and not run.wait(1.0):
-                    pass
-            except KeyboardInterrupt:
-                # Somebody else handles SIGINT. The ranks must not be left at work on what nobody waits for.
-                self._fold.interrupt()
-                raise
-        if wait and run.outcome == "interrupted":
-            raise DistributedInterrupt(run)
-        if wait and run.outcome != "ok":
-            raise DistributedError(run)
-        stop_button.check()
-        return run
+
+        def make_view(run: Run) -> RunView | None:
+            return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view
+
+        return self._cells.run(
+            code,
+            ranks,
+            make_view,
+            wait=wait,
+            timeout=timeout,
+            inputs=inputs or {},
+            watch=Watching(metrics, grad_norm),
+            cell=current_cell() if view == "cell" else None,
+        )
 
     def run_script(
         self,
@@ -375,9 +326,7 @@ class Session(RankAccess):
         """
         if ranks is None:
             raise BadRequest("Which ranks are to be killed? %distributed restart gives fresh ones to the whole world.")
-        self._link.check_drives()
-        chosen = self._choose(ranks)
-        self._link.check_ranks(chosen)
+        chosen = self._choose_living(ranks)
         self._link.ask("kill", ranks=chosen, reason="by %distributed kill")
         deadline = time.monotonic() + self._settings.request_timeout
         while living := [rank.rank for rank in self._link.world.ranks if rank.rank in chosen and rank.state != "dead"]:
@@ -397,6 +346,52 @@ class Session(RankAccess):
         parse_ranks(source, self.request.size)
         return self.run(f"import jupyter_dtrain; jupyter_dtrain.resync({named}source={source})", view=None)
 
+    # Asking ranks.
+
+    def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
+        """Where the main thread of each rank is now: its frames from the cell on; None for a rank that is not known.
+
+        A rank that does not answer within ``timeout`` seconds is inspected from outside, which gives native frames;
+        ``native`` does so on every rank.
+        """
+        return self._requests.stacks(self._choose(ranks), timeout, native=native)
+
+    def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
+        """What each of ``ranks`` (default: all) sees: its variables and why they are set, and its frameworks.
+
+        Ranks answer also while a cell runs. A rank that is dead, or has not answered within ``timeout`` seconds, gives
+        None. Values that were given as ``env`` are left out.
+        """
+        return self._requests.surroundings(self._choose(ranks), timeout)
+
+    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
+        """Bind ``values`` by name on ``ranks`` (default: all); on none if one of the values cannot be pickled.
+
+        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        """
+        self._requests.push(values, self._choose_living(ranks))
+
+    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
+        """The value of ``name`` on ``ranks`` (default: all), by rank.
+
+        Raises :class:`TransferFailed`, which names the ranks where it is missing or cannot be pickled,
+        :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        """
+        return self.pull_many([name], ranks)[name]
+
+    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
+        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
+        return self._requests.pull(names, self._choose_living(ranks))
+
+    def __getitem__(self, name: str) -> dict[int, Any]:
+        """``session["x"]``: the value of ``x`` on every rank."""
+        return self.pull(name)
+
+    @property
+    def names(self) -> RankNames:
+        """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
+        return RankNames(self._requests.ask_agents, lambda: self._link.world)
+
     # Ending.
 
     def restart(self, progress: Callable[[str], None] | None = None) -> None:
@@ -404,55 +399,20 @@ class Session(RankAccess):
 
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
-        self._link.check_drives()
-        # Before the ranks, which are told to end, say so themselves.
-        self._fold.world_lost("its world was restarted")
-        answer = self._link.restart()
-        if answer["status"] != "ok":
-            raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
-        try:
-            self._await_ranks(answer["incarnation"], progress or (lambda _: None))
-        except BaseException:
-            # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
-            self._link.lose("its restart failed")
-            self._abandon_start()
-            raise
-
-    def _rejoin(self, incarnation: int, who: str) -> None:
-        """Another client, ``who``, has the world restarted: go on with its fresh ranks."""
-        try:
-            self._await_ranks(incarnation, lambda _: None)
-        except DtrainError as error:
-            self._link.lose(f"it was restarted by {who} and did not come up: {error}")
-        else:
-            self._notices.hear(
-                f"World {self.name!r} was restarted by {who}: its ranks are fresh, their variables gone."
-            )
+        self._membership.restart(progress or (lambda _: None))
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""
-        if self._link.closed:
-            raise NoWorld(f"World {self.name!r} was stopped already.")
-        self._fold.world_lost("its world was stopped")
-        if worlds.is_alive(self._link.listing):
-            self._link.stop()
-        if not self._await_steward_end():
-            pid = self._link.listing.steward
-            raise WorldLost(f"World {self.name!r} was told to stop, but its steward (pid {pid}) is still there.")
-        self._close()
+        self._membership.stop()
 
     def stop_soon(self) -> None:
         """Tell the world to end, without waiting: for a kernel that is shutting down."""
-        if not self._link.closed:
-            self._link.closed = True
-            with contextlib.suppress(Exception):
-                self._link.stop(self._fold.busy().values(), timeout=1.0)
-            self._fold.world_lost("its kernel is shutting down")
+        self._membership.stop_soon()
 
     def leave(self) -> None:
         """Let go of the world, which goes on: its lease decides, unless another client renews it."""
         if not self._link.closed:
-            self._close()
+            self._membership.close()
 
     def __enter__(self) -> Self:
         return self
@@ -467,14 +427,6 @@ class Session(RankAccess):
         else:
             self.leave()
 
-    def _await_steward_end(self) -> bool:
-        return worlds.await_end(self._link.listing, 2 * self._settings.stop_timeout + 10.0)
-
-    def _close(self) -> None:
-        self._link.close()
-        self._fold.close()
-        open_sessions.remove(self)
-
     # Inner.
 
     def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
@@ -485,6 +437,16 @@ class Session(RankAccess):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *session_methods()})
+
+    def _choose(self, ranks: Ranks) -> list[int]:
+        self._link.check()
+        return parse_ranks(ranks, self.request.size)
+
+    def _choose_living(self, ranks: Ranks) -> list[int]:
+        self._link.check_drives()
+        chosen = self._choose(ranks)
+        self._link.check_ranks(chosen)
+        return chosen
 
     def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
         world, channel = self._link.bound()

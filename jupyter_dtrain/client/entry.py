@@ -1,4 +1,4 @@
-"""What a session's fold keeps of one run: what to send, who paints it, and how far it has come.
+"""What a session's fold keeps of one run: what to send, what shows it, and how far it has come.
 
 Only the fold thread changes an entry once it was submitted.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jupyter_dtrain.wire.messages import Cell, Watching
+
+from .painting import Painting
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.hangs import HangDetector
@@ -29,10 +31,10 @@ class Entry:
         watch: Watching | None = None,
         cell: Cell | None = None,
     ) -> None:
-        """``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
+        """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
         self.run = run
         self.watch = watch or Watching()
-        self.view = view
+        self.painting = Painting(view, run.number)
         self.inputs = inputs or {}
         self.cell = cell or Cell()
         self.timeout = timeout

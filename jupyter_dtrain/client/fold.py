@@ -1,12 +1,14 @@
 """The one thread of a session that folds runs.
 
 The IO thread of the ranks' channel, the thread that listens to the steward and the threads that call the session post
-to it and go on; it alone changes runs and paints views. It also sends: a queued cell goes out the moment that its
-ranks are free.
+to it and go on; it alone changes runs. It also sends: a queued cell goes out the moment that its ranks are free (see
+:mod:`.run_queue`). It calls no view: each run's :class:`~.painting.Painting` does that on a thread of its own, so that
+a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
-Under failure: a hole in the numbers of a rank is asked for; a rank that says nothing for :data:`QUIET` seconds is
-asked where it stands; a dead rank's last events come with the news of its death. So every run ends, whichever message
-was lost. A run whose ranks were told to end waits a moment for who told them and why.
+Under failure: a hole in the numbers of a rank is asked for, and so is where a quiet rank stands (see :mod:`.holes`); a
+dead rank's last events come with the news of its death. So every run ends, whichever message was lost. A run whose
+ranks were told to end waits :data:`CAUSE` seconds to learn from whom and why. A thread that waits for this one goes on
+after :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -15,38 +17,41 @@ import contextlib
 import logging
 import math
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
-from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.stacks import Answers
 from jupyter_dtrain.core.stop_button import Latch
 from jupyter_dtrain.wire.questions import Questions
 from jupyter_dtrain.wire.spool import read_file, spool_path
 
-from .entry import Entry
+from .holes import QUIET, Holes
+from .run_queue import RunQueue
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import World
-    from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.channels import RanksChannel
 
-QUIET = 1.0
-"""Seconds without news after which a rank is asked for its state."""
+    from .entry import Entry
+
 CAUSE = 2.0
 """Seconds that a run whose ranks were told to end waits for the reason; a steward that is gone is missed in half."""
+PATIENCE = 10.0
+"""Seconds that another thread waits for this one, which itself waits for the steward for a second at a time."""
 BURST = 256
 """Messages that are folded before deadlines are looked at again."""
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +66,12 @@ class Fold:
         self._settings = settings
         self._ask_steward = ask_steward
         self._ended = ended
-        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._entries: list[Entry] = []
-        self._left: dict[int, Entry] = {}
-        self._posted: list[Entry] = []
-        self._questions = Questions(self._bound, lambda: self._queue.put(lambda: None))
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._runs = RunQueue()
+        self._showing: list[Entry] = []
+        """Runs that have ended, and whose views have not shown that yet."""
+        self._questions = Questions(self._bound, lambda: self._tasks.put(lambda: None))
+        self._holes = Holes(self._read, self._questions, self._apply, self._tasks.put)
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._generation = 0
@@ -77,81 +83,87 @@ class Fold:
         self._thread.start()
 
     def bind(self, world: World, channel: RanksChannel, spool: str) -> None:
-        """Talk to ``world`` from now on; whatever still runs in another is lost. ``spool``: folder of its spools."""
-        self._call(lambda: self._bind(world, channel, spool))
+        """Talk to ``world`` from now on; whatever still runs in another is lost. ``spool``: folder of its spools.
+
+        Raises :class:`WorldLost` when the fold thread does not do it within :data:`PATIENCE` seconds.
+        """
+        if not self._call(lambda: self._bind(world, channel, spool)):
+            raise WorldLost(
+                f"The thread that follows this kernel's runs is stuck ({self._place()}): restart the kernel, then "
+                f"%distributed attach {world.name}."
+            )
 
     def submit(self, entry: Entry) -> None:
-        """Send the run as soon as its ranks are free."""
-        self._posted.append(entry)  # its ranks count as busy from now on
-        self._queue.put(lambda: self._submit(entry))
+        """Send the run as soon as its ranks are free; they count as busy from now on."""
+        self._runs.post(entry)
+        self._tasks.put(lambda: self._submit(entry))
 
     def adopt(self, entry: Entry) -> None:
         """Follow a run that another client has begun, from its first event on."""
         entry.adopted = True
-        self._queue.put(lambda: self._adopt(entry))
+        self._tasks.put(lambda: self._adopt(entry))
 
     def refuse_queued(self, words: str) -> None:
-        """What was not sent yet is not to be sent."""
+        """End the runs that were not sent yet, without sending them."""
 
         def refusing() -> None:
-            for entry in [entry for entry in self._entries if not entry.sent]:
+            for entry in self._runs.unsent:
                 self._refuse(entry, words)
 
-        self._queue.put(refusing)
+        self._tasks.put(refusing)
 
     def interrupt(self, *, force: bool = False, by: str = "", last: int | None = None) -> None:
         """Interrupt every run, or hurry its end; queued ones end without having been sent.
 
-        ``force``: ranks that do not end are killed. ``by``: who has asked for it, where that was not this client;
-        ``last``: the newest run that there was then, so that none is interrupted which has been submitted since.
+        ``force``: ranks that do not end are killed. ``by``: the client that asked for it, if that is not this one.
+        ``last``: the newest run at that time; runs that were submitted later go on.
         """
-        self._queue.put(lambda: self._interrupt_all(force=force, by=by, last=last))
+        self._tasks.put(lambda: self._interrupt_all(force=force, by=by, last=last))
 
     def hear(self, content: dict[str, Any]) -> None:
-        """An announcement from a rank."""
-        self._queue.put(lambda: self._hear(from_wire(content)))
+        """Take an announcement from a rank."""
+        self._tasks.put(lambda: self._hear(from_wire(content)))
 
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
-        """The steward says so, with the last events of the rank."""
-        self._queue.put(lambda: self._rank_died(rank, words, events))
+        """Take the steward's news that ``rank`` died, with its last events."""
+        self._tasks.put(lambda: self._rank_died(rank, words, events))
 
     def set_generation(self, generation: int) -> None:
-        """The steward has begun a new one."""
+        """Send cells in ``generation`` from now on: the steward has begun it."""
 
         def setting() -> None:
             self._generation = max(self._generation, generation)
 
-        self._queue.put(setting)
+        self._tasks.put(setting)
 
     def world_lost(self, words: str) -> None:
-        """No rank will be heard again."""
-        self._call(lambda: self._world_lost(words))
+        """End every run as lost: no rank will be heard again. Returns when that is done, or is under way."""
+        if not self._call(lambda: self._world_lost(words)):
+            _log.warning("The thread that follows runs is stuck (%s); it ends them when it goes on", self._place())
 
     def busy(self) -> dict[int, int]:
-        """Ranks that work, and on which run; queued runs count as well."""
-        entries = [*list(self._left.values()), *list(self._posted), *list(self._entries)]
-        return {rank: entry.run.number for entry in entries for rank in entry.run.unfinished}
+        """The ranks that work or are waited for, and the number of the run; a queued run counts as well."""
+        return self._runs.busy()
 
     def left_behind(self) -> dict[int, int]:
-        """Ranks that an interrupted run left behind, still working."""
-        return {rank: entry.run.number for entry in list(self._left.values()) for rank in entry.run.unfinished}
+        """The ranks that still work on a run that an interrupt has ended, and its number."""
+        return self._runs.left_behind()
 
     def close(self) -> None:
-        """End the thread, after what was posted."""
+        """End every run. The thread ends when their views have shown that, which nothing here waits for."""
 
         def closing() -> None:
             self._world_lost("this client has left it")
+            self._channel = None
             self._closing = True
 
-        self._queue.put(closing)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5)
+        self._call(closing)
 
-    def _call(self, task: Callable[[], None]) -> None:
-        """Run ``task`` on the fold thread and wait for it."""
+    def _call(self, task: Callable[[], None]) -> bool:
+        """Run ``task`` on the fold thread and wait for it, at most :data:`PATIENCE` seconds; whether it was run."""
         if threading.current_thread() is self._thread:
             task()
-            return
+            return True
         done = Latch()
 
         def wrapped() -> None:
@@ -160,19 +172,26 @@ class Fold:
             finally:
                 done.open()
 
-        self._queue.put(wrapped)
-        while not done.wait(1.0) and self._thread.is_alive():
+        self._tasks.put(wrapped)
+        until = time.monotonic() + PATIENCE
+        while not done.wait(0.5) and self._thread.is_alive() and time.monotonic() < until:
             pass
+        return done.is_open
+
+    def _place(self) -> str:
+        """Where the fold thread is, in words."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 — public but for its name
+        return "it has ended" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
     # The fold thread.
 
     def _loop(self) -> None:
         wake = time.monotonic() + QUIET
-        while not self._closing:
+        while self._showing or not self._closing:
             try:
-                self._guard(self._queue.get(timeout=max(0.0, min(wake - time.monotonic(), QUIET))))
+                self._guard(self._tasks.get(timeout=max(0.0, min(wake - time.monotonic(), QUIET))))
                 for _ in range(BURST):
-                    self._guard(self._queue.get_nowait())
+                    self._guard(self._tasks.get_nowait())
             except queue.Empty:
                 pass
             try:
@@ -193,39 +212,32 @@ class Fold:
         self._spool, self._gone = spool, ""
 
     def _submit(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        self._posted.remove(entry)
+        self._runs.add(entry)
         if self._gone:
             self._world_lost(self._gone)
-        else:
-            self._send_ready()
-            self._tell_of_queue(entry)
-
-    def _tell_of_queue(self, entry: Entry) -> None:
-        """What the user has queued he knows; not what another client has begun."""
-        before = [other for other in self._entries if other.adopted and set(other.run.ranks) & set(entry.run.ranks)]
-        if before and not entry.sent:
-            number = before[0].run.number
-            self._note(entry, f"Waits for run {number}, which goes on since before this client joined; Stop ends both.")
+            return
+        self._send_ready()
+        before = self._runs.adopted_before(entry)
+        # The user knows what he has queued himself.
+        if before is not None and not entry.sent:
+            entry.painting.note(
+                f"Waits for run {before.number}, which was running before this client joined; Stop ends both."
+            )
 
     def _adopt(self, entry: Entry) -> None:
         assert self._world is not None
-        self._entries.append(entry)
+        self._runs.add(entry)
         self._watch(entry)
         for rank in entry.run.ranks:
             place = self._world.ranks[rank]
             if place.state == "dead":
                 self._rank_died(rank, place.words, [])
             else:
-                self._read(entry, rank)
+                self._holes.read(entry, rank)
 
     def _send_ready(self) -> None:
-        taken: set[int] = {rank for entry in self._left.values() for rank in entry.run.unfinished}
-        for entry in list(self._entries):
-            wanted = set(entry.run.ranks)
-            if not entry.sent and not wanted & taken:
-                self._send(entry)
-            taken |= wanted
+        while (entry := self._runs.next_ready()) is not None:
+            self._send(entry)
 
     def _send(self, entry: Entry) -> None:
         assert self._channel is not None
@@ -257,105 +269,52 @@ class Fold:
 
     def _watch(self, entry: Entry) -> None:
         entry.sent = True
+        entry.painting.begin()
         limit, now = self._settings.hang_notice, time.monotonic()
 
         def note(words: str) -> None:
-            if entry.ending is None:  # then it is told where they are anyway
-                self._note(entry, words)
+            if entry.ending is None:  # an interruption says by itself where ranks are
+                entry.painting.note(words)
 
         entry.hang_detector = HangDetector(entry.run, limit, self._questions, note, now)
 
-    def _find(self, number: int) -> Entry | None:
-        for entry in self._entries:
-            if entry.run.number == number:
-                return entry
-        return self._left.get(number)
-
     def _hear(self, batch: Batch) -> None:
-        entry = self._find(batch.run)
+        entry = self._runs.find(batch.run)
         if entry is None or batch.rank not in entry.run.ranks:
             return
-        run = entry.run
-        if batch.first > run.next_seq(batch.rank):
-            self._read(entry, batch.rank)
-            return
-        self._apply(entry, batch)
+        if batch.first > entry.run.next_seq(batch.rank):
+            self._holes.read(entry, batch.rank)
+        else:
+            self._apply(entry, batch)
 
     def _apply(self, entry: Entry, batch: Batch) -> None:
         fresh = entry.run.apply(batch)
         if fresh is None:
             return
-        now = time.monotonic()
         if entry.hang_detector is not None:
-            entry.hang_detector.hear(fresh, now)
-        self._tell_view(entry, lambda view: view.feed(fresh, now))
+            entry.hang_detector.hear(fresh, time.monotonic())
+        entry.painting.feed(fresh, entry.run.totals[fresh.rank])
         if fresh.events and isinstance(fresh.events[-1].body, Finished):
-            self._tell_view(entry, lambda view: view.idle(fresh.rank, now))
+            entry.painting.idle(fresh.rank)
             self._end_if_done(entry)
 
-    def _tell_view(self, entry: Entry, tell: Callable[[RunView], T]) -> T | None:
-        """A view that fails is left out from then on; the run goes on."""
-        if entry.view is None:
+    def _read(self, rank: int, run: int, from_seq: int) -> Future[dict[str, Any]] | None:
+        if (bound := self._bound()) is None:
             return None
-        try:
-            return tell(entry.view)
-        except Exception:  # noqa: BLE001 — anybody may write a view
-            _log.exception("The view of run %s failed", entry.run.number)
-            entry.view = None
-            return None
-
-    def _note(self, entry: Entry, words: str) -> None:
-        self._tell_view(entry, lambda view: view.note(words, time.monotonic()))
-
-    def _read(self, entry: Entry, rank: int) -> None:
-        """Ask the rank for what was missed, a piece at a time."""
-        if rank in entry.reading or self._channel is None or self._world is None:
-            return
-        entry.reading.add(rank)
-        run = entry.run
-        future = self._channel.ask(
-            self._world.ranks[rank].engine, op="read", run=run.number, from_seq=run.next_seq(rank)
-        )
-        future.add_done_callback(lambda done: self._queue.put(lambda: self._was_read(entry, rank, done.result())))
-
-    def _was_read(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
-        entry.reading.discard(rank)
-        if answer.get("batch") is None:
-            return
-        self._apply(entry, from_wire(answer["batch"]))
-        if rank in entry.run.unfinished:
-            # Announcements that came meanwhile were not applied: ask until nothing is left.
-            self._read(entry, rank)
-
-    def _ask_quiet(self, entry: Entry, now: float) -> None:
-        if self._channel is None or self._world is None:
-            return
-        for rank in entry.run.unfinished:
-            if now - max(entry.run.heard(rank), entry.asked.get(rank, 0.0)) < QUIET:
-                continue
-            entry.asked[rank] = now
-            entry.reading.discard(rank)
-            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
-
-    def _states_came(self, entry: Entry, answers: Answers) -> None:
-        for rank, answer in answers.items():
-            if answer is None:
-                continue
-            entry.run.note_heard(rank)
-            if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
-                self._read(entry, rank)
+        world, channel = bound
+        return channel.ask(world.ranks[rank].engine, op="read", run=run, from_seq=from_seq)
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
             ranks = list(self._world.ranks)
             ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
             self._world = msgspec.structs.replace(self._world, ranks=ranks)
-        for entry in [*self._entries, *self._left.values()]:
+        for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)
-            if not entry.sent or rank not in entry.run.unfinished:
-                if entry.sent and entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
-                    self._note(entry, f"{words[:1].upper()}{words[1:]}. It had no part in the rest of this cell.")
+            if rank not in entry.run.unfinished:
+                if entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
+                    entry.painting.note(f"{words[:1].upper()}{words[1:]}. It had no part in the rest of this cell.")
                 continue
             with contextlib.suppress(OSError):
                 path = spool_path(self._spool, entry.run.number, rank)
@@ -367,7 +326,7 @@ class Fold:
             if rank not in entry.run.unfinished:
                 continue
             entry.run.mark_lost(rank, words)
-            self._tell_view(entry, lambda view: view.idle(rank, time.monotonic()))
+            entry.painting.idle(rank)
             self._end_if_done(entry)
 
     def _apply_events(self, entry: Entry, rank: int, events: list[Event]) -> None:
@@ -377,19 +336,21 @@ class Fold:
 
     def _world_lost(self, words: str) -> None:
         self._gone = words
-        self._left.clear()
-        for entry in list(self._entries):
+        self._runs.forget_left()
+        for entry in self._runs.open:
             for rank in [*entry.run.unfinished, *self._unexplained(entry)]:
                 entry.run.mark_lost(rank, f"rank {rank} is lost: {words}")
             self._end(entry)
 
     def _interrupt_all(self, *, force: bool, by: str, last: int | None) -> None:
         now = time.monotonic()
-        for entry in list(self._entries):
+        for entry in [] if by else self._showing:
+            entry.painting.hurry(now)
+        for entry in self._runs.open:
             if last is not None and entry.sent and entry.run.number > last:
                 continue
             if by and entry.ending is None:
-                self._note(entry, f"Interrupted by {by}.")
+                entry.painting.note(f"Interrupted by {by}.")
             if not entry.sent:
                 self._refuse(entry, "interrupted while it was queued")
             elif entry.ending is None:
@@ -406,7 +367,7 @@ class Fold:
             self._settings,
             self._questions,
             self._ask_steward,
-            lambda words: self._note(entry, words),
+            entry.painting.note,
             now,
         )
         entry.ending.tick(now)
@@ -415,7 +376,7 @@ class Fold:
         return None if self._channel is None or self._world is None else (self._world, self._channel)
 
     def _answer(self, now: float) -> float:
-        """Pass on what was gathered; when the next patience is over."""
+        """Pass on what ranks have answered; when the next patience is over."""
         wake, due = self._questions.tick(now)
         for task in due:
             self._guard(task)
@@ -424,7 +385,7 @@ class Fold:
     def _end_if_done(self, entry: Entry) -> None:
         if entry.run.unfinished:
             return
-        if self._left.pop(entry.run.number, None) is not None:
+        if self._runs.came_back(entry):
             self._send_ready()
         elif not self._unexplained(entry):
             self._end(entry)
@@ -432,37 +393,37 @@ class Fold:
             entry.cause_by = time.monotonic() + CAUSE
 
     def _unexplained(self, entry: Entry) -> list[int]:
-        """Ranks that were lost to the run by their own word, while nobody has said that they died."""
+        """Ranks that said that they were told to end, and that the steward has not reported dead."""
         assert self._world is not None
         return [rank for rank in entry.run.lost if self._world.ranks[rank].state != "dead"]
 
     def _end(self, entry: Entry) -> None:
-        if entry not in self._entries:
+        if not self._runs.end(entry):
             return
-        self._entries.remove(entry)
         run = entry.run
         run.end()
         self._ended(run)
         if entry.sent and run.busy:
-            self._left[run.number] = entry
-        self._tell_view(entry, lambda view: view.close(run, time.monotonic()))
-        entry.view = None
+            self._runs.leave(entry)
+        self._showing.append(entry)
+        entry.painting.close(run, time.monotonic(), lambda: self._tasks.put(lambda: self._release(entry)))
         if run.regroup or run.busy:
             with contextlib.suppress(Exception):
                 self._generation = max(
                     self._generation,
                     int(self._ask_steward("advance", timeout=STEWARD_PATIENCE, run=run.number)["generation"]),
                 )
-        run.release()
         if run.outcome != "ok":
-            self._refuse_queued(run)
+            # What was queued behind it would meet ranks in an unknown state.
+            for other in self._runs.behind(run):
+                self._refuse(other, f"run {run.number}, which it was queued behind, ended with: {run.outcome}")
         self._send_ready()
 
-    def _refuse_queued(self, ended: Run) -> None:
-        """What was queued behind a run that did not end well would meet ranks in an unknown state: it is not sent."""
-        for entry in list(self._entries):
-            if not entry.sent and set(entry.run.ranks) & set(ended.ranks):
-                self._refuse(entry, f"run {ended.number}, which it was queued behind, ended with: {ended.outcome}")
+    def _release(self, entry: Entry) -> None:
+        """Let the threads go on that wait for the run."""
+        if entry in self._showing:
+            self._showing.remove(entry)
+            entry.run.release()
 
     def _refuse(self, entry: Entry, words: str) -> None:
         entry.run.interrupted = True
@@ -472,10 +433,8 @@ class Fold:
     def _tick(self) -> float:
         now = time.monotonic()
         wake = min(now + QUIET, self._answer(now))
-        for entry in [*self._entries, *self._left.values()]:
-            if not entry.sent:
-                continue
-            self._guard(lambda entry=entry: self._ask_quiet(entry, now))  # type: ignore[misc]
+        for entry in self._runs.sent:
+            self._guard(lambda entry=entry: self._holes.ask_quiet(entry, now))  # type: ignore[misc]
             if entry.deadline is not None and now >= entry.deadline and entry.ending is None:
                 entry.run.timed_out = True
                 self._interrupt(entry, now)
@@ -489,7 +448,8 @@ class Fold:
                     self._end(entry)
             elif entry.hang_detector is not None:
                 wake = min(wake, entry.hang_detector.tick(now), entry.deadline or math.inf)
-            wanted = self._tell_view(entry, lambda view: view.tick(now))
-            if wanted is not None:
-                wake = min(wake, wanted)
+        for entry in list(self._showing):
+            if entry.painting.is_late(now):
+                # No line of a log says so: it might go where the view is blocked, and block this thread too.
+                self._release(entry)
         return wake

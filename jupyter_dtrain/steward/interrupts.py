@@ -47,12 +47,14 @@ class Interrupts:
         settings: Settings,
         tell: Callable[..., None],
         act: Callable[..., dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``tell`` broadcasts to clients; ``act`` does what a client would ask the steward for."""
         self._questions = questions
         self._settings = settings
         self._tell = tell
         self._act = act
+        self._clock = clock
         self._wanted: tuple[float, _Run, bool] | None = None
         """Until when the driver may take it up, the run, and whether ranks that do not end are killed."""
         self._run: _Run | None = None
@@ -62,10 +64,10 @@ class Interrupts:
     def ask(self, run: int, ranks: list[int], *, force: bool, by: str, driven: bool) -> None:
         """End the cell of ``run`` on all of its ``ranks``. ``by``: who wants it, in words; ``driven``: by a client."""
         if self._ending is not None and self._run is not None and self._run.number == run:
-            self._ending.press(time.monotonic())
+            self._ending.press(self._clock())
             self._ending.force |= force
         elif driven:
-            self._wanted = (time.monotonic() + ACK, _Run(run, ranks), force)
+            self._wanted = (self._clock() + ACK, _Run(run, ranks), force)
             self._tell("interrupt", run=run, force=force, by=by)
         else:
             self._begin(_Run(run, ranks), force=force)
@@ -104,13 +106,14 @@ class Interrupts:
             self._begin(run, force=force)
         if self._ending is None or self._run is None:
             return math.inf
+        wake = self._ending.tick(now)
         if now >= self._look_at:
             self._look_at = now + LOOK
             self._questions.ask(list(self._run.unfinished), LOOK, self._looked, op="state")
-        return min(self._ending.tick(now), self._look_at)
+        return min(wake, self._look_at)
 
     def _begin(self, run: _Run, *, force: bool) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._run, self._look_at = run, now + LOOK
 
         def note(words: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,9 +19,10 @@ from jupyter_dtrain.core.clients import Client, still_runs
 class Lease:
     """The lease of one world."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
-        self._end = time.monotonic() + seconds
+        self._clock = clock
+        self._end = self._clock() + seconds
         self._driver: Client | None = None
         self._has_left = False
         self._lock = threading.RLock()
@@ -40,12 +42,12 @@ class Lease:
     @property
     def left(self) -> float:
         """Seconds until it is over; below 0 when it is."""
-        return self._end - time.monotonic()
+        return self._end - self._clock()
 
     def begin_again(self) -> None:
         """The world has just come up."""
         with self._lock:
-            self._end = time.monotonic() + self._seconds
+            self._end = self._clock() + self._seconds
 
     def join(self, client: Client, *, take_over: bool) -> bool:
         """Whether ``client`` is the driver now, and was not before."""
@@ -54,7 +56,7 @@ class Lease:
             if not take_over and old is not None and old.id != client.id and self.is_driven:
                 return False
             self._driver, self._has_left = client, False
-            self._end = time.monotonic() + self._seconds
+            self._end = self._clock() + self._seconds
             return old is None or old.id != client.id
 
     def leave(self, client: str) -> None:
@@ -72,5 +74,5 @@ class Lease:
             if self._driver is None or self._driver.id != client:
                 return False
             self._driver = msgspec.structs.replace(self._driver, auto=auto)
-            self._end = time.monotonic() + self._seconds
+            self._end = self._clock() + self._seconds
             return True

@@ -57,16 +57,18 @@ class Release:
         ask: Callable[..., dict[int, Future[dict[str, Any]]]],
         released: Callable[[int, dict[int, Waiting]], None],
         grace: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``ask`` asks the agents of all living ranks; ``released`` is told the run, and who waited in what."""
         self._ask = ask
         self._released = released
         self._grace = grace
+        self._clock = clock
         self._runs: dict[int, _Run] = {}
 
     def failed(self, run: int) -> None:
         """A rank will not go on with ``run``."""
-        self._runs.setdefault(run, _Run(run, time.monotonic() + self._grace))
+        self._runs.setdefault(run, _Run(run, self._clock() + self._grace))
 
     def look_now(self, run: int) -> None:
         """Somebody wants ``run`` to end: no grace."""

@@ -86,10 +86,14 @@ class Rendezvous:
             logging.getLogger(__name__).error("The rendezvous store ended with %s", code)
 
     def close(self) -> None:
-        """End the store and free the port."""
+        """End the store and free the port; once is enough."""
+        if self._closing:
+            return
         self._closing = True
         self._wake_write.send(b"x")
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         self._thread.join(timeout=5)
         self._socket.close()
+        self._wake_read.close()
+        self._wake_write.close()

@@ -1,7 +1,7 @@
 """A run as a person sees it: below a notebook cell, in a terminal, and as the error that a cell ends with.
 
-The thread that folds a run feeds one :class:`RunView`; :func:`view_of_cell` makes the one for cells, a panel with the
-cell's output below it, where :func:`painter_for_cell` says that goes. Views read events and never ask a rank for
+A thread of its own feeds each run's :class:`RunView`. :func:`view_of_cell` makes the view of a cell, a panel with the
+cell's output below it; :func:`painter_for_cell` chooses where both go. Views read events and never ask a rank for
 anything. A view that can show no more goes quiet; it never stops the run that it shows.
 """
 

@@ -10,6 +10,7 @@ import io
 import logging
 import math
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from .document import band_of, in_order, is_main
@@ -48,6 +49,9 @@ _KINDS: Final = {
 _NUMBER: Final = re.compile(r"(?<=[ \"ML])(-?\d+\.\d\d)\d+(?=[ \"\n])")
 """A coordinate; a hundredth of a point is as fine as anybody sees."""
 
+_drawing = threading.Lock()
+"""matplotlib may be used by one thread at a time, and two runs may end at once."""
+
 _log = logging.getLogger("jupyter_dtrain")
 
 
@@ -72,7 +76,7 @@ def svg(picture: Picture) -> str | None:
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     try:
         for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
-            with mpl.rc_context({"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}):
+            with _drawing, mpl.rc_context({"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}):
                 figure = Figure()
                 FigureCanvasSVG(figure)
                 _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines)

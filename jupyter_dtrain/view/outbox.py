@@ -2,7 +2,7 @@
 
 The first text after a quiet time goes at once; what follows within :data:`GATHER` goes together. When the pace has
 nothing to give, everything waits and nothing is dropped. When the painter fails (a closed terminal, a dead kernel
-connection), that is logged once and the outbox swallows the rest: the thread that folds runs must go on.
+connection), that is logged once and the outbox swallows the rest: the other parts of the view go on.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Outbox:
                 self._painter.update(message.data, message.metadata, message.display_id or "")
             else:
                 self._painter.display(message.data, message.metadata, message.display_id, moving=message.moving)
-        except Exception:  # noqa: BLE001 - whatever the sink raises, the folding thread goes on
+        except Exception:  # noqa: BLE001 - whatever the sink raises, the view's thread goes on
             self.broken = True
             self._queue.clear()
             self._updates.clear()

@@ -1,8 +1,8 @@
 """Where output goes: the cell of a notebook, a terminal, or whatever captures either.
 
 A :class:`Painter` is chosen on the main thread while the cell runs (:func:`painter_for_cell`) and then used from the
-thread that folds the run; messages carry the cell's own parent header, so they land in that cell even when another
-one runs by then. Painters raise what their sink raises (a closed terminal, say): the outbox in front of them
+view's own thread. Messages carry the cell's own parent header, so they land in that cell even when another one runs
+by then. Painters raise what their sink raises (a closed terminal, say): the outbox in front of them
 decides what that means.
 """
 

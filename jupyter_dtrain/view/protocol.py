@@ -1,7 +1,8 @@
-"""What the thread that folds a run asks of whatever shows it.
+"""What a run's view is asked to show.
 
-Every method is called from that one thread, returns soon (``close`` within about 3 s) and does not raise: a view that
-cannot show anything more goes quiet instead, so that a closed terminal never stops a run from being folded.
+A thread of the run's own calls every method (see :mod:`jupyter_dtrain.client.painting`). A view should return soon,
+``close`` within about 3 s, and not raise. One that blocks delays neither Stop nor the news of a death, and a cell that
+has ended goes on without it after a few seconds. One that raises is left out from then on.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ class RunView(Protocol):
         """Take the next events of one rank: in order, without gaps or duplicates."""
 
     def idle(self, rank: int, now: float) -> None:
-        """``rank`` finished its part of the run, or died: it will say no more."""
+        """``rank`` finished its part of the run, or died: nothing more comes from it."""
 
     def note(self, words: str, now: float) -> None:
-        """Something happens to the run that no rank says: a line or more of text."""
+        """Show a line or more of text about the run that comes from no rank."""
 
     def tick(self, now: float) -> float | None:
         """Do what is due, and return when the next call is wanted; ``None``: not before the next :meth:`feed`."""
 
     def close(self, run: Run, now: float) -> None:
-        """The run ended: show everything that is still held and leave the final state. Called once, last."""
+        """The run ended: show everything that is still held and leave the final state. This call comes once, last."""

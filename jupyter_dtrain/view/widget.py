@@ -1,8 +1,8 @@
 """The live widget of a cell: an ipywidget whose front end is our bundle, and the questions that it asks.
 
-Made and fed by the thread that folds the run. What the person asks (interrupt, stacks, a rank's output) arrives on
-whatever thread the kernel answers comms with: a subshell's, where kernel and front end have them, so that it works
-while the cell runs; else the main one, after the cell, when there is nothing left to interrupt.
+The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output) arrive on the
+thread with which the kernel answers comms: a subshell's, where kernel and front end have them, so that they work while
+the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
 
 Without the bundle (a checkout that was installed where there is no Node) or without anywidget, :func:`load` gives
 None, and cells show text.

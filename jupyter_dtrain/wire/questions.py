@@ -54,13 +54,19 @@ def take_answers(ranks: list[int], futures: Futures) -> Answers:
 class Questions:
     """The questions of one thread, which calls everything here."""
 
-    def __init__(self, bound: Callable[[], tuple[World, RanksChannel] | None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bound: Callable[[], tuple[World, RanksChannel] | None],
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``bound``: the world and the way to its ranks, if there is one; ``wake`` makes the thread call :meth:`tick`.
 
         ``wake`` is called on any thread.
         """
         self._bound = bound
         self._wake = wake
+        self._clock = clock
         self._open: list[tuple[float, list[int], Futures, Callable[[Answers], None]]] = []
         """Until when, who was asked, and what becomes of the answers."""
 
@@ -85,7 +91,7 @@ class Questions:
         self.ask(ranks, patience, said, op="stacks")
 
     def _await(self, ranks: list[int], patience: float, then: Callable[[Answers], None], futures: Futures) -> None:
-        self._open.append((time.monotonic() + patience, ranks, futures, then))
+        self._open.append((self._clock() + patience, ranks, futures, then))
         for future in futures.values():
             future.add_done_callback(lambda _: self._wake())
 

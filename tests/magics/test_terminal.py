@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from jupyter_dtrain.launch.worlds import list_worlds
 from tests.magics.notebook import plain
+from tests.session.cells import until
 
 PROMPT = "In \\[\\d+\\]: "
 PATIENCE = 30
@@ -152,6 +154,38 @@ def test_control_c_interrupts_the_ranks_and_variables_stay(opened):
 
     assert "KeyboardInterrupt on ranks 0-1" in said
     assert "[0-1] 'kept'" in opened.run("%%distributed\nstage")
+
+
+def test_a_terminal_under_control_s_holds_up_neither_the_ranks_nor_an_interrupt(opened):
+    """What they have printed meanwhile is shown when the terminal takes text again."""
+    opened.run("import os, pathlib; [os.remove(name) for name in ('end', 'done', '0', '1') if os.path.exists(name)]")
+    opened.send(
+        "import threading, time, jupyter_dtrain.session as session\n"
+        "def press():\n"
+        "    while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
+        "    session.current().interrupt()\n"
+        "    while session.current().last_run.unfinished: time.sleep(0.01)\n"
+        "    pathlib.Path('done').touch()\n"
+        "threading.Thread(target=press).start()"
+    )
+    opened.prompt()
+    opened.send(
+        "%%distributed\nimport os, pathlib, time\nfor n in range(300):\n    print('line', n, 'x' * 1000, flush=True)\n"
+        "    time.sleep(0.01)\npathlib.Path(os.environ['RANK']).touch()\ntime.sleep(600)"
+    )
+    opened.process.expect("line 20 ")
+    opened.process.send("\x13")
+    # More than a terminal and its buffers take.
+    until(lambda: all(pathlib.Path(opened.folder, rank).exists() for rank in "01"))
+    pathlib.Path(opened.folder, "end").touch()
+    until(pathlib.Path(opened.folder, "done").exists, PATIENCE / 2)
+    opened.process.send("\x11")
+    said = opened.prompt()
+    lines = re.findall(r"\[([\d-]+)\] line (\d+)", said)
+
+    assert "KeyboardInterrupt on ranks 0-1" in said
+    for rank in "01":
+        assert [int(number) for ranks, number in lines if rank in ranks] == list(range(21, 300))
 
 
 def test_auto_mode_runs_plain_lines_on_the_ranks(opened):

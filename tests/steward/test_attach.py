@@ -135,7 +135,7 @@ def test_an_interrupt_of_what_another_client_has_begun(first, attach) -> None:
     assert begun.wait(20)
     assert begun.outcome == "interrupted"
     assert notes.words == [
-        f"Waits for run {begun.number}, which goes on since before this client joined; Stop ends both."
+        f"Waits for run {begun.number}, which was running before this client joined; Stop ends both."
     ]
     assert behind.wait(20)
     assert behind.not_sent == "interrupted while it was queued"

@@ -90,7 +90,7 @@ class Scene:
         self.view.feed(batch, self.now)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass as the fold thread does: a tick whenever one is wanted."""
+        """Let time pass as the view's thread does: a tick whenever one is wanted."""
         end = self.now + seconds
         for _ in range(10_000):
             wanted = self.view.tick(self.now)

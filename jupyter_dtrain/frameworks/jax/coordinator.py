@@ -20,6 +20,7 @@ import json
 import socket
 import socketserver
 import threading
+from collections.abc import Callable
 from typing import Any
 
 LONG = 10 * 365 * 24 * 3600
@@ -42,8 +43,10 @@ class Meeting:
 class Meetings:
     """All of them. Thread-safe."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, begin: Callable[[int], str] | None = None) -> None:
+        """``begin`` begins a coordinator for so many ranks; by default JAX's. It gives the address, or raises."""
         self._host = host
+        self._begin = begin or self._begin_service
         self._lock = threading.Lock()
         self._meetings: dict[str, Meeting] = {}
         self._coordinators: list[Any] = []
@@ -72,7 +75,7 @@ class Meetings:
             if meeting is not None and not meeting.address:
                 meeting.here.discard(rank)
 
-    def _begin(self, size: int) -> str:
+    def _begin_service(self, size: int) -> str:
         from jaxlib import _jax
 
         while self._coordinators:

@@ -1,0 +1,113 @@
+"""Cells on their way to the ranks: what is checked before one goes out, and the wait for its end.
+
+Under failure: everything that can be refused is refused before anything was sent. A press of Stop goes to the ranks;
+a cell that is waited for ends with its run, whose every step has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.stop_button import StopButton
+from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.values import pickle_values
+
+from .entry import Entry
+from .rank_requests import check_free
+from .syntax import check_syntax
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.view import RunView
+    from jupyter_dtrain.wire.messages import Cell, Watching
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .fold import Fold
+    from .link import Link
+    from .notices import Notices
+    from .rank_requests import RankRequests
+
+MakeView = Callable[[Run], "RunView | None"]
+
+
+class Cells:
+    """The cells that one session runs. Thread-safe."""
+
+    def __init__(
+        self, link: Link, fold: Fold, requests: RankRequests, notices: Notices, request: WorldRequest, patience: float
+    ) -> None:
+        """``request``: what the world was asked to be; ``patience``: seconds for a run that has ended to be read."""
+        self._link = link
+        self._fold = fold
+        self._requests = requests
+        self._notices = notices
+        self._request = request
+        self._patience = patience
+        self.last: Run | None = None
+        """The run that was submitted last."""
+
+    def run(
+        self,
+        code: str,
+        ranks: Ranks,
+        make_view: MakeView,
+        *,
+        wait: bool,
+        timeout: float | None,
+        inputs: Mapping[str, Any],
+        watch: Watching,
+        cell: Cell | None,
+    ) -> Run:
+        """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's."""
+        self._link.check_alive()
+        self._link.check()
+        chosen = parse_ranks(ranks, self._request.size)
+        try:
+            self._link.confirm_drives()
+        finally:
+            self._notices.show()
+        check_syntax(code)
+        if timeout is not None and not timeout > 0:
+            raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
+        pickled = pickle_values(inputs)
+        self._link.check_ranks(chosen)
+        check_free(chosen, self._fold.left_behind())
+        with StopButton() as stop_button:
+            run = self._make(self._link.number_run(), code, chosen)
+            view = make_view(run)
+            try:
+                self._fold.submit(Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell))
+                stop_button.pass_to(self._fold.interrupt)
+                while wait and not run.wait(1.0):
+                    pass
+            except KeyboardInterrupt:
+                # Other code handles SIGINT. The ranks must not go on with what no thread waits for any more.
+                self._fold.interrupt()
+                raise
+        if wait and run.outcome == "interrupted":
+            raise DistributedInterrupt(run)
+        if wait and run.outcome != "ok":
+            raise DistributedError(run)
+        stop_button.check()
+        return run
+
+    def follow_last(self, make_view: MakeView) -> None:
+        """Follow the world's newest run, if another client has begun it; one that has ended is read to its end."""
+        began = last_run(self._request.spool)
+        if began is None or (self.last is not None and self.last.number >= began.number):
+            return
+        self._link.skip_run(began.number)
+        run = self._make(began.number, began.source, began.ranks)
+        run.began_earlier(began.seconds)
+        self._fold.adopt(Entry(run, make_view(run)))
+        if not self._requests.may_go_on(run):
+            # No cell that is run now is to queue behind it.
+            run.wait(self._patience)
+
+    def _make(self, number: int, code: str, ranks: list[int]) -> Run:
+        self.last = Run(number, code, ranks, self._request.size, self._requests.read_events, self._request.id)
+        return self.last

@@ -1,0 +1,88 @@
+"""What a session missed of its ranks' events, asked for again.
+
+Ranks number their events and announce them; an announcement may be lost, and a rank that says nothing may have said
+something. A hole in the numbers is read from the rank, a piece at a time; a rank that has been quiet for
+:data:`QUIET` seconds is asked how many events it has.
+
+For the thread that folds the runs. Nothing here waits: answers come back to that thread. A rank that never answers is
+asked again; its death is the steward's to report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jupyter_dtrain.core.events import Batch, from_wire
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from jupyter_dtrain.core.stacks import Answers
+
+    from .entry import Entry
+
+QUIET = 1.0
+"""Seconds without news after which a rank is asked for its state."""
+
+
+class Asks(Protocol):
+    """What asks agents and passes on what they answer; see :class:`.Questions`."""
+
+    def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
+        """Ask; ``then`` gets the answers that came within ``patience`` seconds. Returns at once."""
+
+
+class Holes:
+    """The holes in the runs of one session."""
+
+    def __init__(
+        self,
+        read: Callable[[int, int, int], Future[dict[str, Any]] | None],
+        questions: Asks,
+        apply: Callable[[Entry, Batch], None],
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """``read`` asks a rank for a run's events from a number on, None where there is no world.
+
+        ``apply`` folds what was missed; ``post`` gives a task to the thread that folds, from any thread.
+        """
+        self._read = read
+        self._questions = questions
+        self._apply = apply
+        self._post = post
+
+    def read(self, entry: Entry, rank: int) -> None:
+        """Ask ``rank`` for the events of ``entry`` that come next."""
+        if rank in entry.reading:
+            return
+        future = self._read(rank, entry.run.number, entry.run.next_seq(rank))
+        if future is not None:
+            entry.reading.add(rank)
+            future.add_done_callback(lambda done: self._post(lambda: self._was_read(entry, rank, done.result())))
+
+    def _was_read(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
+        entry.reading.discard(rank)
+        if answer.get("batch") is None:
+            return
+        self._apply(entry, from_wire(answer["batch"]))
+        if rank in entry.run.unfinished:
+            # Announcements that came meanwhile were not applied: ask until nothing is left.
+            self.read(entry, rank)
+
+    def ask_quiet(self, entry: Entry, now: float) -> None:
+        """Ask the ranks of ``entry`` that have been quiet for too long where they stand."""
+        for rank in entry.run.unfinished:
+            if now - max(entry.run.heard(rank), entry.asked.get(rank, 0.0)) < QUIET:
+                continue
+            entry.asked[rank] = now
+            entry.reading.discard(rank)
+            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
+
+    def _states_came(self, entry: Entry, answers: Answers) -> None:
+        for rank, answer in answers.items():
+            if answer is None:
+                continue
+            entry.run.note_heard(rank)
+            if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
+                self.read(entry, rank)

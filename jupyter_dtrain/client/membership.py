@@ -1,0 +1,125 @@
+"""A client's time in a world: how it joins, goes through restarts, and leaves or ends the world.
+
+Under failure: every wait has a deadline. A world that does not come up is ended; what failed is in the error. After a
+restart that failed there is no world to go back to, so the session has lost it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
+from jupyter_dtrain.launch import starting, worlds
+
+from .startup import Startup
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .fold import Fold
+    from .link import Link
+    from .notices import Notices
+
+
+class Membership:
+    """One session's time in its world."""
+
+    def __init__(
+        self,
+        link: Link,
+        fold: Fold,
+        notices: Notices,
+        settings: Settings,
+        request: WorldRequest,
+        left: Callable[[], None],
+    ) -> None:
+        """``request``: what the world was asked to be. ``left`` is called when the session has let go of the world."""
+        self._link = link
+        self._fold = fold
+        self._notices = notices
+        self._settings = settings
+        self._request = request
+        self._left = left
+        link.rejoin = self._rejoin
+
+    def join(self, *, take_over: bool) -> None:
+        """Talk to a world that runs already; drive it where no other client does, or with ``take_over``."""
+        state: dict[str, Any] = self._link.ask("state")
+        if state["phase"] != "running":
+            raise WorldLost(f"World {self._request.name!r} is {state['phase']}: try again in a moment.")
+        self._link.connect(state, self._fold, greet=False)
+        self._link.join(take_over=take_over)
+
+    def await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
+        """Wait until this set of the world's ranks answers, then talk to them. Raises :class:`StartFailed`."""
+        startup = Startup(self._link, self._request, progress)
+        state = startup.wait(incarnation)
+        self._link.connect(state, self._fold, greet=True)
+        startup.tell_end(state["size"])
+
+    def restart(self, progress: Callable[[str], None]) -> None:
+        """As :meth:`.Session.restart`."""
+        self._link.check_drives()
+        # Before the ranks, which are told to end, say so themselves.
+        self._fold.world_lost("its world was restarted")
+        answer = self._link.restart()
+        if answer["status"] != "ok":
+            raise BadRequest(f"World {self._request.name!r} cannot be restarted: {answer['words']}.")
+        try:
+            self.await_ranks(answer["incarnation"], progress)
+        except BaseException:
+            # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
+            self._link.lose("its restart failed")
+            self.abandon_start()
+            raise
+
+    def _rejoin(self, incarnation: int, who: str) -> None:
+        """Another client, ``who``, has the world restarted: go on with its fresh ranks."""
+        name = self._request.name
+        try:
+            self.await_ranks(incarnation, lambda _: None)
+        except DtrainError as error:
+            self._link.lose(f"it was restarted by {who} and did not come up: {error}")
+        else:
+            self._notices.hear(f"World {name!r} was restarted by {who}: its ranks are fresh, their variables gone.")
+
+    def abandon_start(self) -> None:
+        """End a world that did not come up; nothing of it stays."""
+        with contextlib.suppress(Exception):
+            self._link.stop(timeout=2.0)
+        self._await_steward_end()
+        self.close()
+        starting.remove_runtime(self._request)
+
+    def stop(self) -> None:
+        """As :meth:`.Session.stop`."""
+        name = self._request.name
+        if self._link.closed:
+            raise NoWorld(f"World {name!r} was stopped already.")
+        self._fold.world_lost("its world was stopped")
+        if worlds.is_alive(self._link.listing):
+            self._link.stop()
+        if not self._await_steward_end():
+            pid = self._link.listing.steward
+            raise WorldLost(f"World {name!r} was told to stop, but its steward (pid {pid}) is still there.")
+        self.close()
+
+    def stop_soon(self) -> None:
+        """As :meth:`.Session.stop_soon`."""
+        if not self._link.closed:
+            self._link.closed = True
+            with contextlib.suppress(Exception):
+                self._link.stop(self._fold.busy().values(), timeout=1.0)
+            self._fold.world_lost("its kernel is shutting down")
+
+    def close(self) -> None:
+        """Let go of the world, which goes on."""
+        self._link.close()
+        self._fold.close()
+        self._left()
+
+    def _await_steward_end(self) -> bool:
+        return worlds.await_end(self._link.listing, 2 * self._settings.stop_timeout + 10.0)

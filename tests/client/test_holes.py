@@ -1,0 +1,107 @@
+"""What was missed of a rank's events is asked for again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.holes import QUIET, Holes
+from jupyter_dtrain.core.events import to_wire
+from tests.machines import Clock, Ranks
+
+
+class Scene:
+    """Ranks 0 and 1 in run 1, of which nothing has come."""
+
+    def __init__(self, run):
+        self.clock = Clock()
+        self.entry = Entry(run)
+        self.ranks, self.tasks, self.reads, self.applied = Ranks(self.clock), [], [], []
+        self.world = True
+        self.holes = Holes(self._read, self.ranks, self._apply, self.tasks.append)
+
+    def _read(self, rank, run, from_seq):
+        if not self.world:
+            return None
+        self.reads.append((rank, run, from_seq, Future()))
+        return self.reads[-1][3]
+
+    def _apply(self, entry, batch):
+        self.applied.append(batch)
+        entry.run.apply(batch)
+
+    def answer(self, batch):
+        """To the read that came last."""
+        self.reads[-1][3].set_result({"batch": None if batch is None else to_wire(batch)})
+        assert not self.applied or self.applied[-1] is not batch  # on the fold's thread only
+        while self.tasks:
+            self.tasks.pop(0)()
+
+    @property
+    def asked(self):
+        """Each read: rank, run, from which event on."""
+        return [read[:3] for read in self.reads]
+
+
+@pytest.fixture
+def scene(make_run):
+    """Of run 1."""
+    return Scene(make_run())
+
+
+def test_a_hole_is_read_a_piece_at_a_time_to_its_end(scene, said, finished):
+    """One question at a time; nothing more is asked of a rank that has ended the run."""
+    scene.holes.read(scene.entry, 0)
+    scene.holes.read(scene.entry, 0)
+    scene.answer(said("a", 0))
+    scene.answer(said("b", 1))
+    scene.answer(finished(2))
+
+    assert scene.asked == [(0, 1, 0), (0, 1, 1), (0, 1, 2)]
+    assert scene.entry.run.text(0) == "ab"
+    assert scene.entry.run.unfinished == [1]
+
+
+def test_a_rank_that_has_no_more_is_not_asked_again(scene, said):
+    """Until there is another hole."""
+    scene.holes.read(scene.entry, 0)
+    scene.answer(said("a", 0))
+    scene.answer(None)
+    assert len(scene.asked) == 2
+    scene.holes.read(scene.entry, 0)
+
+    assert scene.asked[-1] == (0, 1, 1)
+
+
+def test_without_a_world_nothing_is_asked(scene):
+    """Nor is it waited for."""
+    scene.world = False
+    scene.holes.read(scene.entry, 0)
+
+    assert scene.entry.reading == set()
+
+
+def test_a_quiet_rank_is_asked_where_it_stands(scene):
+    """Once a second; what it has more is read. A silent rank is asked again, and so is a lost answer."""
+    now = scene.entry.run.heard(0)
+    scene.holes.ask_quiet(scene.entry, now + QUIET - 0.5)
+    assert not scene.ranks.asked
+    scene.ranks.answer = lambda rank, _: {"run": 1, "next": 5} if rank == 0 else None
+    scene.holes.ask_quiet(scene.entry, now + QUIET + 1)
+    scene.holes.ask_quiet(scene.entry, now + QUIET + 1.5)
+
+    assert [ranks for _, ranks, _ in scene.ranks.asked] == [[0], [1]]
+    assert scene.asked == [(0, 1, 0)]
+    scene.holes.ask_quiet(scene.entry, now + 2 * QUIET + 1)
+    assert scene.asked == [(0, 1, 0), (0, 1, 0)]
+
+
+@pytest.mark.parametrize("answer", [{"run": 1, "next": 0}, {"run": 2, "next": 5}])
+def test_a_quiet_rank_without_news_is_left_alone(scene, answer):
+    """It has said nothing more, or works on another run."""
+    scene.ranks.answer = lambda *_: answer
+    scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(0) + QUIET + 1)
+
+    assert not scene.reads

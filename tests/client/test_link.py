@@ -1,0 +1,208 @@
+"""Who drives a world, by what its steward says, and what a client may still do with it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+import msgspec
+import psutil
+import pytest
+
+from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.notices import Notices
+from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.launch.worlds import Listing
+from tests.session.cells import until
+
+OTHER = Client("other", 1, 0.0, "the notebook b.ipynb")
+
+
+class Steward:
+    """Says what the test makes it say; this process stands for it."""
+
+    def __init__(self):
+        self.driver = None
+        self.said = queue.Queue()
+        self.asked = []
+        self.silent = False
+
+    def ask(self, op, *, timeout=None, **arguments):  # noqa: ARG002 — the channel's shape
+        """The answer to any request that these tests make."""
+        self.asked.append(op)
+        if self.silent:
+            raise WorldLost("no answer")
+        if op == "join" and (self.driver is None or arguments["take_over"]):
+            self.driver = msgspec.convert(arguments["client"], Client)
+        return {"driver": msgspec.to_builtins(self.driver), "generation": 0}
+
+    def listen(self, timeout):
+        """The next broadcast."""
+        try:
+            return self.said.get(timeout=min(timeout, 0.02))
+        except queue.Empty:
+            return None
+
+    def say(self, kind, **more):
+        """To every client."""
+        self.said.put({"kind": kind, **more})
+
+    def close(self):
+        """Nothing is held."""
+
+
+@pytest.fixture
+def steward():
+    """Of a world that no client drives."""
+    return Steward()
+
+
+@pytest.fixture
+def listing():
+    """Of a world whose steward is alive: this process."""
+    return Listing("w", "id", 2, "/", os.getpid(), psutil.Process().create_time(), "")
+
+
+@pytest.fixture
+def notices():
+    """For the user."""
+    return Notices()
+
+
+@pytest.fixture
+def link(steward, listing, notices):
+    """Of a client, closed in the end."""
+    link = Link(listing, steward, Settings(), notices, "the notebook a.ipynb")
+    yield link
+    if not link.closed:
+        link.close()
+
+
+def words(notices, capsys):
+    """What the user was shown."""
+    notices.show()
+    return capsys.readouterr().err
+
+
+def test_the_first_client_drives(link):
+    """From its joining on."""
+    assert not link.drives
+    link.join(take_over=False)
+    link.check_drives()
+
+    assert link.drives
+
+
+def test_another_clients_world_can_only_be_looked_at_until_it_is_taken_over(link, steward):
+    """The error says by whom and how."""
+    steward.driver = OTHER
+    link.join(take_over=False)
+    with pytest.raises(NotDriver, match=r"the notebook b\.ipynb.*%distributed attach w --take-over"):
+        link.check_drives()
+    link.join(take_over=True)
+
+    link.check_drives()
+
+
+def test_a_client_that_is_taken_over_observes_and_says_so_once(link, steward, notices, capsys):
+    """Whether it hears it by itself or asks before a cell."""
+    link.join(take_over=False)
+    steward.driver = OTHER
+    steward.say("driver", driver=msgspec.to_builtins(OTHER))
+    until(lambda: not link.drives)
+    with pytest.raises(NotDriver):
+        link.confirm_drives()
+
+    assert words(notices, capsys).count("was taken over by the notebook b.ipynb") == 1
+
+
+def test_a_silent_steward_is_not_waited_for_before_a_cell(link, steward):
+    """What was known last counts."""
+    link.join(take_over=False)
+    steward.silent = True
+
+    link.confirm_drives()
+
+
+def test_a_restart_by_another_client_refuses_cells_and_joins_the_fresh_ranks(link, steward):
+    """In a thread of its own."""
+    joined, threads = queue.Queue(), []
+    link.rejoin = lambda *which: (threads.append(threading.current_thread().name), joined.put(which))
+    link.join(take_over=False)
+    steward.say("restarting", client="other", by=OTHER.words, incarnation=3)
+
+    assert joined.get(timeout=10) == (3, OTHER.words)
+    assert threads == ["dtrain-rejoin"]
+    with pytest.raises(RanksBusy, match=r"is being restarted by the notebook b\.ipynb"):
+        link.check_drives()
+
+
+def test_an_observer_loses_a_world_that_is_restarted(link, steward):
+    """The error says how to join it again."""
+    steward.driver = OTHER
+    link.join(take_over=False)
+    steward.say("restarting", client="other", by=OTHER.words, incarnation=3)
+    until(lambda: link.over)
+
+    with pytest.raises(WorldLost, match="%distributed attach w joins it again"):
+        link.check()
+
+
+def test_a_world_that_has_ended_is_lost_with_the_reason(link, steward):
+    """The first one counts; nothing is asked of its steward any more."""
+    link.join(take_over=False)
+    steward.say("ended", words="its lease ran out")
+    until(lambda: link.over)
+    link.lose("something else")
+    asked = len(steward.asked)
+    with pytest.raises(WorldLost, match="its lease ran out"):
+        link.ask("state")
+
+    assert len(steward.asked) == asked
+
+
+def test_a_steward_that_has_ended_is_noticed(steward, listing, notices):
+    """At once by a request, and by the next look without one."""
+    gone = msgspec.structs.replace(listing, created=0.0)
+    link = Link(gone, steward, Settings(), notices, "a client")
+    steward.silent = True
+    with pytest.raises(WorldLost, match="its steward has ended"):
+        link.ask("state")
+    steward.silent = False
+    other = Link(gone, steward, Settings(), notices, "a client")
+    other.join(take_over=False)
+
+    until(lambda: other.over)
+
+
+def test_a_world_that_was_left_is_no_world_any_more(link, steward):
+    """The steward hears it."""
+    link.join(take_over=False)
+    link.close()
+
+    assert "leave" in steward.asked
+    with pytest.raises(NoWorld):
+        link.check()
+
+
+def test_numbers_of_runs_are_those_of_the_world(link):
+    """Another client's run is skipped."""
+    assert [link.number_run(), link.number_run()] == [1, 2]
+    link.skip_run(7)
+    link.skip_run(3)
+
+    assert link.number_run() == 8
+
+
+def test_the_user_is_shown_what_the_steward_has_to_say(link, steward, notices, capsys):
+    """Once."""
+    link.join(take_over=False)
+    for _ in range(2):
+        steward.say("notice", words="Disk full.")
+    steward.say("ended", words="done")
+    until(lambda: link.over)
+
+    assert words(notices, capsys) == "[jupyter-dtrain] Disk full.\n"

@@ -1,0 +1,109 @@
+"""Which cell goes to the ranks when."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.run_queue import RunQueue
+
+
+@pytest.fixture
+def queue():
+    """Without runs."""
+    return RunQueue()
+
+
+@pytest.fixture
+def add(queue, make_run):
+    """``add(number, ranks, sent=…)``: a run that was submitted."""
+
+    def make(number, ranks=(0, 1), *, sent=False):
+        entry = Entry(make_run(number, ranks))
+        entry.sent = sent
+        queue.post(entry)
+        queue.add(entry)
+        return entry
+
+    return make
+
+
+def test_a_run_is_busy_from_the_moment_that_it_was_submitted(queue, make_run):
+    """Before the fold has seen it."""
+    entry = Entry(make_run(3))
+    queue.post(entry)
+    assert queue.busy() == {0: 3, 1: 3}
+    assert queue.next_ready() is None
+    queue.add(entry)
+
+    assert queue.busy() == {0: 3, 1: 3}
+    assert queue.next_ready() is entry
+
+
+def test_a_run_waits_for_earlier_ones_on_its_ranks(queue, add):
+    """Runs on other ranks pass it; one that waits holds its ranks, so that order is kept on each."""
+    first, second = add(1, [0, 1], sent=True), add(2, [1, 2])
+    third, fourth = add(3, [2, 3]), add(4, [3])
+    other = add(5, [])
+    assert queue.next_ready() is other
+    queue.end(other)
+    assert queue.next_ready() is None
+    queue.end(first)
+    assert queue.next_ready() is second
+    second.sent = True
+    assert queue.next_ready() is None
+    queue.end(second)
+    assert queue.next_ready() is third
+
+    assert queue.unsent == [third, fourth]
+    assert queue.behind(third.run) == [third, fourth]
+
+
+def test_ranks_that_were_left_behind_stay_taken_until_they_are_through(queue, add, finished):
+    """Their run has ended; a rank that is through is free by itself."""
+    left, waits = add(1, [0, 1], sent=True), add(2, [0])
+    assert queue.end(left)
+    queue.leave(left)
+    assert queue.next_ready() is None
+    assert queue.left_behind() == {0: 1, 1: 1}
+    assert queue.find(1) is left
+    assert queue.sent == [left]
+    left.run.apply(finished(rank=0))
+    assert queue.left_behind() == {1: 1}
+    assert queue.next_ready() is waits
+    left.run.apply(finished(rank=1))
+    assert queue.came_back(left)
+
+    assert not queue.came_back(left)
+    assert queue.find(1) is None
+
+
+def test_a_run_ends_once(queue, add):
+    """Whatever tells its end."""
+    entry = add(1)
+
+    assert queue.end(entry)
+    assert not queue.end(entry)
+    assert queue.open == []
+    assert queue.busy() == {}
+
+
+def test_a_lost_world_has_no_ranks_that_were_left_behind(queue, add):
+    """They are gone."""
+    entry = add(1, sent=True)
+    queue.end(entry)
+    queue.leave(entry)
+    queue.forget_left()
+
+    assert queue.left_behind() == {}
+
+
+def test_another_clients_run_is_named_to_those_that_wait_for_it(queue, add):
+    """Not the user's own."""
+    mine, theirs = add(1, [0], sent=True), add(2, [1], sent=True)
+    theirs.adopted = True
+
+    assert queue.adopted_before(add(3, [1, 2])) is theirs.run
+    assert queue.adopted_before(add(4, [0])) is None
+    assert queue.find(1) is mine
+    assert queue.find(9) is None

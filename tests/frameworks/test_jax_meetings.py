@@ -1,0 +1,141 @@
+"""Where the ranks of a world meet for JAX, without JAX."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from jupyter_dtrain.frameworks.jax.coordinator import Meetings, Server
+from jupyter_dtrain.frameworks.jax.rendezvous import Absent, meet, stay_away
+from tests.session.cells import until
+
+
+class Coordinators:
+    """Begins none, but says where it would be."""
+
+    def __init__(self):
+        self.sizes = []
+        self.fails = None
+
+    def __call__(self, size):
+        self.sizes.append(size)
+        if self.fails is not None:
+            raise self.fails
+        return f"host:{len(self.sizes)}"
+
+
+@pytest.fixture
+def coordinators():
+    """None yet."""
+    return Coordinators()
+
+
+@pytest.fixture
+def meetings(coordinators):
+    """Nobody there."""
+    return Meetings("host", coordinators)
+
+
+@pytest.fixture
+def server(meetings):
+    """Serves the meetings; its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = Server(listening.detach(), "127.0.0.1", 0)
+    server.meetings = meetings
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.socket.getsockname()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_coordinator_begins_when_all_are_there(meetings, coordinators):
+    """Once; a rank that asks again gets the same."""
+    assert meetings.arrive("a", 1, 2, comes=True) == {"here": [1], "absent": [], "address": "", "problem": ""}
+    assert coordinators.sizes == []
+    assert meetings.arrive("a", 0, 2, comes=True)["address"] == "host:1"
+    assert meetings.arrive("a", 1, 2, comes=True)["address"] == "host:1"
+
+    assert coordinators.sizes == [2]
+
+
+def test_a_rank_that_went_away_is_not_there_any_more(meetings, coordinators):
+    """Until it comes again; from a meeting that has taken place none goes away."""
+    meetings.arrive("a", 0, 2, comes=True)
+    meetings.leave("a", 0)
+    meetings.leave("unknown", 0)
+    assert meetings.arrive("a", 1, 2, comes=True)["here"] == [1]
+    meetings.arrive("a", 0, 2, comes=True)
+    meetings.leave("a", 0)
+
+    assert meetings.arrive("a", 1, 2, comes=True)["here"] == [0, 1]
+    assert coordinators.sizes == [2]
+
+
+def test_a_rank_that_will_not_come_is_named(meetings, coordinators):
+    """It is not there."""
+    meetings.arrive("a", 0, 2, comes=True)
+    found = meetings.arrive("a", 1, 2, comes=False)
+
+    assert (found["here"], found["absent"], found["address"]) == ([0], [1], "")
+    assert coordinators.sizes == []
+
+
+def test_a_coordinator_that_cannot_begin_is_the_reason_for_all(meetings, coordinators):
+    """It is not tried again for this meeting; the next one may go well."""
+    coordinators.fails = RuntimeError("no port")
+    meetings.arrive("a", 0, 2, comes=True)
+    assert meetings.arrive("a", 1, 2, comes=True)["problem"] == "RuntimeError: no port"
+    assert meetings.arrive("a", 0, 2, comes=True)["problem"] == "RuntimeError: no port"
+    assert coordinators.sizes == [2]
+    coordinators.fails = None
+
+    assert meetings.arrive("b", 0, 1, comes=True)["address"] == "host:2"
+
+
+def test_ranks_meet(server):
+    """The one that comes first waits."""
+    found = {}
+
+    def come(rank):
+        found[rank] = meet("init()", server, "a", rank, 2, 10.0, lambda: False)
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == {0: "host:1", 1: "host:1"}
+
+
+def test_a_rank_that_waits_too_long_names_who_is_missing(server):
+    """So does one that was released; both have left the meeting then."""
+    with pytest.raises(TimeoutError, match=r"rank 1 did not come within 0\.05 s"):
+        meet("init()", server, "a", 0, 2, 0.05, lambda: False)
+    with pytest.raises(RuntimeError, match=r"init\(\): rank 1 did not come"):
+        meet("init()", server, "a", 0, 2, 10.0, lambda: True)
+
+
+def test_a_rank_that_has_gone_is_not_counted(server, meetings):
+    """Its connection tells."""
+    with pytest.raises(TimeoutError):
+        meet("init()", server, "a", 0, 2, 0.0, lambda: False)
+    until(lambda: meetings.arrive("a", 1, 3, comes=True)["here"] == [1])
+
+
+def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
+    """At once."""
+    stay_away(server, "a", 1, 2)
+    with pytest.raises(Absent, match="rank 1 had none"):
+        meet("init()", server, "a", 0, 2, 10.0, lambda: False)
+
+
+def test_a_rank_learns_why_there_is_no_coordinator(server, coordinators):
+    """In the words of what failed."""
+    coordinators.fails = OSError("no port")
+    with pytest.raises(RuntimeError, match=r"init\(\): JAX's coordinator cannot begin: OSError: no port"):
+        meet("init()", server, "a", 0, 1, 10.0, lambda: False)

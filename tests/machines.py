@@ -1,0 +1,75 @@
+"""For tests of what ticks: a clock that moves when the test says so, and ranks that answer when it does."""
+
+from __future__ import annotations
+
+
+class Clock:
+    """``clock()`` is the time."""
+
+    def __init__(self, now=100.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+    def run(self, machine, seconds):
+        """Let time pass, and call the machine whenever it wants to be, or half a second later."""
+        end = self.now + seconds
+        wanted = machine.tick(self.now)
+        while self.now < end:
+            self.now = min(end, self.now + 0.5, wanted if wanted is not None and wanted > self.now else end)
+            wanted = machine.tick(self.now)
+
+
+class Ranks:
+    """Asks ranks, as :class:`jupyter_dtrain.wire.questions.Questions` does; the test answers for them."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.asked = []
+        """``(time, ranks, question)`` in order; a look at stacks is ``{"op": "stacks"}``."""
+        self.answer = lambda rank, question: None  # noqa: ARG005 — what tests replace has these
+
+    def ask(self, ranks, patience, then, **question):  # noqa: ARG002 — the protocol's shape
+        """The answers come at once."""
+        self.asked.append((self.clock(), list(ranks), question))
+        then({rank: self.answer(rank, question) for rank in ranks})
+
+    def stacks(self, ranks, patience, then):  # noqa: ARG002 — the protocol's shape
+        """No rank says where it is."""
+        self.asked.append((self.clock(), list(ranks), {"op": "stacks"}))
+        then(dict.fromkeys(ranks))
+
+    def times(self, op, **more):
+        """When this was asked, since the clock's 100."""
+        wanted = {"op": op, **more}
+        return [at - 100 for at, _, question in self.asked if wanted.items() <= question.items()]
+
+
+class Steward:
+    """Does what it is asked for, and keeps it."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.did = []
+        """``(time, what, arguments)``, in order."""
+        self.fails = None
+
+    def __call__(self, op, **arguments):
+        self.did.append((self.clock() - 100, op, arguments))
+        if self.fails is not None:
+            raise self.fails
+        return {}
+
+    def times(self, op):
+        """When this was asked for, since the clock's 100."""
+        return [at for at, did, _ in self.did if did == op]
+
+
+class Working:
+    """A run that ranks work on until the test takes them out."""
+
+    def __init__(self, ranks=(0, 1), number=7):
+        self.number = number
+        self.ranks = list(ranks)
+        self.unfinished = list(ranks)

@@ -1,0 +1,127 @@
+"""Interrupts of a run by a client that has not begun it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.steward.interrupts import ACK, LOOK, Interrupts
+from tests.machines import Clock, Ranks, Steward
+
+
+class Scene:
+    """A world of two ranks that work on run 7."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.ranks, self.steward, self.told = Ranks(self.clock), Steward(self.clock), []
+        self.ranks.answer = lambda *_: {"run": 7, "finished": False}
+        self.interrupts = Interrupts(
+            self.ranks, Settings(), lambda kind, **more: self.told.append((kind, more)), self.steward, self.clock
+        )
+
+    def ask(self, *, driven, force=False):
+        self.interrupts.ask(7, [0, 1], force=force, by="the sidebar", driven=driven)
+
+    def wait(self, seconds):
+        self.clock.run(self.interrupts, seconds)
+
+
+@pytest.fixture
+def scene():
+    """In which nothing has been asked for."""
+    return Scene()
+
+
+def test_nothing_is_due_at_first(scene):
+    """Until a client asks."""
+    assert scene.interrupts.tick(100.0) == math.inf
+
+
+def test_a_driver_is_told_and_does_it(scene):
+    """The steward leaves it alone then."""
+    scene.ask(driven=True, force=True)
+    assert scene.told == [("interrupt", {"run": 7, "force": True, "by": "the sidebar"})]
+    scene.interrupts.taken_up()
+    scene.wait(20)
+
+    assert not scene.ranks.asked
+
+
+def test_the_steward_does_what_no_driver_takes_up(scene):
+    """After a second; it takes the same steps."""
+    scene.ask(driven=True)
+    scene.wait(ACK - 0.1)
+    assert not scene.ranks.asked
+    scene.wait(0.1)
+    assert scene.ranks.times("interrupt") == [ACK]
+    scene.wait(1)
+
+    assert scene.steward.times("release") == [ACK + 1]
+
+
+def test_without_a_driver_the_steward_begins_at_once(scene):
+    """And looks whether ranks have ended the run."""
+    scene.ask(driven=False)
+    scene.wait(2 * LOOK)
+
+    assert scene.ranks.times("interrupt")[0] == 0
+    assert scene.ranks.times("state") == [LOOK, 2 * LOOK]
+    assert not scene.told
+
+
+def test_asked_again_it_hurries_and_force_holds(scene):
+    """As a second press of Stop does."""
+    scene.ask(driven=False)
+    scene.ask(driven=False, force=True)
+    scene.wait(1)
+
+    assert scene.steward.times("release")[0] == 0
+    assert scene.steward.times("kill") == [1]
+
+
+@pytest.mark.parametrize("answer", [{"run": 7, "finished": True}, {"run": 8, "finished": False}, {"run": None}])
+def test_it_is_over_when_the_ranks_have_ended_the_run(scene, answer):
+    """Or work on another."""
+    scene.ask(driven=False)
+    scene.ranks.answer = lambda rank, _: answer if rank == 0 else {"run": 7, "finished": False}
+    scene.wait(LOOK)
+    assert scene.ranks.asked[-1][1] == [0, 1]
+    scene.wait(LOOK)
+    assert scene.ranks.asked[-1][1] == [1]
+    scene.ranks.answer = lambda *_: answer
+    scene.wait(LOOK)
+
+    assert scene.interrupts.tick(scene.clock()) == math.inf
+
+
+def test_it_is_over_when_the_ranks_have_died(scene):
+    """Of those that live the rest is worked on."""
+    scene.ask(driven=False)
+    scene.interrupts.rank_died(0)
+    assert scene.interrupts.tick(scene.clock()) < math.inf
+    scene.interrupts.rank_died(1)
+
+    assert scene.interrupts.tick(scene.clock()) == math.inf
+
+
+@pytest.mark.parametrize("driven", [True, False])
+def test_fresh_ranks_are_not_interrupted(scene, driven):
+    """The world was restarted meanwhile."""
+    scene.ask(driven=driven)
+    scene.interrupts.forget()
+    asked = len(scene.ranks.asked)
+    scene.wait(10)
+
+    assert len(scene.ranks.asked) == asked
+
+
+def test_some_ranks_alone_get_the_signal_until_they_answer(scene):
+    """A rank that answers has taken it or ran nothing; one that does not is asked again, as long as a cell is."""
+    scene.ranks.answer = lambda rank, _: {"sent": True} if rank == 0 else None
+    scene.interrupts.ask_some(7, [0, 1])
+    asked = [ranks for _, ranks, _ in scene.ranks.asked]
+
+    assert asked == [[0, 1]] + [[1]] * 15

@@ -1,0 +1,144 @@
+"""When ranks are released that wait for one that has failed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from jupyter_dtrain.steward.release import LOOK_AGAIN, PATIENCE, Release, Waiting
+from tests.machines import Clock
+
+WAITS = {"run": 7, "finished": False, "waits": {"framework": "torch", "call": "all_reduce"}}
+WORKS = {"run": 7, "finished": False}
+ENDED = {"run": 7, "finished": True}
+
+
+class Scene:
+    """Three ranks in run 7; what each answers to a look is in ``answers``, None for silence."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.answers = {0: ENDED, 1: WORKS, 2: WORKS}
+        self.looks, self.orders, self.released = [], [], []
+        self.release = Release(self._ask, lambda run, who: self.released.append((run, who)), 2.0, self.clock)
+
+    def _ask(self, op, **more):
+        if op == "release":
+            self.orders.append((more["run"], more["frameworks"]))
+            return {}
+        self.looks.append(self.clock() - 100)
+        futures = {rank: Future() for rank in self.answers}
+        for rank, answer in self.answers.items():
+            if answer is not None:
+                futures[rank].set_result(answer)
+        return futures
+
+    def wait(self, seconds):
+        self.clock.run(self.release, seconds)
+
+
+@pytest.fixture
+def scene():
+    """In which no rank has failed."""
+    return Scene()
+
+
+def test_nothing_is_asked_while_no_rank_has_failed(scene):
+    """Nor is anything due."""
+    assert scene.release.tick(100.0) is None
+    assert not scene.looks
+
+
+def test_ranks_have_a_grace_to_end_by_themselves(scene):
+    """Looks come after it, until the run is over on every rank."""
+    scene.release.failed(7)
+    scene.wait(1.9)
+    assert not scene.looks
+    scene.wait(0.1)
+    assert scene.looks == [2]
+    scene.answers = {0: ENDED, 1: ENDED, 2: {"run": 8, "finished": False}}
+    scene.wait(LOOK_AGAIN)
+
+    assert scene.looks == [2, 2 + LOOK_AGAIN]
+    assert scene.release.tick(scene.clock()) is None
+    assert not scene.orders
+
+
+def test_stop_leaves_no_grace(scene):
+    """Also after a rank has failed."""
+    scene.release.failed(7)
+    scene.release.look_now(7)
+    scene.wait(0)
+
+    assert scene.looks == [0]
+
+
+def test_ranks_that_wait_are_released_in_their_framework(scene):
+    """All are told; the report names those that waited."""
+    scene.answers[2] = WAITS
+    scene.release.look_now(7)
+    scene.wait(0)
+
+    assert scene.orders == [(7, ["torch"])]
+    assert scene.released == [(7, {2: Waiting("torch", "all_reduce")})]
+
+
+def test_a_rank_that_waits_later_is_released_then(scene):
+    """The question is put again."""
+    scene.release.look_now(7)
+    scene.wait(0)
+    assert not scene.orders
+    scene.answers[1] = WAITS
+    scene.wait(LOOK_AGAIN)
+
+    assert scene.released == [(7, {1: Waiting("torch", "all_reduce")})]
+
+
+def test_a_rank_that_is_silent_twice_counts_as_waiting_once(scene):
+    """In every framework; native code may hold the interpreter's lock."""
+    scene.answers[1] = None
+    scene.release.look_now(7)
+    scene.wait(PATIENCE)
+    assert not scene.orders
+    scene.wait(10)
+
+    assert scene.orders == [(7, [""])]
+    assert scene.released == [(7, {1: Waiting("", "native code")})]
+
+
+def test_silence_that_was_broken_begins_anew(scene):
+    """Twice in succession."""
+    scene.answers[1] = None
+    scene.release.look_now(7)
+    scene.wait(PATIENCE + 0.1)
+    scene.answers[1] = WORKS
+    scene.wait(LOOK_AGAIN)
+    scene.answers[1] = None
+    scene.wait(LOOK_AGAIN + PATIENCE + 0.1)
+
+    assert len(scene.looks) == 3
+    assert not scene.orders
+
+
+def test_of_a_run_that_was_given_up_only_what_waits_is_released(scene):
+    """Other cells may run beside it: a silent rank is left alone."""
+    scene.answers = {0: ENDED, 1: None, 2: WORKS}
+    scene.release.look_now(7)
+    scene.release.given_up(7)
+    scene.wait(10)
+    assert not scene.orders
+    scene.answers[2] = WAITS
+    scene.wait(2 * (LOOK_AGAIN + PATIENCE))
+
+    assert {2: Waiting("torch", "all_reduce")} in [who for _, who in scene.released]
+    assert all(who.keys() == {2} for _, who in scene.released)
+
+
+def test_fresh_ranks_are_left_alone(scene):
+    """The world was restarted."""
+    scene.release.failed(7)
+    scene.release.forget()
+    scene.wait(5)
+
+    assert not scene.looks

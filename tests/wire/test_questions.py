@@ -1,0 +1,127 @@
+"""Questions to ranks, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+
+import pytest
+
+from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Questions
+from tests.machines import Clock
+
+
+class Channel:
+    """The way to ranks; the test answers for them."""
+
+    def __init__(self):
+        self.agents, self.watches = {}, {}
+
+    def ask(self, engine, **question):
+        """Of an agent."""
+        self.agents[engine] = question, Future()
+        return self.agents[engine][1]
+
+    def ask_watch(self, engine, **question):
+        """Of a watch."""
+        self.watches[engine] = question, Future()
+        return self.watches[engine][1]
+
+
+class Scene:
+    """Three ranks, of which rank 2 is dead."""
+
+    def __init__(self, make_rank):
+        self.clock, self.channel = Clock(), Channel()
+        ranks = [make_rank(0), make_rank(1), make_rank(2, state="dead")]
+        self.bound = World("w", "id", ranks), self.channel
+        self.woken, self.answers = [], []
+        self.questions = Questions(lambda: self.bound, lambda: self.woken.append(True), self.clock)
+
+    def tick(self, seconds=0.0):
+        self.clock.now += seconds
+        wake, due = self.questions.tick(self.clock())
+        for task in due:
+            task()
+        return wake
+
+
+@pytest.fixture
+def scene():
+    """With ranks whose engines are named after them."""
+
+    def make_rank(rank, state="idle"):
+        return Rank(rank, 0, "host", rank, "cpu", 1, f"e{rank}", state)
+
+    return Scene(make_rank)
+
+
+def test_an_answer_comes_when_all_have_answered(scene):
+    """On the thread that ticks, which is woken; a dead rank is not asked and has answered None."""
+    scene.questions.ask([0, 1, 2], 5.0, scene.answers.append, op="state")
+    assert scene.channel.agents.keys() == {"e0", "e1"}
+    scene.channel.agents["e0"][1].set_result({"run": 1})
+    assert scene.tick() == 105
+    scene.channel.agents["e1"][1].set_result({"run": 2})
+    assert not scene.answers
+
+    assert scene.tick() == math.inf
+    assert scene.answers == [{0: {"run": 1}, 1: {"run": 2}, 2: None}]
+    assert len(scene.woken) == 2
+
+
+def test_a_rank_that_is_silent_has_answered_none(scene):
+    """When the patience is over; an answer that comes later goes nowhere."""
+    scene.questions.ask([0, 1], 5.0, scene.answers.append, op="state")
+    scene.channel.agents["e1"][1].set_result({"run": 2})
+    scene.tick(4.9)
+    assert not scene.answers
+    scene.tick(0.1)
+
+    assert scene.answers == [{0: None, 1: {"run": 2}}]
+    assert scene.channel.agents["e0"][1].cancelled()
+    assert scene.tick(10) == math.inf
+
+
+def test_without_a_world_nobody_answers(scene):
+    """At once."""
+    scene.bound = None
+    scene.questions.ask([0, 1], 5.0, scene.answers.append, op="state")
+
+    assert scene.answers == [{0: None, 1: None}]
+
+
+def test_the_watch_of_a_silent_rank_says_where_it_is(scene):
+    """It has patience of its own."""
+    scene.questions.stacks([0, 1], 1.0, scene.answers.append)
+    scene.channel.agents["e0"][1].set_result({"threads": ["a"]})
+    scene.tick(1.0)
+    assert scene.channel.watches.keys() == {"e1"}
+    assert scene.tick() == 101 + OUTSIDE_PATIENCE
+    scene.channel.watches["e1"][1].set_result({"threads": ["native"]})
+    scene.tick()
+
+    assert scene.answers == [{0: ["a"], 1: ["native"]}]
+
+
+def test_a_watch_that_is_silent_too_leaves_none(scene):
+    """The question ends all the same."""
+    scene.questions.stacks([0], 1.0, scene.answers.append)
+    scene.tick(1.0)
+    scene.tick(OUTSIDE_PATIENCE)
+
+    assert scene.answers == [{0: None}]
+
+
+def test_no_watch_is_asked_when_all_have_answered(scene):
+    """Nor when the world has gone meanwhile."""
+    scene.questions.stacks([0], 1.0, scene.answers.append)
+    scene.channel.agents["e0"][1].set_result({"threads": ["a"]})
+    scene.questions.stacks([1], 1.0, scene.answers.append)
+    scene.tick()
+    scene.bound = None
+    scene.tick(1.0)
+
+    assert scene.answers == [{0: ["a"]}, {1: None}]
+    assert not scene.channel.watches
