@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ast
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jupyter_dtrain import DistributedError, Run, Session
-
-PATIENCE = 20.0
-"""Seconds that a condition may take to come true on a busy machine."""
+from tests.steward.until import until
 
 SET_UP_DDP = """
 import os, time
@@ -47,15 +43,6 @@ class Notes:
 
     def close(self, run, now):
         """Nothing is held."""
-
-
-def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Wait until ``condition()`` is true and give its value; fail after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
-    return value
 
 
 def run(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
