@@ -24,13 +24,19 @@ STUBBORN = SWALLOWS.format(seconds=60, what="KeyboardInterrupt")
 DEAF = SWALLOWS.format(seconds=60, what="BaseException")
 
 
-@pytest.fixture
-def quick(launch):
+@pytest.fixture(scope="module")
+def quick_world(launch):
     """Three ranks on which the steps follow each other fast."""
-    session = launch(n=3, settings=Settings(interrupt_release=0.3, interrupt_raise=0.6, interrupt_timeout=2))
-    yield session
-    if not session.closed:
-        session.stop()
+    with launch(n=3, settings=Settings(interrupt_release=0.3, interrupt_raise=0.6, interrupt_timeout=2)) as session:
+        yield session
+
+
+@pytest.fixture
+def quick(quick_world):
+    """The same, whole again for each test."""
+    if quick_world.world.dead or quick_world._fold.left_behind():
+        quick_world.restart()
+    return quick_world
 
 
 def begun(session, code, ranks=None):
