@@ -6,6 +6,7 @@ all that pip wrote. The exit status is pip's.
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import subprocess
@@ -20,12 +21,13 @@ EVERY = 3.0
 """Seconds between two lines."""
 SITE = Path(sysconfig.get_path("purelib"))
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
+OURS = "jupyter-dtrain" if os.environ.get("DTRAIN_SKIP_FRONT_END") else "jupyter-dtrain, and its front end with npm"
 PIP_PRINTS = {
+    re.compile(r"^Obtaining file:"): f"building {OURS}",
     re.compile(r"^(?:Collecting|Processing) ([\w./-]+)"): "looking up {}",
-    re.compile(r"^ +Obtaining dependency information for ([\w.-]+)"): "looking up {}",
     re.compile(r"^ +Downloading (.+)"): "downloading {}",
-    re.compile(r"^ +(?:Installing build|Getting requirements|Preparing)"): "preparing the build of this package",
-    re.compile(r"^Building "): "building this package",
+    re.compile(r"^ +Building editable"): f"building {OURS}",
+    re.compile(r"^ +Building wheel for ([\w.-]+)"): "building {}",
 }
 """A line of pip's, and the plain words for it."""
 INSTALLING = "Installing collected packages: "
