@@ -58,7 +58,7 @@ LANES = min(2, len(os.sched_getaffinity(0)))
 """Parts that run side by side."""
 HUNG = 5
 """A part that takes so many times its budget is ended."""
-SHORTEST_CAP = 300.0
+SHORTEST_CAP = 900.0
 """Seconds that every part has before it counts as hung, however small its budget."""
 SLOW_CAP = 7200.0
 """The same for a part with its slow tests, which have limits of their own."""
