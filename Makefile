@@ -16,7 +16,7 @@ REPEAT   ?= 1
 LAB_ARGS ?=
 
 PY    := $(VENV)/bin/python
-PIP   := $(PY) -m pip --disable-pip-version-check
+PIP   := $(PY) scripts/install.py
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
 BARE               := .venv-bare
@@ -24,11 +24,11 @@ HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 # All but what tests frameworks, or shows them.
-BARE_PARTS := unit $(filter-out browser examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
+BARE_PARTS := unit $(filter-out core wire client browser examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab test test-all faults soak mpi4py horovod bare lint typescript bench clean
+.PHONY: help venv front-end demo lab check test test-all faults soak mpi4py horovod bare lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -39,13 +39,16 @@ venv: $(VENV)/installed ## make .venv with the package, PyTorch and all tools
 
 front-end: $(VENV)/installed ## build the widget and the JupyterLab extension, if their sources have changed
 
-demo: $(VENV)/installed ## train on 2 ranks from a notebook, without a browser
+demo: $(VENV)/installed-demo ## install what it needs, and train on 2 ranks from a notebook, without a browser
 	@$(PY) scripts/demo.py
 
 lab: $(VENV)/installed-lab ## open JupyterLab on examples/
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)/examples" $(ROOT_OK) $(LAB_ARGS)
 
-test: $(VENV)/installed $(VENV)/chromium ## check style and types, run the tests, hold them against their time budgets
+check: $(VENV)/installed ## check style and types, run the tests that start no world: after each change, in a minute
+	@$(PY) -m tests.run lint unit view engine
+
+test: $(VENV)/installed $(VENV)/chromium ## check style and types, run all tests but the slow ones, two parts side by side
 	@$(PY) -m tests.run $(DIRS)
 
 test-all: $(VENV)/installed $(VENV)/chromium ## the same, with the tests that are marked slow
@@ -92,14 +95,22 @@ $(PY):
 	  echo "$(PYTHON) comes without its venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END) | $(PY)
-	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test]'
+# The demo draws nothing in a browser: the build of the front end, with its hundreds of megabytes, is left to the rest.
+# Python compiles what the demo imports when it imports it, and nothing else.
+$(VENV)/installed-demo: pyproject.toml constraints.txt | $(PY)
+	@echo "Installing into $(VENV) what the demo needs: PyTorch, this package, nbclient, scikit-learn, matplotlib"
+	@DTRAIN_SKIP_FRONT_END=1 $(PIP) --no-compile -c constraints.txt $(TORCH) -e '.[demo]'
 	@touch $@
+
+$(VENV)/installed: pyproject.toml constraints.txt hatch_build.py scripts/install.py $(FRONT_END) | $(PY)
+	@echo "Installing into $(VENV) the package with its front end, all frameworks and the tools of the tests"
+	@$(PIP) -c constraints.txt $(TORCH) -e '.[torch,test]'
+	@touch $(VENV)/installed-demo $@
 
 # Of its own: what Horovod's build wants of setuptools, others do not.
 $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 	test -x $(HOROVOD)/bin/python || $(PYTHON) -m venv $(HOROVOD)
-	$(HOROVOD)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH) $(HOROVOD_TENSORFLOW) -e '.[torch]' \
+	$(HOROVOD)/bin/python scripts/install.py -c constraints.txt $(TORCH) $(HOROVOD_TENSORFLOW) -e '.[torch]' \
 	  'setuptools<81' wheel packaging pyyaml matplotlib nbclient nbformat 'pytest>=9' scikit-learn
 	$(HOROVOD)/bin/python scripts/horovod_wheel.py
 	$(HOROVOD)/bin/pip install --disable-pip-version-check --quiet --no-deps --force-reinstall \
@@ -118,5 +129,5 @@ $(VENV)/chromium: $(VENV)/installed tests/browser/chromium.py
 	@touch $@
 
 $(VENV)/installed-lab: $(VENV)/installed
-	$(PIP) install --quiet -c constraints.txt $(TORCH) -e '.[torch,test,lab]'
+	@$(PIP) -c constraints.txt $(TORCH) -e '.[torch,test,lab]'
 	@touch $@

@@ -2,7 +2,8 @@
 
 Needs Node. Where there is none, Node from PyPI is asked for as a dependency of the build. Where nothing builds, the
 package is installed without its front end: cells then show text. ``DTRAIN_REQUIRE_FRONT_END=1`` makes that an error,
-and so does an sdist, which is what releases are made from.
+and so does an sdist, which is what releases are made from. ``DTRAIN_SKIP_FRONT_END=1`` asks for it, as ``make demo``
+does: the build takes hundreds of megabytes, and the demo has no browser.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class FrontEnd(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """Node, if the front end must be built and this machine has none."""
-        if self._is_built() or shutil.which("npm") or self.target_name not in {"wheel", "sdist"}:
+        if self._is_unwanted() or self._is_built() or shutil.which("npm") or self.target_name not in {"wheel", "sdist"}:
             return []
         return [NODE_ON_PYPI]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build it, unless it is there."""
         del version, build_data
-        if self._is_built():
+        if self._is_unwanted() or self._is_built():
             return
         problem = self._build()
         if not problem:
@@ -72,6 +73,9 @@ class FrontEnd(BuildHookInterface):  # type: ignore[type-arg]
                 sys.stderr.write(said)
                 return f"`npm {command[0]} {command[1]}` failed: {said.strip().splitlines()[-1:]}."
         return ""
+
+    def _is_unwanted(self) -> bool:
+        return self.target_name == "wheel" and bool(os.environ.get("DTRAIN_SKIP_FRONT_END"))
 
     def _is_built(self) -> bool:
         root = Path(self.root)

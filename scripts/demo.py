@@ -7,8 +7,12 @@ if every cell ran and the model learned.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +34,49 @@ ENOUGH = 0.95
 CELL_TIMEOUT = 300
 """Seconds. The slowest cell, which imports PyTorch on every rank, takes a few."""
 
+EVERY = 3.0
+"""Seconds of silence after which a line says what is going on."""
+
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LOSS = re.compile(r"rank (\d+) epoch +(\d+) loss ([0-9.]+)")
 ACCURACY = re.compile(r"test accuracy ([0-9.]+)")
+
+
+class Talk:
+    """All that is printed while the notebook runs: when nothing is, a line says every few seconds what it does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._doing, self._since, self._last = "", 0.0, 0.0
+        self._over = threading.Event()
+
+    def say(self, line: str, *, doing: str = "") -> None:
+        """Print a line; ``doing`` names what begins with it."""
+        with self._lock:
+            self._last = time.monotonic()
+            if doing:
+                self._doing, self._since = doing, self._last
+            print(line, flush=True)
+
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Within it the lines come."""
+        beat = threading.Thread(target=self._beat, daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            beat.join()
+
+    def _beat(self) -> None:
+        while not self._over.wait(EVERY / 10):
+            now = time.monotonic()
+            if now - self._last >= EVERY:
+                self.say(f"    … {self._doing}: {now - self._since:.0f} s")
+
+
+TALK = Talk()
 
 
 class ThisPython(KernelSpecManager):
@@ -57,7 +101,7 @@ class TalkingClient(NotebookClient):
         content = msg["content"]
         text = content.get("text") or content.get("data", {}).get("text/plain", "")
         for line in str(text).splitlines():
-            print(f"    {line}", flush=True)
+            TALK.say(f"    {line}")
         return super().output(outs, msg, display_id, cell_index)
 
 
@@ -66,7 +110,7 @@ def announce(cell: NotebookNode, cell_index: int) -> None:
     del cell_index
     if cell.cell_type == "code":
         first, *more = cell.source.splitlines()
-        print(f"\n> {first}" + (f"  (+ {len(more)} lines)" if more else ""), flush=True)
+        TALK.say(f"\n> {first}" + (f"  (+ {len(more)} lines)" if more else ""), doing="this cell runs")
 
 
 def execute(notebook: NotebookNode) -> str | None:
@@ -108,9 +152,10 @@ def loss_table(text: str) -> str:
 
 def main() -> int:
     """Execute, write, report."""
-    print(f"Running {NOTEBOOK.relative_to(ROOT)} on this machine.")
+    TALK.say(f"Running {NOTEBOOK.relative_to(ROOT)} on this machine.", doing="the notebook's kernel starts")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    failure = execute(notebook)
+    with TALK.going_on():
+        failure = execute(notebook)
 
     BUILD.mkdir(exist_ok=True)
     executed, page = BUILD / NOTEBOOK.name, BUILD / NOTEBOOK.with_suffix(".html").name

@@ -33,13 +33,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
     patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
     patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-    # Ranks that share two processors with all the rest can be further apart than a line waits by default. Tests that
-    # know what ranks print want it in the same lines each time.
-    patch.setenv("JUPYTER_DTRAIN_HOLD", "2")
     yield folder
     left = wait_until_gone(str(folder))
     patch.undo()
     assert left == []
+
+
+@pytest.fixture(scope="module")
+def long_hold() -> Iterator[None]:
+    """For tests that want what ranks print alike in one line each time.
+
+    Ranks that share two processors with all the rest can be further apart than a line waits by default.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DTRAIN_HOLD", "2")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ def patience() -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(browser: Browser, long_hold: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab, of one file of tests: it sees no worlds but theirs."""
     server = Lab(tmp_path_factory.mktemp("lab"))
     yield server

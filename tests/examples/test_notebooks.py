@@ -67,7 +67,7 @@ def test_examples_are_kept_without_outputs(path):
     assert all(cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home):
+def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home, long_hold):
     """``make demo``: the losses of both ranks, the accuracy, the notebook and its page."""
     made = [ROOT / "build" / NOTEBOOK.name, ROOT / "build" / NOTEBOOK.with_suffix(".html").name]
     for file in made:

@@ -27,9 +27,9 @@ from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.faults import cells, libraries
 from tests.kernels import Notebook
-from tests.processes import wait_until_gone
+from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.session.cells import Notes
-from tests.steward.until import child_named, runs, steward_of, until
+from tests.steward.until import child_named, runs, stays, steward_of, until
 
 Framework = Literal[
     "torch",
@@ -61,9 +61,6 @@ PATIENCE = 30.0
 
 IMPORTS = 300.0
 """Seconds that ranks may take to import a library."""
-
-SEGMENTS = ("sm_segment", "vader", "osc", "psm_", "torch_")
-"""How shared memory is called that no world should make outside its folder."""
 
 ROWS = {row.name: row for row in situations()}
 LIBRARIES: tuple[Framework, ...] = tuple(
@@ -209,7 +206,7 @@ class _World:
 
     def __init__(self, size: int, mpiexec: str | None, settings: Settings) -> None:
         self.mark = f"play-{secrets.token_hex(8)}"
-        self.shared = shared_memory()
+        self.shared = loose_segments()
         with _environment(DTRAIN_TEST_MARK=self.mark):
             self.session = Session.start(size, name=self.mark, settings=settings, mpiexec=mpiexec)
         self.session.run(cells.PREPARE, view=None)
@@ -229,15 +226,10 @@ class _World:
 def left_of(mark: str, folders: list[str], shared: set[str]) -> list[str]:
     """What a world that has ended left behind: processes, and with them their sockets; folders; shared memory."""
     left = [f"left behind: process {line}" for line in wait_until_gone(mark)]
-    until(lambda: not any(Path(folder).exists() for folder in folders), 5)
+    with contextlib.suppress(AssertionError):  # what is there still is named below
+        until(lambda: not any(Path(folder).exists() for folder in folders), 5)
     left += [f"left behind: {folder}" for folder in folders if Path(folder).exists()]
-    new = [name for name in shared_memory() - shared if mark in name or name.startswith(SEGMENTS)]
-    return left + [f"left behind: /dev/shm/{name}" for name in new]
-
-
-def shared_memory() -> set[str]:
-    """The names of what is in this machine's shared memory."""
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    return left + [f"left behind: /dev/shm/{name}" for name in wait_for_segments(shared)]
 
 
 class _Play:
@@ -291,7 +283,7 @@ class _Play:
         self._check(run.wait(limit + SLACK), f"the cell goes on after {limit + SLACK:g} s")
         seconds = alone if self.plan.mode == "alone" else time.monotonic() - began
         if self.row.after == "unhealable":
-            self._check(until(lambda: self._notices(world)), "nothing is told")
+            self._comes(lambda: self._notices(world), "nothing is told")
         self._check(run.outcome == self.row.outcome, f"ended as {run.outcome}, not as {self.row.outcome}")
         self._hear("\n".join([*blocks(run), *self._notes.words, *self._texts(run), *self._notices(world)]))
         self._check_after(world, before, self.row.after)
@@ -314,34 +306,37 @@ class _Play:
     def _wait_alone(self, session: Session, run: Run, began: float) -> None:
         """Without a client: until the ranks' logs tell the end, or for as long as a hang takes to be told."""
         if self.row.ends is None:
-            time.sleep(HANG)  # nothing is to come of it meanwhile
+            stays(lambda: not self._ended(session, run), HANG)  # nothing is to come of it meanwhile
             return
         limit = began + self.row.ends.of(SETTINGS) + SLACK
-        folder = session.request.spool
         if self.row.after == "ended":
-            gone = until(lambda: not Path(session.request.folder).exists(), limit - time.monotonic())
-            self._check(gone, "without a client the world goes on")
+            ends = limit - time.monotonic()
+            self._comes(lambda: not Path(session.request.folder).exists(), "without a client the world goes on", ends)
             return
-
-        def ended(rank: int) -> bool:
-            with contextlib.suppress(OSError):
-                events = read_file(spool_path(folder, run.number, rank))
-                return any(isinstance(event.body, Finished) for event in events)
-            return False
 
         # Of a rank whose watch is gone nobody writes the end, nor where the disk is full.
         unwritten = self.plan.situation in ("watch-killed", "disk-full")
         ranks = self._others if unwritten else range(self.plan.size)
-        self._check(
-            until(lambda: all(ended(rank) for rank in ranks), limit - time.monotonic()), "without a client it goes on"
-        )
+        ends = limit - time.monotonic()
+        self._comes(lambda: self._ended(session, run).issuperset(ranks), "without a client it goes on", ends)
+
+    def _ended(self, session: Session, run: Run) -> set[int]:
+        """The ranks that have ended the run, as their spools tell it to who has no connection."""
+        ended = set()
+        for rank in range(self.plan.size):
+            with contextlib.suppress(OSError):
+                events = read_file(spool_path(session.request.spool, run.number, rank))
+                ended |= {rank for event in events if isinstance(event.body, Finished)}
+        return ended
 
     def _hear_of_hang(self) -> None:
         wanted = [words for words in self.row.words if not words.startswith("This MPI")]
         if not wanted:
             return
-        told = until(lambda: any("moved for" in words for words in self._notes.words), HANG + 2 + SLACK)
-        self._check(told, "nobody tells that it hangs")
+        told = HANG + 2 + SLACK
+        self._comes(
+            lambda: any("moved for" in words for words in self._notes.words), "nobody tells that it hangs", told
+        )
         self._hear("\n".join(self._notes.words), wanted)
 
     def _interrupt(self, world: _World, run: Run, before: dict[int, Any]) -> tuple[float, str]:
@@ -365,8 +360,7 @@ class _Play:
             case "whole":
                 self._check_ranks(session, before, everybody, meet=True)
             case "unhealable":
-                healable = until(lambda: session._link.ask("state")["healable"] is False)
-                self._check(healable, "it is said to be healable")
+                self._comes(lambda: session._link.ask("state")["healable"] is False, "it is said to be healable")
                 self._check_ranks(session, before, everybody, meet=True)
                 self.broken = True
             case "dead":
@@ -451,8 +445,17 @@ class _Play:
         return self._said(run, 2)
 
     def _until(self, condition: Callable[[], object], what: str) -> None:
-        if not until(condition, PATIENCE):
-            raise TimeoutError(f"it did not come to this: {what}")
+        try:
+            until(condition, PATIENCE)
+        except AssertionError as error:
+            raise TimeoutError(f"it did not come to this: {what}") from error
+
+    def _comes(self, condition: Callable[[], object], words: str, patience: float = PATIENCE) -> None:
+        """Note ``words`` as a problem when it does not come true in time, and go on."""
+        try:
+            until(condition, patience)
+        except AssertionError:
+            self.problems.append(words)
 
     def _hear(self, text: str, wanted: list[str] | None = None) -> None:
         """What is told has the words of the table."""
@@ -486,7 +489,7 @@ class _KernelPlay:
     def run(self) -> tuple[float, str]:
         play, plan = self._play, self._plan
         mark = f"play-{secrets.token_hex(8)}"
-        shared = shared_memory()
+        shared = loose_segments()
         notebook = Notebook({"DTRAIN_TEST_MARK": mark})
         session, folders = None, []
         try:
@@ -504,8 +507,7 @@ class _KernelPlay:
             self._befall(notebook)
             if play.row.after == "ended":
                 limit = play.row.ends.of(SETTINGS) if play.row.ends else 0.0
-                gone = until(lambda: not world.is_running(), limit + SLACK)
-                play._check(gone, "the world goes on")
+                play._comes(lambda: not world.is_running(), "the world goes on", limit + SLACK)
                 return time.monotonic() - began, "lost"
             if plan.mode == "alone":
                 play._go.touch()
@@ -554,7 +556,7 @@ class _ServersPlay:
 
     def run(self) -> tuple[float, str]:
         play, plan = self._play, self._plan
-        mark, shared, notes = f"play-{secrets.token_hex(8)}", shared_memory(), Notes()
+        mark, shared, notes = f"play-{secrets.token_hex(8)}", loose_segments(), Notes()
         with _environment(DTRAIN_TEST_MARK=mark):
             session = Session.start(plan.size, name=mark, settings=QUICK, chief=True, ps=1)
         try:
@@ -562,9 +564,10 @@ class _ServersPlay:
             run = session.run(cells.LOOP, 0, wait=False, view=notes)
             play._until(lambda: "here" in run.text(0), "the loop has begun")
             began = time.monotonic()
-            os.kill(session.world.ranks[plan.victim].pid, 9)
+            victim = session.world.ranks[plan.victim].pid
+            os.kill(victim, 9)
             if plan.mode == "interrupted":
-                time.sleep(0.5)
+                play._until(lambda: not runs(victim), "the rank has ended")
                 session.interrupt()
             limit = play.row.ends.of(SETTINGS) if play.row.ends else PATIENCE
             play._check(run.wait(limit + SLACK), "the chief's loop goes on")

@@ -85,7 +85,7 @@ def alone(code):
 
 
 @pytest.fixture(scope="module")
-def ranks(launch):
+def ranks(launch, long_hold):
     """Two ranks in which TensorFlow was used before a strategy was made."""
     session = launch(n=2)
     cell(session, IMPORTS + BEFORE)

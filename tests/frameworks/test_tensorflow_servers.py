@@ -11,7 +11,8 @@ import time
 import pytest
 
 from jupyter_dtrain import DistributedError, RanksDead, Settings
-from tests.session.cells import Notes, until
+from tests.session.cells import Notes
+from tests.steward.until import stays, until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
 
@@ -37,7 +38,7 @@ def make():
     with strategy.scope():
         weight = tf.Variable(0.0)
 
-def loop(steps, work=0, fails=False):
+def loop(steps, work=0, fails=False, tells=False):
     total = weight
 
     @tf.function
@@ -49,8 +50,14 @@ def loop(steps, work=0, fails=False):
         total.assign_add(tf.minimum(1.0, 1.0 + tf.abs(busy[0, 0])))  # 1; what nobody uses TensorFlow leaves out
         return total.device
 
-    for _ in range(steps):
-        coordinator.schedule(step)
+    scheduled = []
+    for k in range(steps):
+        scheduled.append(coordinator.schedule(step))
+        if tells and k % 100 == 0:
+            print("schedules", flush=True)
+    if tells:
+        scheduled[5].fetch()
+        print("some steps are done", flush=True)
     coordinator.join()
     print(f"total: {float(total):.0f} on {total.device}", flush=True)
 
@@ -69,7 +76,8 @@ if resolver.task_type == "chief":
         model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
         model.compile("sgd", "mse", steps_per_execution=4)
     creator = keras.utils.experimental.DatasetCreator(batches)
-    first, *_, last = model.fit(creator, epochs=4, steps_per_epoch=16, verbose=0).history["loss"]
+    tells = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: print("an epoch", flush=True))
+    first, *_, last = model.fit(creator, epochs=4, steps_per_epoch=16, verbose=0, callbacks=[tells]).history["loss"]
     print("learns:", last < first / 2)
 """
 TAPE = """
@@ -122,10 +130,8 @@ def begin_loop(session, steps=3000, work=2):
     """A loop of the chief's, in the midst of which something can come about."""
     notes = Notes()
     on_chief(session, "make()")
-    code = f"print('begins', flush=True)\nloop({steps}, {work})"
-    run = session.run(code, 0, view=notes, wait=False, timeout=PATIENCE)
-    until(lambda: "begins" in run.text(0))
-    time.sleep(1.0)  # some steps are done, and many are not
+    run = session.run(f"loop({steps}, {work}, tells=True)", 0, view=notes, wait=False, timeout=PATIENCE)
+    until(lambda: "some steps are done" in run.text(0), PATIENCE)
     assert not run.done
     return run, notes
 
@@ -182,9 +188,7 @@ def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
 def test_a_chief_whose_workers_do_steps_is_not_said_to_hang(cluster):
     """Its main thread waits; who stops the workers is told."""
     run, notes = begin_loop(cluster, steps=500, work=60)
-    time.sleep(4.0)
-    assert not run.done
-    assert notes.words == []
+    stays(lambda: not run.done and not notes.words, 4.0)
     workers = [rank.pid for rank in cluster.world.ranks if rank.role != "chief"]
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
@@ -202,11 +206,10 @@ def test_a_chief_whose_workers_do_steps_is_not_said_to_hang(cluster):
 @pytest.mark.slow
 def test_a_loop_that_is_interrupted_while_it_schedules_leaves_no_scope_behind(cluster):
     """As often as not the interrupt falls into the scope that each call enters and leaves."""
-    for _ in range(5):
+    for k in range(5):
         on_chief(cluster, "make()")
-        run = cluster.run("print('begins', flush=True)\nloop(10**6)", 0, view=None, wait=False)
-        until(lambda run=run: "begins" in run.text(0))
-        time.sleep(0.3)
+        run = cluster.run("loop(10**6, tells=True)", 0, view=None, wait=False)
+        until(lambda run=run, k=k: run.text(0).count("schedules") > k, PATIENCE)
         cluster.interrupt()
         assert run.wait(20)
         assert run.outcome == "interrupted"
@@ -276,12 +279,13 @@ def test_a_worker_that_dies_is_named_and_the_loop_goes_on_with_the_others(mortal
 def test_a_worker_that_dies_while_it_has_a_part_in_the_cell_does_not_end_the_chiefs(mortal):
     """Its own part is lost, and the cell fails for it, once the loop is through."""
     run = mortal.run(
-        "import time\nif resolver.task_type == 'chief':\n    make()\n    loop(3000, 2)\nelse:\n    time.sleep(8)",
+        "import time\n"
+        "if resolver.task_type == 'chief':\n    make()\n    loop(3000, 2, tells=True)\nelse:\n    time.sleep(8)",
         view=None,
         wait=False,
         timeout=PATIENCE,
     )
-    time.sleep(2)
+    until(lambda: "some steps are done" in run.text(0), PATIENCE)
     os.kill(mortal.world.ranks[1].pid, signal.SIGKILL)
 
     assert run.wait(PATIENCE)
@@ -312,7 +316,7 @@ def test_keras_of_tensorflow_2_fits(cluster):
     """Again and again, also after an interrupt."""
     first = cluster.run(FIT, view=None, timeout=PATIENCE)
     longer = cluster.run(FIT.replace("epochs=4", "epochs=4000"), view=None, wait=False, timeout=PATIENCE)
-    time.sleep(3)
+    until(lambda: "an epoch" in longer.text(0), PATIENCE)
     cluster.interrupt()
     assert longer.wait(20)
     again = cluster.run(FIT, view=None, timeout=PATIENCE)

@@ -11,7 +11,9 @@ from tests.magics.notebook import Notebook
 
 
 @pytest.fixture(scope="module")
-def open_notebook(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Notebook]]:
+def open_notebook(
+    home: Path, long_hold: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Notebook]]:
     """Opens notebooks, ``open_notebook(**env)``; what a test leaves open is closed at the end of its module."""
     opened: list[Notebook] = []
 

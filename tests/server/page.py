@@ -127,12 +127,12 @@ class Page:
         return next((message for _, _, message in reversed(self.messages) if message["type"] == kind), None)
 
     def until(self, found: Callable[[], Any], patience: float = PATIENCE) -> Any:
-        """What ``found`` gives once that is something; looked at with each message. Else None."""
+        """What ``found`` gives once that is something; looked at with each message. Fails if that is late."""
         deadline = time.monotonic() + patience
         with self._came:
             while not (result := found()):
-                if not self._came.wait(max(0.0, deadline - time.monotonic())):
-                    return found()
+                came = self._came.wait(max(0.0, deadline - time.monotonic()))
+                assert came or found(), f"it did not come true in {patience:g} s"
             return result
 
     def world(self, name: str) -> dict[str, Any]:

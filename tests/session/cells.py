@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jupyter_dtrain import DistributedError, Run, Session
 from jupyter_dtrain.core.events import Sample
-
-PATIENCE = 20.0
-"""Seconds that a condition may take to come true on a busy machine."""
+from tests.steward.until import until
 
 
 class Notes:
@@ -51,15 +47,6 @@ class Samples(Notes):
         for event in batch.events:
             if isinstance(event.body, Sample):
                 self.still[batch.rank] = max(event.body.still, self.still.get(batch.rank, 0.0))
-
-
-def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Wait until ``condition()`` is true and give its value; fail after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
-    return value
 
 
 def run(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:

@@ -11,6 +11,8 @@ import pytest
 from jupyter_dtrain.launch.worlds import runtime_folder, spool_folder
 from tests.session.cells import fail, pids, run, same, texts, values
 
+FRESH_WORLD = True
+"""It is looked at before anything is imported."""
 SECRET = "tell-nobody-5f2c"  # noqa: S105 — looked for where it must not be
 
 

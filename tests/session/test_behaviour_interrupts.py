@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
 from jupyter_dtrain.core.events import Finished, from_wire
-from tests.session.cells import begin, fail, pids, run, same, texts, until, values
+from tests.session.cells import Notes, begin, fail, pids, run, same, texts, until, values
 
 STUBBORN = """
 import time
@@ -22,6 +21,26 @@ while time.monotonic() < end:
     except KeyboardInterrupt:
         pass
 """
+
+
+class Moment(Notes):
+    """A view that lets others know when the ranks have told so many batches of events, or all."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.came = threading.Event()
+        self._left = batches
+        self.feed(None, 0)
+
+    def feed(self, batch, now):  # noqa: ARG002 — the protocol's shape
+        """One more."""
+        self._left -= batch is not None
+        if self._left <= 0:
+            self.came.set()
+
+    def close(self, run, now):  # noqa: ARG002 — the protocol's shape
+        """No more come."""
+        self.came.set()
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +174,12 @@ def test_an_interrupt_of_an_idle_world_does_nothing(world):
 
 
 def test_an_interrupt_that_races_the_end_of_a_cell_does_no_harm(world):
-    """At thirty different moments around the end; each time the next cell works."""
+    """After each of what the ranks tell, three times, from before the start to after the end; the next cell works."""
     before = pids(world)
     for k in range(30):
-        cell = world.run("import time; time.sleep(0.01)", wait=False, view=None)
-        time.sleep(k / 1500)
+        view = Moment(k % 10)
+        cell = world.run("print('begun', flush=True)\n'ended'", wait=False, view=view)
+        assert view.came.wait(20)
         world.interrupt()
         assert cell.wait(20)
         assert cell.outcome in ("ok", "interrupted")

@@ -6,6 +6,8 @@ import pytest
 
 from tests.session.cells import fail, run, same, texts, values
 
+FRESH_WORLD = True
+"""Its memory is measured."""
 RSS = "import psutil; psutil.Process().memory_info().rss"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -25,13 +24,19 @@ STUBBORN = SWALLOWS.format(seconds=60, what="KeyboardInterrupt")
 DEAF = SWALLOWS.format(seconds=60, what="BaseException")
 
 
-@pytest.fixture
-def quick(launch):
+@pytest.fixture(scope="module")
+def quick_world(launch):
     """Three ranks on which the steps follow each other fast."""
-    session = launch(n=3, settings=Settings(interrupt_release=0.3, interrupt_raise=0.6, interrupt_timeout=2))
-    yield session
-    if not session.closed:
-        session.stop()
+    with launch(n=3, settings=Settings(interrupt_release=0.3, interrupt_raise=0.6, interrupt_timeout=2)) as session:
+        yield session
+
+
+@pytest.fixture
+def quick(quick_world):
+    """The same, whole again for each test."""
+    if quick_world.world.dead or quick_world._fold.left_behind():
+        quick_world.restart()
+    return quick_world
 
 
 def begun(session, code, ranks=None):
@@ -138,9 +143,11 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
 
     def press() -> None:
         until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
-        for _ in range(presses):
+        (entry,) = world._fold._runs.open
+        taken = [lambda: entry.ending, lambda: entry.ending._hurried, lambda: entry.run.done]
+        for is_taken in taken[:presses]:  # two signals at once would be one press
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+            until(is_taken)
 
     code = f"print('begun', flush=True){code.replace('60', '4')}"
     presser = threading.Thread(target=press)
@@ -156,13 +163,16 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
 
 
 @pytest.mark.slow
-def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick):
+def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick, tmp_path):
     """Native code that keeps the interpreter lock: nothing can be asked of it, and the others go on meanwhile."""
     pytest.importorskip("torch", reason="torch, in whose groups the others go on, is not installed")
-    run(quick, "import ctypes, os, socket, time\nimport torch, torch.distributed as dist")
+    run(quick, "import ctypes, os, pathlib, socket, time\nimport torch, torch.distributed as dist")
+    go = tmp_path / "go"
     port = values(run(quick, "s = socket.create_server(('127.0.0.1', 0)); s.getsockname()[1]", 0))[0]
-    cell = begin(quick, "time.sleep(0.5)\nif os.environ['RANK'] == '2': ctypes.PyDLL(None).sleep(6)")
-    time.sleep(0.7)  # it is in there now, and can tell nobody
+    waits = f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
+    cell = begin(quick, f"{waits}if os.environ['RANK'] == '2': ctypes.PyDLL(None).sleep(6)")
+    go.touch()
+    until(lambda: (threads := quick.stacks([2], timeout=0.2)[2]) and threads[0]["state"] == "native")
     quick.interrupt()
     assert cell.wait(20)
     assert [2] == cell.busy

@@ -25,14 +25,14 @@ def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     session.run("x = 1", view=None)
     first, generation = pids(session), session.world.generation
     run = session.run("import time; time.sleep(60)", wait=False, view=None)
-    started = until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.spool) == run.ranks)
     session.restart()
     lost = run.wait(0)
     second = pids(session)
     advanced = session.world.generation
     after = session.run("'x' in globals()", view=None)
     os.kill(second[1], signal.SIGKILL)
-    died = until(lambda: session.world.dead)
+    until(lambda: session.world.dead)
     with pytest.raises(RanksDead, match="%distributed restart"):
         session.run("1", view=None)
     session.restart()
@@ -40,10 +40,8 @@ def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     again = session.run("1", view=None)
     session.stop()
 
-    assert started
     assert lost
     assert run.outcomes == {0: "lost", 1: "lost"}
-    assert died
     assert len({*first, *second, *third}) == 6
     assert not any(map(runs, [*first, *second]))
     assert advanced > generation
@@ -57,14 +55,13 @@ def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark
     """No cell between; and a world that could not be healed is whole again."""
     session = launch(n=2)
     child_named(session, "prterun").kill()
-    noticed = until(lambda: not state_of(session)["healable"])
+    until(lambda: not state_of(session)["healable"])
     session.restart()
     session.restart()
     state = state_of(session)
     outcome = session.run("1", view=None).outcome
     session.stop()
 
-    assert noticed
     assert (state["healable"], state["incarnation"]) == (True, 2)
     assert outcome == "ok"
     assert wait_until_gone(mark, patience=0) == []
@@ -103,9 +100,8 @@ def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
     session = launch(n=1)
     first = session._link.restart()
     second = session._link.restart()
-    up = until(lambda: state_of(session)["phase"] == "running")
+    until(lambda: state_of(session)["phase"] == "running")
     session.stop()
 
     assert (first["status"], second["status"]) == ("ok", "error")
     assert "starting" in second["words"]
-    assert up

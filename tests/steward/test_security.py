@@ -249,7 +249,7 @@ def test_announcements_that_are_not_signed_are_not_believed(session, dealer, cap
     _, info = forger(str(engine_file), key=b"wrong")
     socket = dealer(f"{info['interface']}:{info['iopub']}", zmq.PUB)
     run = session.run("import time; print('true', flush=True); time.sleep(60)", wait=False, view=None)
-    begun = until(lambda: "true" in run.text(0))
+    until(lambda: "true" in run.text(0))
 
     def lie() -> bool:
         body = {"type": "output", "stream": "stdout", "text": "forged"}
@@ -261,11 +261,9 @@ def test_announcements_that_are_not_signed_are_not_believed(session, dealer, cap
         refused = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
         return any("Invalid Signature" in why for why in refused) and any("Unsigned" in why for why in refused)
 
-    arrived = until(lie)
+    until(lie)
     session.interrupt()
     run.wait(20)
 
-    assert begun
-    assert arrived
     assert run.outcomes == {0: "interrupted", 1: "interrupted"}
     assert run.text(0) == "true\n"

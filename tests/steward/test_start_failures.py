@@ -214,11 +214,12 @@ def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> No
         stderr=subprocess.PIPE,
         text=True,
     )
-    seen = until(lambda: [line for line in processes_of(mark) if sign in line])
-    script_process.send_signal(signal.SIGINT)
-    _, said = script_process.communicate(timeout=30)
+    try:
+        until(lambda: [line for line in processes_of(mark) if sign in line])
+    finally:
+        script_process.send_signal(signal.SIGINT)
+        _, said = script_process.communicate(timeout=30)
 
-    assert seen
     assert said.splitlines()[-1] == "KeyboardInterrupt"
     assert wait_until_gone(mark, patience=3) == []
     assert folders() == before

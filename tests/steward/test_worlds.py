@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ import pytest
 from jupyter_dtrain import BadRequest, WorldLost
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.worlds import Listing, open_channel
-from tests.processes import wait_until_gone
+from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.steward.until import PATIENCE, until
 
 
@@ -126,18 +125,6 @@ def test_spools_are_kept_for_days_and_those_of_living_worlds_longer(launch) -> N
     assert text == "kept for days\n"
 
 
-SHARED_MEMORY = Path("/dev/shm")
-
-
-def segments() -> set[str]:
-    """Shared memory that no process has mapped."""
-    mapped = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            mapped |= set(re.findall(rf"{SHARED_MEMORY}/([^/\s]+)", maps.read_text()))
-    return {path.name for path in SHARED_MEMORY.iterdir()} - mapped
-
-
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, times) -> None:
     """No process, folder or shared memory; this process holds no more threads and descriptors than after the first."""
@@ -148,18 +135,21 @@ def test_starts_and_stops_leave_nothing(launch, mark, tmp_path, monkeypatch, tim
         session = launch(n=2)
         session.run("print('x' * 1000)", view=None)
         session.stop()
+        folders.extend(map(Path, session.request.passing_folders))
         return threading.active_count(), me.num_fds()
 
-    before = segments()
+    folders: list[Path] = []
+    before = loose_segments()
     counts = [cycle() for _ in range(times)]
 
     assert wait_until_gone(mark, patience=0) == []
-    assert until(lambda: segments() <= before, patience=5)
+    assert wait_for_segments(before) == set()
+    assert [folder for folder in folders if folder.exists()] == []
     assert list(tmp_path.iterdir()) == []
     assert [path for path in worlds.runtime_folder().iterdir() if not path.name.startswith("left-")] == []
     assert counts[-1][0] <= counts[0][0]
     # A closed socket of ZeroMQ gives its descriptors back a moment later, from a thread of its own.
-    assert until(lambda: me.num_fds() <= counts[0][1], patience=5)
+    until(lambda: me.num_fds() <= counts[0][1], patience=5)
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
-"""Waiting for what must come, and looking at what a world consists of."""
+"""Waiting for what must come, the one waiter of all tests; and looking at what a world consists of."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 
@@ -14,14 +15,21 @@ PATIENCE = 20.0
 """Seconds after which a test gives up on what must come; what it waits for comes much sooner."""
 
 
-def until(condition: Callable[[], object], patience: float = PATIENCE) -> bool:
-    """Whether ``condition`` came true within ``patience`` seconds."""
+def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Wait until ``condition()`` is true and give its value; ``AssertionError`` after ``patience`` seconds."""
     deadline = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"it did not come true in {patience:g} s"
+        time.sleep(0.01)
+    return value
+
+
+def stays(condition: Callable[[], object], seconds: float) -> None:
+    """See that ``condition()`` holds for so long: for what must not come. ``AssertionError`` when it no longer does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), f"it held for less than {seconds:g} s"
+        time.sleep(0.01)
 
 
 def steward_of(session: Session) -> psutil.Process:
