@@ -4,9 +4,10 @@
     python -m tests.run --all            everything
     python -m tests.run view unit lint   only these
 
-``lint`` stands for style, types and imports between folders, ``typescript`` for the same and the tests of the front end,
-``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire`` and ``client``. Two parts run side by side, since most of them wait more than they compute; a line
-every few seconds names them. A part's output goes to ``build/tests/PART.log``, and here once the part has ended.
+``lint`` stands for style, types and imports between folders, ``typescript`` for the same and the tests of the front
+end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire`` and ``client``. Two parts run side
+by side, since most of them wait more than they compute; a line every few seconds names them. A part's output goes to
+``build/tests/PART.log``, and here once the part has ended.
 
 The exit status is 0 only if all tests passed. A part that takes longer than its budget gets a warning, and one that
 takes several times its budget is ended as hung, which counts as failed. The last line is ``N passed, N failed, N
