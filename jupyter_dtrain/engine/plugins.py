@@ -40,7 +40,6 @@ MAX_WORDS = 500
 """Characters of an exception's text in a notice."""
 _BY_KEYWORD = ("failed", "idle")
 """The arguments that a member gets by keyword in any case."""
-_NONE = object()
 _BITS = 63
 """Of a count, without its sign: what the rank's messages take."""
 
@@ -264,8 +263,10 @@ class Plugins:
 
     def _tell(self, member: str, **arguments: Any) -> None:
         for call in self._calls(member):
-            with self._guard(call.name, member):
+            try:
                 call(**arguments)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
 
     def _answers(
         self,
@@ -277,10 +278,13 @@ class Plugins:
     ) -> Iterator[tuple[str, Any]]:
         """Names of plug-ins with what ``take``, which may raise, makes of their answers."""
         for call in self._calls(member):
-            answer: Any = _NONE
-            with self._guard(call.name, member, documented):
+            try:
                 answer = take(call(*values, **arguments))
-            if answer is not _NONE:
+            except documented:
+                raise
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
+            else:
                 yield call.name, answer
 
     def _attribute(self, name: str, plugin: Any, member: str, take: Callable[[Any], Any], otherwise: Any = None) -> Any:
@@ -289,17 +293,15 @@ class Plugins:
         return otherwise
 
     @contextlib.contextmanager
-    def _guard(self, name: str, member: str, documented: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    def _guard(self, name: str, member: str) -> Iterator[None]:
         try:
             yield
-        except documented:
-            raise
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
+        except BaseException as error:  # noqa: BLE001 — the guard
             self._fails(name, member, error)
 
     def _fails(self, name: str, member: str, error: BaseException) -> None:
+        if self.is_interrupt(error):
+            raise error
         with self._lock:
             if (name, member) in self._failed:
                 return
@@ -322,7 +324,7 @@ class _Call(NamedTuple):
     def __call__(self, *values: Any, **arguments: Any) -> Any:
         method = getattr(self.plugin, self.member)
         if self.wanted is not None:
-            return method(*values, **{name: value for name, value in arguments.items() if name in self.wanted})
+            return method(*values, **{name: arguments[name] for name in self.wanted})
         by_keyword = {name: arguments.pop(name) for name in _BY_KEYWORD if name in arguments}
         return method(*values, *arguments.values(), **by_keyword)
 

@@ -116,6 +116,16 @@ def test_what_cannot_be_logged_is_said_once_and_left_out(world):
     assert "a step is a whole number, not 'soon'" in said
 
 
+@pytest.mark.parametrize("call", ["log(**{'\\ud800': 1.0}, step=0)", "log(loss=1.0, step=2**70)"])
+def test_points_that_cannot_be_recorded_do_not_hold_up_the_end_of_a_cell(world, call):
+    """A name that is no UTF-8, a step of more than 64 bits: the cell says so and ends, and the next one runs."""
+    cell = run(world, f"{LOG}{call}\n'went on'")
+
+    assert values(cell) == same("went on")
+    assert all("metrics" in cell.text(rank, "stderr") for rank in cell.ranks)
+    assert points(run(world, LOG + "log(loss=2)"), "loss") == [(0, 2.0)]
+
+
 def test_ten_thousand_names_are_a_thousand_and_a_word(world):
     """A name for every step is a mistake, and must not cost the training anything."""
     cell = run(world, LOG + "for k in range(10_000): log({f'loss{k}': k})\n'went on'", ranks=0)
