@@ -1,11 +1,11 @@
 """Session: one client's handle on a world.
 
 ``Session.start(n=4)`` starts a world, ``Session.attach()`` joins one that is there, ``session.run(code)`` runs code on
-its ranks, ``push`` and ``pull`` carry values, ``interrupt``, ``restart`` and ``stop`` do what they say. The magics call
-nothing else.
+its ranks, ``push`` and ``pull`` carry values, ``interrupt``, ``restart`` and ``stop`` act on the world. The magics call
+nothing else. Each part has a module of its own in ``client/``; a session puts them together.
 
-Under failure: every wait has a deadline. A world whose steward is gone makes running cells end as ``lost`` and every
-further call raise :class:`~jupyter_dtrain.core.errors.WorldLost`. A kernel that shuts down for good stops the worlds
+Under failure: every wait has a deadline. When a world's steward is gone, running cells end as ``lost``, and every
+further call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A kernel that shuts down for good stops the worlds
 that its sessions started; one that restarts or crashes leaves them to their lease, and another may attach to them.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
@@ -33,9 +32,9 @@ from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
-from jupyter_dtrain.core.errors import BadRequest, WorldLost
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
+from jupyter_dtrain.core.world import Ranks, TorchBackend, World, parse_ranks
 from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.values import check_variable
@@ -54,15 +53,13 @@ if TYPE_CHECKING:
 
     from .view import CommRelay, RunView
 
-DEATH_POLL = 0.01
-
 
 class Session:
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
         self.request = request
-        """What the world was asked to be."""
+        """The request that started the world."""
         settings = request.settings
         self._settings = settings
         self._notices = Notices()
@@ -149,10 +146,9 @@ class Session:
     ) -> Self:
         """Join a world that runs; ``name`` may be left out where there is only one.
 
-        Where no other client drives it any more, or with ``take_over``, the session drives the world from now on, as if
-        it had started it; else it observes: it can be looked at, but runs nothing. :attr:`last_run` is the run that was
-        begun last, with all that its ranks have said since its beginning; while it goes on it is followed, to the
-        ``view`` that is made for it.
+        With ``take_over``, or where no other client drives the world any more, the session drives it from now on, as if
+        it had started it. Otherwise it observes: it reads, and runs nothing. :attr:`last_run` is the newest run, with
+        all events of its ranks from the beginning; while it goes on, the view that ``view`` makes shows it.
 
         A kernel that shuts down does not stop a world that it only attached to.
 
@@ -179,7 +175,7 @@ class Session:
         return session
 
     def take_over(self) -> None:
-        """Drive the world from now on; the client that did so until now observes, and what it had queued is not run."""
+        """Drive the world from now on; the client that drove it so far observes, and its queued cells are not run."""
         self._link.check()
         self._link.join(take_over=True)
         self._cells.follow_last(lambda _: None)
@@ -193,7 +189,7 @@ class Session:
 
     @property
     def id(self) -> str:
-        """The world's id, which no other one has or had."""
+        """The world's id, which no other world has or had."""
         return self.request.id
 
     @property
@@ -203,12 +199,12 @@ class Session:
 
     @property
     def drives(self) -> bool:
-        """Whether this session may run cells; else another client does, and this one observes."""
+        """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
         return self._link.drives
 
     @property
     def started_here(self) -> bool:
-        """Whether the world was started by this session, rather than attached to."""
+        """Whether this session started the world, rather than attached to it."""
         return self._started_here
 
     @property
@@ -232,11 +228,11 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """What this session was started with."""
+        """The settings that this session was started with."""
         return self._settings
 
     def tell_auto(self, *, auto: bool) -> None:
-        """Tell other clients, such as JupyterLab's sidebar, whether plain cells of this process go to the ranks too."""
+        """Publish to other clients, such as JupyterLab's sidebar, whether plain cells here go to the ranks too."""
         self._link.tell_auto(auto=auto)
 
     def __repr__(self) -> str:
@@ -264,8 +260,9 @@ class Session:
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: whether the norm of the gradients is, too. ``view``: where output goes; ``"cell"`` is the
-        current cell's output, None is nowhere but the :class:`Run`.
+        calls; ``grad_norm``: whether the norm of the gradients is taken, too. ``view``: where output goes; ``"cell"``
+        is the current cell's output, None is nowhere but the :class:`Run`. A cell ends when its view has shown
+        everything, or a few seconds later if the view blocks.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
@@ -297,13 +294,13 @@ class Session:
     ) -> Run:
         """Run a torchrun-style script with ``arguments``, as ``__main__`` of each rank.
 
-        ``fresh``: in a namespace of its own, of which nothing stays. ``options``, and what is raised: as for
+        ``fresh``: in a namespace of its own, which is dropped afterwards. ``options``, and what is raised: as for
         :meth:`run`; :class:`BadRequest` also for a script that is not there.
         """
         return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
 
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
-        """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: as nobody waits for the run."""
+        """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: no exception will show them."""
         from .view import CommRelay, view_of_cell
 
         self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
@@ -311,7 +308,7 @@ class Session:
         return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, **options)
 
     def interrupt(self, *, force: bool = False) -> None:
-        """Interrupt what runs, on every rank; variables stay. Returns at once; the cells end within the deadline.
+        """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.
 
         Called again, it takes the next steps at once, see :mod:`.interruption`. ``force``: ranks that have not ended
         by the deadline are killed.
@@ -320,22 +317,16 @@ class Session:
         self._fold.interrupt(force=force)
 
     def kill(self, ranks: Ranks) -> None:
-        """End the processes of ``ranks``, whatever they do; returns when they are dead. The others keep everything.
+        """Kill the processes of ``ranks``, whatever they do; returns when they are dead. The others keep everything.
 
         Raises :class:`RanksDead` when they have died before, and :class:`WorldLost` when they do not die.
         """
         if ranks is None:
             raise BadRequest("Which ranks are to be killed? %distributed restart gives fresh ones to the whole world.")
-        chosen = self._choose_living(ranks)
-        self._link.ask("kill", ranks=chosen, reason="by %distributed kill")
-        deadline = time.monotonic() + self._settings.request_timeout
-        while living := [rank.rank for rank in self._link.world.ranks if rank.rank in chosen and rank.state != "dead"]:
-            if time.monotonic() > deadline:
-                raise WorldLost(f"{count_ranks(living).capitalize()} did not die: %distributed restart.")
-            time.sleep(DEATH_POLL)
+        self._membership.kill(self._choose_living(ranks))
 
     def resync(self, names: Iterable[str], source: int = 0) -> Run:
-        """Make what ``names`` hold on all ranks what they hold on the rank ``source``: a run of its own.
+        """Give all ranks the values that ``names`` have on the rank ``source``, in a run of its own.
 
         See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
         """
@@ -402,15 +393,18 @@ class Session:
         self._membership.restart(progress or (lambda _: None))
 
     def stop(self) -> None:
-        """End the world; returns when nothing of it is left. Raises :class:`NoWorld` when it was stopped before."""
+        """End the world; returns when nothing of it is left.
+
+        Raises :class:`NoWorld` when it was stopped before, :class:`WorldLost` when its steward does not end in time.
+        """
         self._membership.stop()
 
     def stop_soon(self) -> None:
-        """Tell the world to end, without waiting: for a kernel that is shutting down."""
+        """Ask the world to end, without waiting: for a kernel that is shutting down."""
         self._membership.stop_soon()
 
     def leave(self) -> None:
-        """Let go of the world, which goes on: its lease decides, unless another client renews it."""
+        """Let go of the world, which goes on until its lease runs out, unless another client drives it."""
         if not self._link.closed:
             self._membership.close()
 

@@ -40,14 +40,14 @@ class Entry:
         self.timeout = timeout
         self.sent = False
         self.adopted = False
-        """Whether another client has begun it."""
+        """Whether another client has begun the run."""
         self.deadline: float | None = None
-        """When the run is interrupted by its own ``timeout``."""
+        """When the run's own ``timeout`` interrupts it."""
         self.ending: Interruption | None = None
-        """Since it was interrupted."""
+        """Set once the run was interrupted."""
         self.hang_detector: HangDetector | None = None
-        """Since it was sent."""
+        """Set once the run was sent."""
         self.cause_by: float | None = None
-        """When it ends in any case; since ranks said that they were told to end, but not yet why."""
+        """When the run ends in any case; set once ranks said that they must end, and not why."""
         self.reading: set[int] = set()
         self.asked: dict[int, float] = {}

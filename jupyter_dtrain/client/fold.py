@@ -7,7 +7,7 @@ a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
 Under failure: a hole in the numbers of a rank is asked for, and so is where a quiet rank stands (see :mod:`.holes`); a
 dead rank's last events come with the news of its death. So every run ends, whichever message was lost. A run whose
-ranks were told to end waits :data:`CAUSE` seconds to learn from whom and why. A thread that waits for this one goes on
+ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread that waits for this one goes on
 after :data:`PATIENCE` seconds.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .entry import Entry
 
 CAUSE = 2.0
-"""Seconds that a run whose ranks were told to end waits for the reason; a steward that is gone is missed in half."""
+"""Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 PATIENCE = 10.0
 """Seconds that another thread waits for this one, which itself waits for the steward for a second at a time."""
 BURST = 256
@@ -257,7 +257,7 @@ class Fold:
         }
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
-            # It died while the cell was queued; the others would wait for it.
+            # They died while the cell was queued; the others would wait for them.
             run.not_sent = "; ".join(place.words for place in dead)
             for place in dead:
                 run.mark_lost(place.rank, place.words)
@@ -393,7 +393,7 @@ class Fold:
             entry.cause_by = time.monotonic() + CAUSE
 
     def _unexplained(self, entry: Entry) -> list[int]:
-        """Ranks that said that they were told to end, and that the steward has not reported dead."""
+        """The ranks that said that they must end, and that the steward has not reported dead."""
         assert self._world is not None
         return [rank for rank in entry.run.lost if self._world.ranks[rank].state != "dead"]
 

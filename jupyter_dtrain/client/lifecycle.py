@@ -1,10 +1,9 @@
 """The sessions that are open in this process, and what becomes of their worlds when it ends.
 
-When this process ends for good, the worlds that it started end, unless another has taken them over; when it restarts or
-crashes, they are left to their lease. A Jupyter
-kernel is told which by ``shutdown_request``: its ``restart`` flag is the only difference. Any other Python process (a
-terminal IPython, a script) that reaches its exit handlers ends for good. A process that is killed reaches nothing,
-and the lease decides.
+When this process ends for good, the worlds that it started end, unless another client has taken them over; when it
+restarts or crashes, their lease decides. A Jupyter kernel learns which it is from the ``restart`` flag of
+``shutdown_request``. Any other Python process (IPython in a terminal, a script) that reaches its exit handlers ends for
+good. A process that is killed reaches none, and the lease decides.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from jupyter_dtrain.core.errors import NoWorld
 
 
 class OpenSession(Protocol):
-    """As much of a session as decides about its world when this process ends."""
+    """The part of a session that decides about its world when this process ends."""
 
     @property
     def closed(self) -> bool:
-        """Whether it was stopped, or has lost its world."""
+        """Whether the session was stopped, or has lost its world."""
 
     @property
     def started_here(self) -> bool:
-        """Whether it started the world, rather than attached to it."""
+        """Whether the session started the world, rather than attached to it."""
 
     @property
     def drives(self) -> bool:
-        """Whether it may run cells."""
+        """Whether the session may run cells."""
 
     def stop_soon(self) -> None:
         """Ask the world to end, without waiting for it."""
@@ -55,7 +54,7 @@ class OpenSessions(Generic[S]):
             self._watch_this_process()
 
     def remove(self, session: S) -> None:
-        """``session`` was stopped, or never came up."""
+        """``session`` was stopped, or its world never came up."""
         if session in self._sessions:
             self._sessions.remove(session)
 
@@ -70,7 +69,7 @@ class OpenSessions(Generic[S]):
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
 
     def stop_all(self) -> None:
-        """Tell the worlds that were started here, and are still driven from here, to end, without waiting for it."""
+        """Ask the worlds that were started and are still driven here to end, without waiting for it."""
         for session in list(self._sessions):
             if session.started_here and session.drives:
                 session.stop_soon()

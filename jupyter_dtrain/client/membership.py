@@ -7,10 +7,12 @@ restart that failed there is no world to go back to, so the session has lost it.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds
 
 from .startup import Startup
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from .fold import Fold
     from .link import Link
     from .notices import Notices
+
+DEATH_POLL = 0.01
+"""Seconds between two looks whether killed ranks are reported dead."""
 
 
 class Membership:
@@ -63,7 +68,7 @@ class Membership:
     def restart(self, progress: Callable[[str], None]) -> None:
         """As :meth:`.Session.restart`."""
         self._link.check_drives()
-        # Before the ranks, which are told to end, say so themselves.
+        # First: the ranks, which are about to end, would report that themselves.
         self._fold.world_lost("its world was restarted")
         answer = self._link.restart()
         if answer["status"] != "ok":
@@ -86,6 +91,15 @@ class Membership:
         else:
             self._notices.hear(f"World {name!r} was restarted by {who}: its ranks are fresh, their variables gone.")
 
+    def kill(self, ranks: list[int]) -> None:
+        """As :meth:`.Session.kill`, for ranks that live."""
+        self._link.ask("kill", ranks=ranks, reason="by %distributed kill")
+        deadline = time.monotonic() + self._settings.request_timeout
+        while living := [rank.rank for rank in self._link.world.ranks if rank.rank in ranks and rank.state != "dead"]:
+            if time.monotonic() > deadline:
+                raise WorldLost(f"{count_ranks(living).capitalize()} did not die: %distributed restart.")
+            time.sleep(DEATH_POLL)
+
     def abandon_start(self) -> None:
         """End a world that did not come up; nothing of it stays."""
         with contextlib.suppress(Exception):
@@ -104,7 +118,7 @@ class Membership:
             self._link.stop()
         if not self._await_steward_end():
             pid = self._link.listing.steward
-            raise WorldLost(f"World {name!r} was told to stop, but its steward (pid {pid}) is still there.")
+            raise WorldLost(f"World {name!r} did not stop in time: its steward (pid {pid}) still runs.")
         self.close()
 
     def stop_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""Which cell of which notebook it is that runs in this process: by it a front end finds the cell of a run again."""
+"""The cell of a notebook that runs in this process, by which a front end finds the cell of a run again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a session has to tell its steward, and what it was told that its user must read.
+"""News between one session, its steward and its user.
 
-With each renewal of the lease the steward hears which runs were followed to their end here: about those nobody has to
-be told any more. Thread-safe; nothing here fails or waits.
+With each renewal of the lease the session reports which runs it has followed to their end; the steward need not report
+these again. News for the user waits here until a cell can show it. Thread-safe; nothing here fails or waits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Notices:
-    """Between one session and its steward."""
+    """The news of one session, in both directions."""
 
     def __init__(self) -> None:
         self.waiting = False
-        """Whether there is something that the steward should hear before the lease must be renewed."""
+        """Whether there is a report that should not wait for the next renewal of the lease."""
         self._lock = threading.Lock()
         self._followed: list[dict[str, Any]] = []
         self._notices: list[str] = []
@@ -37,28 +37,28 @@ class Notices:
             self.waiting = True
 
     def to_tell(self, given_up: Iterable[int] = ()) -> dict[str, Any]:
-        """What goes along with a request. ``given_up``: runs that nobody wants to hear of, since their world ends."""
+        """The report that goes along with a request. ``given_up``: runs that end with their world."""
         with self._lock:
             self.waiting = False
             followed = [*self._followed, *({"run": number} for number in sorted(set(given_up)))]
             return {"followed": followed}
 
     def was_told(self, content: dict[str, Any]) -> None:
-        """The steward has ``content``."""
+        """The steward has received the report ``content``."""
         with self._lock:
             self._followed = [told for told in self._followed if told not in content["followed"]]
 
     # To the user.
 
     def hear(self, words: str) -> None:
-        """Something that the user must read."""
+        """Keep ``words`` for the user; the same words are shown once."""
         with self._lock:
             if words not in self._shown:
                 self._shown.add(words)
                 self._notices.append(words)
 
     def show(self) -> None:
-        """Write what was not shown yet to stderr, which in a notebook is the current cell's."""
+        """Write everything that was not shown yet to stderr, which in a notebook is the current cell's."""
         with self._lock:
             notices, self._notices = self._notices, []
         for words in notices:

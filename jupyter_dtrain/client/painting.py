@@ -12,8 +12,8 @@ What it promises:
   began and ended, and the rank's totals, as if the rank had printed faster than it may announce. The view counts the
   rest; :class:`~jupyter_dtrain.core.run.Run` and the spool have it.
 - The cell ends when its view has shown everything: output stands in its own cell, before the traceback. A view that
-  has not returned from one call for :data:`STUCK` seconds, or shows a run :data:`SHOWING` seconds after its end, is
-  not waited for any longer (see :meth:`Painting.is_late`). It goes on, and may still show the rest.
+  has been in one call for :data:`STUCK` seconds when the run ends, or still shows the end after :data:`SHOWING`
+  seconds, is not waited for any longer (see :meth:`Painting.is_late`). It goes on, and may still show the rest.
 - A view that raises is logged and left out from then on; the run goes on.
 """
 
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 BACKLOG: Final = 32 << 20
 """Bytes that wait for a view: eight times the text that one rank announces in full."""
 STUCK: Final = 6.0
-"""Seconds of one call: three for the server's pace, two for matplotlib's import, one for a drawing."""
-SHOWING: Final = 30.0
-"""Seconds that a slow terminal gets to show the end of a run."""
+"""Seconds after which a call that shows events has blocked: they take milliseconds."""
+SHOWING: Final = 20.0
+"""Seconds for the end of a run: three for the server's pace, two for matplotlib's import, one for a drawing, and three
+times as much on a busy machine; a notebook that is saved by a program loses what comes later."""
 PRESSED: Final = 1.0
 """Seconds that are left of it after a press of Stop."""
 PERIOD: Final = 1.0
@@ -94,6 +95,7 @@ class Painting:
         self._now = 0.0
         """The newest time that the view has got: its clock never goes back."""
         self._busy_since: float | None = None
+        """When the call began that shows events now."""
         self._show_by: float | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -206,7 +208,7 @@ class Painting:
         """What the view answers; None where it fails."""
         if self._view is None:
             return None
-        self._now, self._busy_since = now, time.monotonic()
+        self._now, self._busy_since = now, None if isinstance(call, _End) else time.monotonic()
         try:
             return call(self._view, now)
         except Exception:  # noqa: BLE001 — a view may be anybody's code

@@ -1,6 +1,7 @@
 """The names that live on a world's ranks: where they are defined, how they go on, and what they stand for.
 
-For whoever types: the agents answer, also while a cell runs, and a rank that does not answer in time is left out.
+Completion and inspection ask for them while the user types: the agents answer, also while a cell runs, and a rank that
+does not answer in time is left out.
 Nothing of a value comes here but words.
 """
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Answers
 
 TYPING: Final = 0.7
-"""Seconds that ranks have while somebody types: JupyterLab drops completions that come after a second."""
+"""Seconds that ranks have while the user types: JupyterLab drops completions that come after a second."""
 READING: Final = 2.0
-"""Seconds that they have where somebody has asked what a name is."""
+"""Seconds that ranks have to answer what a name is."""
 _SILENT: Final = ("dead", "stopped", "unreachable")
 """States in which a rank is not asked: it would not answer."""
 
@@ -48,7 +49,7 @@ class RankNames:
     def describe(
         self, name: str, ranks: Ranks = None, timeout: float = READING, *, source: bool = False
     ) -> dict[int, Description]:
-        """What ``name``, or a dotted path, stands for, on those of ``ranks`` that have it and answer in time."""
+        """The meaning of ``name``, or of a dotted path, on those of ``ranks`` that have it and answer in time."""
         answers = self._answers(ranks, timeout, op="describe", name=name, source=source)
         found = {rank: one for rank, answer in answers.items() if (one := (answer or {}).get("found")) is not None}
         return {rank: msgspec.convert(one, Description) for rank, one in found.items()}
@@ -67,7 +68,7 @@ class RankNames:
 
 
 def describe_names(name: str, found: dict[int, Description], size: int) -> str:
-    """What ranks tell of ``name``, as text: what is alike is told once. ``size``: ranks of the world."""
+    """The meanings of ``name`` as text; equal ones stand once. ``size``: ranks of the world."""
     first = found[min(found)]
     kinds: dict[tuple[str, str], list[int]] = {}
     for rank, one in sorted(found.items()):

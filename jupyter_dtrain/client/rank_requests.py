@@ -1,6 +1,6 @@
-"""Questions to ranks and their answers: values to and fro, where they are, what they have spooled.
+"""Questions to ranks and their answers: values to and fro, stacks, surroundings, spools.
 
-Values are handled by a rank's main thread, between cells; everything else by its agent, also while a cell runs.
+A rank's main thread handles values, between cells; its agent handles everything else, also while a cell runs.
 
 Under failure: every question has a deadline. A rank that dies ends the wait for its answer at once.
 """
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
 STATE_PATIENCE = 1.0
-"""Seconds that ranks may take to say whether they work; one that does not may."""
+"""Seconds that ranks may take to say whether they work; one that says nothing counts as working."""
 
 
 class RankRequests:
-    """What a session asks of its ranks. Thread-safe."""
+    """The questions of one session to its ranks. Thread-safe."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RankRequests:
         self._settings = settings
 
     def ask_agents(self, ranks: list[int], timeout: float, **question: Any) -> Answers:
-        """What the agents answer within ``timeout`` seconds; None for one that does not, or is dead."""
+        """The agents' answers within ``timeout`` seconds; None for a rank that does not answer, or is dead."""
         return self._gather(ranks, timeout, lambda world, channel: ask_agents(world, channel, ranks, **question))
 
     def stacks(self, ranks: list[int], timeout: float, *, native: bool) -> Stacks:
@@ -67,7 +67,7 @@ class RankRequests:
         return {rank: None if one is None else msgspec.convert(one, Surroundings) for rank, one in found.items()}
 
     def may_go_on(self, run: Run) -> bool:
-        """Whether a rank works on ``run``, as far as one can tell within a second."""
+        """Whether a rank works on ``run``, as far as ranks answer within a second; one that does not may."""
         answers = self.ask_agents(run.ranks, STATE_PATIENCE, op="state")
         ranks = self._bound()[0].ranks
         living = {rank: answer for rank, answer in answers.items() if ranks[rank].state != "dead"}

@@ -13,8 +13,8 @@ from jupyter_dtrain.core.errors import BadRequest
 def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, fresh: bool = False) -> str:
     """The cell that runs ``script`` with ``arguments``, as text, on ranks of this machine.
 
-    ``fresh``: in a namespace of its own, of which nothing stays. Raises :class:`BadRequest` for a script that is not
-    there, cannot be read, or is no Python.
+    ``fresh``: in a namespace of its own, which is dropped afterwards. Raises :class:`BadRequest` for a script that is
+    not there, cannot be read, or is no Python.
     """
     path = Path(script).expanduser().absolute()
     try:

@@ -1,7 +1,7 @@
 """Waiting for a world to come up.
 
-Under failure: the steward says why it did not, within its own deadline; a steward that ends or never answers is told
-from one that is slow.
+Under failure: the steward says within its own deadline why the world did not come up. A steward that has ended, or
+never answers, gives another error than a slow one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Startup:
             time.sleep(POLL)
 
     def tell_end(self, size: int) -> None:
-        """The world is up, and its ranks answer."""
+        """Report that the world is up and its ranks answer."""
         ranks = f"{size} rank{'s' if size > 1 else ''}"
         self._progress(f"World {self._listing.name!r} is up: {ranks} in {self._seconds:.1f} s")
 

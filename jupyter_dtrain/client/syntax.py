@@ -1,4 +1,4 @@
-"""Whether a cell parses, found out in the notebook: a typing error goes to no rank."""
+"""The check of a cell's syntax in the notebook: a typing error reaches no rank."""
 
 from __future__ import annotations
 

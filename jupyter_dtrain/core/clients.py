@@ -1,4 +1,7 @@
-"""Which process it was: an id alone may be another process's by now, its id and time of creation are its own."""
+"""Clients of a world, and the processes that they are.
+
+An id alone may belong to another process by now; an id and a time of creation belong to one process only.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class Client(msgspec.Struct, frozen=True):
     created: float
     """When its process was created, in seconds since the epoch."""
     words: str
-    """What it is, such as ``the notebook a.ipynb``."""
+    """The client in words, such as ``the notebook a.ipynb``."""
     kernel: str = ""
     """The id of the Jupyter kernel that it is; empty for any other process."""
     auto: bool = False
@@ -42,7 +45,7 @@ def still_runs(pid: int, created: float) -> bool:
 
 
 def describe_process() -> str:
-    """What others are told of the process that calls."""
+    """The words by which other clients show this process."""
     notebook = os.environ.get("JPY_SESSION_NAME")
     if notebook:
         return f"the notebook {Path(notebook).name} (pid {os.getpid()})"

@@ -1,4 +1,4 @@
-"""What can go wrong, in words that say what to do.
+"""The errors that a user can meet, in words that say what to do.
 
 Every error that a user can meet is one of these classes; each message names the cause and the cure.
 """

@@ -31,7 +31,7 @@ Outcome = Literal["ok", "error", "interrupted", "lost"]
 """How a run ended, on one rank or as a whole. ``lost``: the rank died, or can no longer be heard."""
 
 RankState = Literal["starting", "idle", "running", "waiting", "unreachable", "stopped", "dead"]
-"""What a rank is doing, in the words that people read."""
+"""The state of a rank, in the words that people read."""
 
 MimeBundle = dict[str, Any]
 """Data by MIME type, as in Jupyter's ``display_data``: text is text, binary is base64."""
@@ -63,7 +63,7 @@ class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
     descriptor: int = 0
     """Where text of the stream's file descriptor is in it: how many bytes of that are in the rank's events by now."""
     log: bool = False
-    """It is what native code of a library logs, which the cell does not show: see ``Framework.is_log``."""
+    """Whether native code of a library logged it; the cell does not show that, see ``Framework.is_log``."""
 
 
 class Display(msgspec.Struct, frozen=True, tag="display"):
@@ -114,13 +114,13 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     syntax: str | None = None
     """For a SyntaxError: the offending line with its caret."""
     members: list[Error] = []
-    """What an ExceptionGroup holds, as far as it was kept."""
+    """The members of an ExceptionGroup that were kept."""
     left_out: int = 0
     """How many members were not kept."""
     waited: str = ""
     """The call that it came out of, such as ``all_reduce``, in which the rank waited for others; else empty."""
     released: bool = False
-    """Whether ranks had been freed before: what came out of such a call then is no cause."""
+    """Whether ranks had been freed before: an exception out of such a call is no cause then."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
-    """What this rank takes of its host, about once a second while a cell runs."""
+    """The resources that this rank takes of its host, about once a second while a cell runs."""
 
     cpu: float
     """Per cent of one core since the last sample; above 100 with several threads."""
@@ -179,7 +179,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     name: str
     done: float
     total: float | None
-    """None: nobody knows."""
+    """None: the number of iterations is not known."""
     rate: float | None
     """Per second."""
     text: str
@@ -188,7 +188,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=True):
-    """What one rank of a pipeline did in one step of its schedule; of about one step a second."""
+    """The actions of one rank of a pipeline in one step of its schedule; about one step a second is reported."""
 
     number: int
     """Tells schedules of other kinds and sizes apart, in the order of their first steps; equal on all its ranks."""
@@ -207,15 +207,15 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     actions: bytes
     """As :func:`jupyter_dtrain.pipelines.pack` makes them."""
     theory: float | None = None
-    """The share of idle time, 0 to 1, that the schedule has in theory; told by the first of the ranks."""
+    """The share of idle time, 0 to 1, that the schedule has in theory; the first of the ranks reports it."""
     on_host: bool = False
     """Times are those at which the host launched what another device computes."""
     left_out: int = 0
-    """Actions beyond those that one step may tell."""
+    """Actions beyond those that one step may report."""
 
 
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
-    """What a widget that was made in a rank says to its other half in the browser, or the other way round."""
+    """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
     kind: Literal["comm_open", "comm_msg", "comm_close"]
     comm_id: str
@@ -302,7 +302,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def worst(outcomes: Collection[str | None]) -> Outcome:
-    """What a run has come to whose ranks have ended so."""
+    """The outcome of a run whose ranks ended with ``outcomes``."""
     found: tuple[Outcome, ...] = ("lost", "interrupted", "error")
     return next((outcome for outcome in found if outcome in outcomes), "ok")
 

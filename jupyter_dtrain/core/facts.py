@@ -1,7 +1,7 @@
-"""What a framework sees in one rank, as data: its version, what is compiled in, what it found.
+"""A framework's surroundings in one rank, as data: its version, what is compiled in, what it found.
 
-Asked while a cell runs, and in ranks that do not use it: nothing is imported for it, and nobody is waited for. Of a
-package that user code has not imported, its version is told and that it is not imported.
+Ranks report them while a cell runs, and where they do not use the framework: nothing is imported for it, and nothing
+waits. A package that user code has not imported is reported with its version and as not imported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a framework sees in one rank."""
+    """A framework's surroundings in one rank."""
 
     title: str
-    """What people call it."""
+    """The name that people use."""
     version: str
     """Such as ``2.13.0+cpu``; empty where it is not installed."""
     tested: str
@@ -33,7 +33,7 @@ class Facts(msgspec.Struct, frozen=True):
 def facts_of_package(
     title: str, package: str, tested: str, details: Callable[[Any], Mapping[str, str]] | None = None
 ) -> Facts:
-    """What there is to tell of an installed ``package``, whose module has its name.
+    """The facts about an installed ``package``, whose module has its name.
 
     ``details`` is called with the module, once user code has imported it.
     """

@@ -1,8 +1,8 @@
-"""Notices when a run seems to hang, and says where its ranks are. Nothing is ended by it.
+"""Notices when a run seems to hang, and shows where its ranks are. It ends nothing.
 
-A rank that says something moves, unless it says that it has not moved, which each rank does once a second. When none
-of those that have not ended the run has moved for the setting ``hang_notice``, their stacks are shown, grouped; once,
-until one moves again. For the thread that folds the run.
+A rank that sends events moves, except for the samples in which each rank says once a second for how long its cell has
+stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a note shows their
+stacks, grouped; once, until a rank moves again. The thread that folds the run calls it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from .events import Batch
 
 PATIENCE = 1.0
-"""Seconds in which ranks say where they are."""
+"""Seconds that ranks may take to say where they are."""
 
 
 class Moving(Protocol):
-    """As much of a run as is looked at here."""
+    """The part of a run that a hang shows in."""
 
     ranks: list[int]
 
     @property
     def unfinished(self) -> list[int]:
-        """The ranks that have not ended it."""
+        """The ranks that have not ended the run."""
 
 
 class Asks(Protocol):
-    """What finds out where ranks are; see :class:`.Questions`."""
+    """Finds out where ranks are; see :class:`.Questions`."""
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
         """Ask; returns at once."""
 
 
 class HangDetector:
-    """Of one run."""
+    """Watches one run for a hang."""
 
     def __init__(self, run: Moving, limit: float, questions: Asks, note: Callable[[str], None], now: float) -> None:
         """``limit``: seconds. ``note`` shows text with the run. Times are ``time.monotonic()`` seconds."""
@@ -51,13 +51,13 @@ class HangDetector:
         self._told = False
 
     def hear(self, batch: Batch, now: float) -> None:
-        """Something that a rank has said."""
+        """Take events of a rank."""
         for event in batch.events:
             at = now - event.body.still if isinstance(event.body, Sample) else now
             self._since[batch.rank] = max(self._since[batch.rank], at)
 
     def tick(self, now: float) -> float:
-        """Tell if it is time; when it may be."""
+        """Ask where ranks are if it is time, and give the time at which it may be next."""
         ranks = list(self._run.unfinished)
         if not ranks:
             return math.inf
@@ -67,7 +67,7 @@ class HangDetector:
             return due
         if not self._told:
             self._told = True
-            # Also of those that have ended: they may have done something else.
+            # Also the ranks that have ended: they may have called something else.
             self._questions.stacks(self._run.ranks, PATIENCE, self._tell)
         return math.inf
 

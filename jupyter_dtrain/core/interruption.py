@@ -3,14 +3,14 @@
 ========  ==========================================================================================================
 at once   SIGINT on every rank, again until it is taken
 1 s       the steward frees ranks that wait for others; again every 2 s
-5 s       where the ranks are that have not ended; an exception that ``except KeyboardInterrupt`` does not catch is
-          raised in their cells, again and again
-8 s       the cell ends; ranks that have not are named and left behind or, with ``force``, killed
+5 s       a note shows where the ranks are that have not ended; an exception that ``except KeyboardInterrupt`` does
+          not catch is raised in their cells, again and again
+8 s       the cell ends; ranks that have not ended are named and left behind or, with ``force``, killed
 ========  ==========================================================================================================
 
 The times are settings. A second press of Stop takes the steps up to the exception at once, and the cell ends a second
-later; a third ends it. A rank that was left behind is still worked on, so that it is free in the end if it can be.
-Nothing here waits: all of it is for the thread that folds the run.
+later; a third ends it. The exception goes on being raised in a rank that was left behind, until that is free.
+Nothing here waits: the thread that folds the run calls it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ STEWARD_PATIENCE = 1.0
 
 
 class Asks(AsksForStacks, Protocol):
-    """The one that asks ranks and passes their answers on; see :class:`.Questions`."""
+    """Asks ranks and passes their answers on; see :class:`.Questions`."""
 
     def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
-        """Ask agents; ``then`` gets what they answer within ``patience`` seconds. Returns at once."""
+        """Ask agents; ``then`` gets the answers that came within ``patience`` seconds. Returns at once."""
 
 
 class Unended(Protocol):
-    """As much of a run as is needed to end it."""
+    """The part of a run that its interruption needs."""
 
     @property
     def number(self) -> int:
@@ -57,11 +57,11 @@ class Unended(Protocol):
 
     @property
     def unfinished(self) -> list[int]:
-        """The ranks that have not ended it."""
+        """The ranks that have not ended the run."""
 
 
 class Interruption:
-    """The end of one run."""
+    """The interruption of one run."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Interruption:
         """Whether the cell ends now, without the ranks that have not."""
 
     def press(self, now: float) -> None:
-        """Somebody has asked again."""
+        """Take another press of Stop."""
         if self._hurried:
             self._end_at = min(self._end_at, now)
             return
@@ -103,7 +103,7 @@ class Interruption:
         self._end_at = min(self._end_at, now + HURRIED)
 
     def tick(self, now: float) -> float:
-        """Do what is due; when there is more to do."""
+        """Do everything that is due, and give the time of the next step."""
         working = list(self._run.unfinished)
         if now >= self._signal_at:
             self._signal_at = now + AGAIN
@@ -145,7 +145,7 @@ class Interruption:
             raising()
         else:
             self._raised = True
-            # First where they are: afterwards they are elsewhere.
+            # Ask where they are first: after the exception they are elsewhere.
             self._questions.stacks(working, AGAIN, tell)
 
     def _end(self, working: list[int], now: float) -> None:
@@ -157,7 +157,7 @@ class Interruption:
                 self._ask_steward("kill", timeout=STEWARD_PATIENCE, ranks=working, reason=FORCED)
             return
         self.over = True
-        # Other cells may run from now on; what they set up is not to be taken away.
+        # Other cells may run from now on, and a release would break their process groups.
         self._release_at = self._end_at = math.inf
 
     def _say(self, working: list[int], now: float, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Metrics as columns: what a run keeps of what its ranks have logged.
+"""Metrics as columns: the points that a run keeps.
 
 Pure data, without numpy: a column is an :class:`array.array`, which numpy, pandas and matplotlib take as it is.
 Nothing here fails on NaN or the infinities.
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
         return Columns(self.steps[:], self.times[:], self.values[:])
 
     def thinned(self, points: int) -> Columns:
-        """At most about ``points`` of the points: the ends, and of each stretch what :meth:`selected` keeps."""
+        """At most about ``points`` of the points: both ends, and those that :meth:`selected` keeps of each stretch."""
         size = len(self.values)
         if size <= points:
             return self
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
         return self._picked([*([0] if keep[0] else []), *keep, *([size - 1] if keep[-1] < size - 1 else [])])
 
     def selected(self, size: int, stretch: int) -> Columns:
-        """Of each ``stretch`` of the first ``size`` points the lowest, the highest and the first that is no number."""
+        """The lowest, the highest and the first non-number of each ``stretch`` among the first ``size`` points."""
         return self._picked(_landmarks(self.values, size, stretch))
 
     def _picked(self, keep: list[int]) -> Columns:
@@ -110,7 +110,7 @@ def _little(column: Any) -> array[Any]:
 
 
 class RunMetrics(Mapping[str, Mapping[int, Columns]]):
-    """What the ranks of a run have logged: ``metrics["loss"][0].values`` are the losses of rank 0."""
+    """The points that the ranks of a run have logged: ``metrics["loss"][0].values`` are the losses of rank 0."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = list(ranks)

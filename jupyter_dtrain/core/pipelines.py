@@ -1,10 +1,10 @@
-"""Steps of pipelines, as their ranks tell them: what each stage did when, and how much of the time it did nothing.
+"""Steps of pipelines, as their ranks report them: when each stage did what, and how long it did nothing.
 
-Pure data. A rank tells of one step about once a second, as a :class:`~jupyter_dtrain.core.events.PipelineStep`;
+Pure data. A rank reports one step about once a second, as a :class:`~jupyter_dtrain.core.events.PipelineStep`;
 :class:`Pipelines` puts together those of all ranks of a pipeline, whose newest common step is a :class:`Timeline`.
 Times of ranks are compared by their hosts' clocks: exact on one machine, on several as good as these clocks agree.
 
-Under failure: a step that a rank did not tell is not shown; the one before it is.
+Under failure: a step that a rank did not report is not shown; the one before it is.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TRANSFER: Final = "SR"
 """Kinds in which it sends to another stage, or waits for one."""
 
 MOST_PIPELINES: Final = 8
-"""Pipelines of a run that are followed."""
-_STEPS: Final = 4  # newest steps of a rank that are kept, until the others have told theirs
+"""How many pipelines of a run are followed."""
+_STEPS: Final = 4  # newest steps of a rank that are kept until the others have reported theirs
 _ROW: Final = struct.Struct("<cHHff")
 _LENGTH: Final = {"F": 1, "I": 1, "W": 1, "B": 2}
 
 
 class Action(NamedTuple):
-    """What a stage does with one micro-batch."""
+    """One action of a stage with one micro-batch."""
 
     kind: str
     """A letter of :data:`COMPUTE` or :data:`TRANSFER`."""
@@ -61,9 +61,9 @@ class Timeline:
     on_host: bool
     """Whether times are those at which the host launched what another device computes."""
     lanes: Mapping[int, Sequence[Action]]
-    """What each rank did, by its number in the world; times count from the beginning of the first computation."""
+    """The actions of each rank, by its number in the world; times count from the beginning of the first computation."""
     left_out: int = 0
-    """Actions that were too many to be told."""
+    """How many actions were left out of the reports."""
 
 
 def pack(actions: Iterable[Action]) -> bytes:
@@ -136,7 +136,7 @@ class Pipelines:
         return any(len(told) == len(ranks) for (_, ranks), told in self._told.items())
 
     def take(self, rank: int, told: PipelineStep) -> bool:
-        """A rank of the world has told of a step; whether it is kept."""
+        """Take a rank's report of a step; whether it is kept."""
         key = (told.number, tuple(told.ranks))
         if key not in self._told and len(self._told) >= MOST_PIPELINES:
             return False
@@ -148,7 +148,7 @@ class Pipelines:
         return True
 
     def timelines(self) -> list[Timeline]:
-        """Of each pipeline the newest step that all its ranks have told, in the order in which they began."""
+        """The newest step of each pipeline that all its ranks have reported, in the order in which pipelines began."""
         version = self.version
         if self._found[0] != version:
             self._found = (version, list(self._newest()))

@@ -1,7 +1,7 @@
 """A run: one cell's execution on some ranks, folded from the events that they send.
 
-A :class:`Run` is written by one thread alone, the session's fold thread; every other thread reads it or waits for
-its end. What it keeps in memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
+One thread alone, the session's fold thread, writes a :class:`Run`; every other thread reads it or waits for its end.
+Its memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
 from where :meth:`Run.text` fetches it.
 
 Under failure: a run ends when every rank's ``Finished`` event was applied, or when it is abandoned (an interrupt past
@@ -48,7 +48,7 @@ ReadSpool = Callable[["Run", int], Iterator[Event]]
 
 
 class _RankPart:
-    """What one rank said so far."""
+    """The events of one rank so far."""
 
     def __init__(self) -> None:
         self.next_seq = 0
@@ -103,7 +103,7 @@ class Run:
         self, number: int, source: str, ranks: list[int], size: int, read_spool: ReadSpool, world_id: str = ""
     ) -> None:
         self.world_id = world_id
-        """Of the world that it runs in; with ``number`` the key of what the store keeps of it."""
+        """The id of its world; with ``number`` the key by which the store knows the run."""
         self.number = number
         """Counts the runs of a world, from 1."""
         self.source = source
@@ -113,12 +113,12 @@ class Run:
         self.busy: list[int] = []
         """Ranks that were still working when an interrupt's deadline ended the run."""
         self.interrupted = False
-        """Whether an interrupt was asked for: by a person, by ``timeout``, or by what it was queued behind."""
+        """Whether the run was interrupted: by a person, by ``timeout``, or as the run before it did not end well."""
         self.timed_out = False
         self.not_sent = ""
         """Why the cell never went out to the ranks, in words; empty when it did."""
         self.lost: dict[int, str] = {}
-        """What happened to ranks that were lost, in words."""
+        """The ranks that were lost, and what happened to each, in words."""
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
@@ -136,7 +136,7 @@ class Run:
 
     @property
     def outcome(self) -> Outcome | Literal["running"]:
-        """``running``; ``interrupted`` once somebody asked for that; else the worst of what the ranks ended with."""
+        """``running``; ``interrupted`` after an interrupt; else the worst outcome of a rank."""
         if self._ended is None:
             return "running"
         return "interrupted" if self.busy or self.interrupted else worst(self.outcomes.values())
@@ -169,7 +169,7 @@ class Run:
 
     @property
     def metrics(self) -> RunMetrics:
-        """What the ranks have logged, and what was taken from their frameworks: all points, in order, so far.
+        """All points so far, in order: those that ranks have logged, and those taken from their frameworks.
 
         Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its spool.
         Raises :class:`~jupyter_dtrain.core.errors.WorldLost` when that is out of reach.
@@ -189,7 +189,7 @@ class Run:
 
     @property
     def samples(self) -> dict[int, Sample]:
-        """What each rank took of its host when that was last looked at."""
+        """The newest sample of each rank: what it takes of its host."""
         return {rank: part.sample for rank, part in self._parts.items() if part.sample is not None}
 
     @property
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def pipelines(self) -> list[Timeline]:
-        """Of each pipeline that trained, a recent step: what its stages did when. In the order in which they began."""
+        """A recent step of each pipeline that trained: when its stages did what. In the order in which they began."""
         return self._pipelines.timelines()
 
     @property
@@ -214,12 +214,12 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the cell was given to the session, or that it took."""
+        """Seconds that the cell took, or has taken so far, since it was submitted."""
         return (self._ended or time.monotonic()) - self._created
 
     @property
     def steps(self) -> dict[int, dict[str, int]]:
-        """How many steps each optimizer has made in the cell, by rank and variable; of ranks that have ended."""
+        """How many steps each optimizer has made in the cell, by rank and variable, for ranks that have ended."""
         return {rank: part.finished.steps for rank, part in self._parts.items() if part.finished is not None}
 
     @property
@@ -228,7 +228,7 @@ class Run:
         return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
-        """All text that ``rank`` printed, in order: of both streams, or of one; with what libraries log.
+        """All text that ``rank`` printed, in order: of both streams, or of one; logs of libraries are in it.
 
         A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
         and :class:`~jupyter_dtrain.core.errors.WorldLost` when the spool is out of reach.
@@ -249,7 +249,7 @@ class Run:
     # Folding: the session's fold thread alone.
 
     def began_earlier(self, seconds: float) -> None:
-        """It was begun by another client, so long ago."""
+        """Another client began the run, so many seconds ago."""
         self._created -= seconds
 
     def next_seq(self, rank: int) -> int:
@@ -257,7 +257,7 @@ class Run:
         return self._parts[rank].next_seq
 
     def heard(self, rank: int) -> float:
-        """When ``rank`` was last heard of, by ``time.monotonic()``."""
+        """When the last word of ``rank`` came, by ``time.monotonic()``."""
         return self._parts[rank].heard
 
     def note_heard(self, rank: int) -> None:
@@ -300,21 +300,21 @@ class Run:
                 self._metrics.add(rank, series)
 
     def mark_lost(self, rank: int, words: str) -> None:
-        """``rank`` will say nothing more."""
+        """Expect nothing more from ``rank``."""
         self.lost[rank] = words
 
     @property
     def unfinished(self) -> list[int]:
-        """Ranks that still have something to say."""
+        """The ranks that have not ended the run."""
         return [rank for rank, part in self._parts.items() if part.finished is None and rank not in self.lost]
 
     def end(self) -> None:
-        """The run has ended; what is still unfinished is left behind as busy."""
+        """End the run; ranks that are still unfinished are left behind as busy."""
         self.busy = [] if self.not_sent else self.unfinished
         self._ended = time.monotonic()
 
     def release(self) -> None:
-        """Let those who wait go on; after everything was shown."""
+        """Let waiting threads go on: everything was shown, or its view is not waited for."""
         self._done.open()
 
 

@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True):
     release_grace: float = 2.0
     """Ranks that wait for one that has failed are freed after this long."""
     hang_notice: float = 30.0
-    """When no rank has moved for so long, the cell says where they are."""
+    """When no rank has moved for this long, the cell shows where they are."""
     stop_timeout: float = 5.0
     """A stop interrupts what runs, and gives ranks this long to end by themselves (``finally``, ``atexit``)."""
     request_timeout: float = 10.0
@@ -47,10 +47,10 @@ class Settings(msgspec.Struct, frozen=True):
     store_days: float = 365.0
     """Runs in the store that are older than this are removed. Unit: days."""
     hold: float = 0.03
-    """How long a printed line waits, at most, for other ranks to print the same; those that come later are shown below
-    it. More is tidier where ranks are far from each other or share few processors."""
+    """How long a printed line waits, at most, for other ranks to print the same; later ones are shown below it. A
+    larger value is tidier where ranks are far from each other or share few processors."""
     shown_bytes: int = 2_000_000
-    """What a cell shows of its ranks' text before it shows only the last lines."""
+    """How much of its ranks' text a cell shows before it shows only the last lines."""
 
     def __post_init__(self) -> None:
         """Raise :class:`BadRequest` for a value that is not a number above 0, or without end."""

@@ -1,4 +1,4 @@
-"""Where ranks are, in words: ranks that are at the same place are told once.
+"""Where ranks are, in words: ranks at the same place share one line.
 
 ``stacks`` is what :meth:`.Session.stacks` finds: for each rank its threads, of which there is one, the main thread; or
 None for a rank that did not answer.
@@ -14,19 +14,19 @@ from .world import count_ranks
 Stacks = Mapping[int, list[dict[str, Any]] | None]
 
 Answers = dict[int, dict[str, Any] | None]
-"""What each rank answered to a question; None for one that did not."""
+"""Each rank's answer to a question; None for a rank that gave none."""
 SILENT = "no answer (dead, or in native code that holds the interpreter lock)"
 STOPPED = "stopped (SIGSTOP); SIGCONT lets it go on"
 NATIVE = "no answer, in native code"
 
 
 def stacks_of(answers: Mapping[int, dict[str, Any] | None]) -> Stacks:
-    """What agents have answered; None for one that did not, or could not."""
+    """The stacks in the agents' answers; None for a rank without one."""
     return {rank: None if answer is None else answer.get("threads") for rank, answer in answers.items()}
 
 
 def with_native(stacks: Stacks, outside: Stacks) -> Stacks:
-    """``stacks`` with the native frames that were seen ``outside``, and all of it for ranks that said nothing."""
+    """``stacks`` with the native frames that were seen from ``outside``; for silent ranks all that was seen there."""
     merged = dict(stacks)
     for rank, threads in outside.items():
         own = stacks.get(rank)
@@ -36,7 +36,7 @@ def with_native(stacks: Stacks, outside: Stacks) -> Stacks:
             merged[rank] = [{**own[0], "words": threads[0]["words"]}]
         elif own[0]["state"] != "idle":
             native = [frame for frame in threads[0]["frames"] if not frame["line"]]
-            # They were looked at one after the other: where the rank has gone on, what was seen last counts.
+            # Both were taken one after the other: if the rank has gone on meanwhile, the later one counts.
             same = _last_line(own[0]) == _last_line(threads[0])
             merged[rank] = [{**own[0], "frames": [*own[0]["frames"], *native]}] if same else threads
     return merged
@@ -66,7 +66,7 @@ def describe_hang(stacks: Stacks, still: list[int], seconds: float) -> str:
 
 
 def describe_collectives(stacks: Stacks) -> list[str]:
-    """For each process group in which ranks are at different collectives, or at different numbers: a line that says so.
+    """A line for each process group whose ranks are at different collectives, or at different numbers.
 
     Where a framework records them, see :class:`.Collective`.
     """
@@ -147,12 +147,12 @@ def _brief(threads: list[dict[str, Any]] | None) -> str:
     called = main["frames"][own[-1] + 1 :]
     if not called:
         return where
-    # Of native frames the innermost says most; of a library's, what the user has called.
+    # The innermost native frame says most; among a library's frames, the one that the user called.
     return f"in {called[-1 if main['state'] == 'native' else 0]['function']}, {where}"
 
 
 def _state(main: dict[str, Any]) -> str:
-    """What is to be said of a main thread of which no frame is known; empty where there are some."""
+    """Words for a main thread without known frames; empty where there are some."""
     match main["state"]:
         case "idle":
             return "idle"

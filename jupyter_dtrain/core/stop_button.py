@@ -2,10 +2,10 @@
 
 Python raises ``KeyboardInterrupt`` in the main thread between any two of its instructions: half way through booking a
 run, or inside a ``threading.Condition`` whose lock was taken and whose ``with`` block was not entered yet, so that the
-thread which is to tell the end of the run waits for that lock for ever. It is also lost where Python can only report
-an exception: in a finaliser that happens to run. So a press is held back here, and handed on where it can be acted on.
+thread which reports the end of the run waits for that lock for ever. Python also loses it where it can only print an
+exception: in a finaliser that happens to run. So a press is held back here, and passed on where it does no harm.
 
-Under failure: outside the main thread, and where somebody else handles SIGINT, nothing is held back.
+Under failure: outside the main thread, and where other code handles SIGINT, nothing is held back.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from types import FrameType, TracebackType
 from typing_extensions import Self
 
 SLICE = 0.5
-"""Seconds after which who waits for a :class:`Latch` looks for himself."""
+"""Seconds after which a thread that waits for a :class:`Latch` looks at it by itself."""
 
 
 class StopButton:
-    """Within its ``with`` block SIGINT raises nothing: it is counted, and handed on to :meth:`pass_to`'s function."""
+    """Within its ``with`` block SIGINT raises nothing: it is counted, and passed on to :meth:`pass_to`'s function."""
 
     def __init__(self) -> None:
         self.fell = False
@@ -49,12 +49,12 @@ class StopButton:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def pass_to(self, heard: Callable[[], None]) -> None:
-        """Call ``heard`` for each press, also for those that fell already; it must neither wait nor raise."""
+        """Call ``heard`` for each press, including earlier ones; it must neither wait nor raise."""
         self._heard = heard
         self._pass_on()
 
     def check(self) -> None:
-        """Raise ``KeyboardInterrupt`` if there was a press: for where it does no harm."""
+        """Raise ``KeyboardInterrupt`` if there was a press; call it where that does no harm."""
         if self.fell:
             raise KeyboardInterrupt
 
@@ -64,7 +64,7 @@ class StopButton:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        # It may be called amid itself: whoever takes a press hands it on.
+        # A press may call it amid itself: the call that takes a press passes it on.
         while self._heard is not None and self._pending:
             try:
                 self._pending.popleft()
@@ -74,7 +74,7 @@ class StopButton:
 
 
 class Latch:
-    """Opens once. As ``threading.Event``, but that a press amid :meth:`wait` cannot leave it locked."""
+    """Opens once. Unlike in ``threading.Event``, a press amid :meth:`wait` cannot leave it locked."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -82,7 +82,7 @@ class Latch:
         self._closed.acquire()
 
     def open(self) -> None:
-        """Let everybody pass who waits. Once only."""
+        """Let all waiting threads pass. To be called once."""
         self.is_open = True
         self._closed.release()
 

@@ -1,9 +1,9 @@
 """Environment variables that this project sets: each with its reason, which stands where it is set.
 
-A rank keeps a book of its own, :data:`given`: what was set and why, what the user had set before and keeps, and what
-was given by ``--env``. :meth:`Given.seen` tells it, with the values as they are then.
+Each rank keeps a record, :data:`given`: which variables were set and why, which ones the user had set before and keeps,
+and which ones ``--env`` gave. :meth:`Given.seen` reports them with the values that they have then.
 
-The value of a variable that was given by ``--env`` may be a secret: it is in no answer, whoever sets it later.
+The value of a variable that ``--env`` gave may be a secret: no answer contains it, even if other code sets it later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HIDDEN = "given by --env, hidden"
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """What one is set to."""
+    """The value of one variable, and its reason."""
 
     value: str
     why: str

@@ -1,4 +1,4 @@
-"""What a world is: its ranks, where they run, and the environment that each of them gets.
+"""A world: its ranks, where they run, and the environment that each of them gets.
 
 Everything here is plain data and pure functions, so that the session, the steward and the rank itself agree
 without asking each other.
@@ -45,7 +45,7 @@ class Rank(msgspec.Struct, frozen=True):
     words: str = ""
     """Why the rank is ``dead``, in words; else empty."""
     role: str = ""
-    """What the rank is for, where ranks have different roles: ``chief``, ``worker`` or ``ps``; else empty."""
+    """The rank's role, where ranks have different ones: ``chief``, ``worker`` or ``ps``; else empty."""
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -150,6 +150,21 @@ def test_a_view_that_blocks_holds_up_nobody_and_shows_the_rest_later(view, shown
     assert painting.is_late(now + SHOWING + 0.1)
 
 
+def test_the_end_of_a_run_has_more_time_than_a_batch(view, shown, make_run):
+    """A picture may take a busy machine long, and a program that saves the notebook waits for the cell alone."""
+    view.gate.clear()
+    painting = Painting(view, 1)
+    view.close = lambda *_: (view.inside.set(), view.gate.wait(SOON))
+    now = time.monotonic()
+    painting.close(make_run(), now, shown.set)
+    assert view.inside.wait(SOON)
+
+    assert not painting.is_late(now + SHOWING - 0.1)
+    assert painting.is_late(now + SHOWING + 0.1)
+    view.gate.set()
+    assert shown.wait(SOON)
+
+
 def test_a_view_that_is_behind_learns_when_batches_came(view, shown, make_run, said, totals):
     """Lines that ranks have printed together are shown together however late that is."""
     view.gate.clear()
