@@ -1,8 +1,8 @@
-"""The port of TensorFlow's server in this rank: held before the server is there, and guarded once it is.
+"""The port of this rank's TensorFlow server: held before the server exists, and guarded once it runs.
 
-TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
-them. Where all ranks are on one host, nobody else's packets get as far (:func:`.sockets.keep_on_loopback`); other users
-of this host do, as with TensorFlow's own launchers.
+TensorFlow's servers listen at all addresses of the host, ask for no password, and obey any process that reaches them.
+Where all ranks are on one host, a filter drops packets from other hosts (:func:`.sockets.keep_on_loopback`). Other
+users of this host can still reach the servers, as with TensorFlow's own launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
 """
@@ -30,11 +30,11 @@ def hold_port() -> socket.socket:
 
 
 def keep_here(port: int) -> None:
-    """All ranks are on this host: the server that will listen at ``port`` is for them alone."""
+    """Note that all ranks are on this host, so that the server at ``port`` is for them alone."""
     _here.add(port)
 
 
 def guard_server() -> None:
-    """TensorFlow's server of this rank may have begun to listen."""
+    """Guard this rank's TensorFlow server, which may just have begun to listen."""
     for port in _here:
         keep_on_loopback(listeners(port))
