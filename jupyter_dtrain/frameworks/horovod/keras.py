@@ -13,7 +13,7 @@ from typing import Any
 
 
 def refuse_keras_3(module: Any) -> None:
-    """Wrap ``horovod._keras``, just imported: every distributed optimizer of Keras is made through it."""
+    """Wrap ``horovod._keras``, just imported, which makes every distributed optimizer of Keras."""
     original = getattr(module, "create_distributed_optimizer", None)
     if original is None:
         return
@@ -22,9 +22,9 @@ def refuse_keras_3(module: Any) -> None:
     def create_distributed_optimizer(keras: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if is_of_keras_3(optimizer):
             raise TypeError(
-                f"Horovod averages no gradients of Keras 3 ({type(optimizer).__name__}): each rank would silently train "
-                f"alone. Set TF_USE_LEGACY_KERAS=1 (%distributed start --env) and use tf_keras, or write a loop with "
-                f"hvd.DistributedGradientTape. The variable must be set before TensorFlow is imported."
+                f"Horovod averages no gradients of Keras 3 ({type(optimizer).__name__}): each rank would silently "
+                f"train alone. Set TF_USE_LEGACY_KERAS=1 (%distributed start --env) and use tf_keras, or write a loop "
+                f"with hvd.DistributedGradientTape. The variable must be set before TensorFlow is imported."
             )
         return original(keras, optimizer, *args, **kwargs)
 

@@ -50,7 +50,9 @@ _OF_GRAPHS = {"", "call_function"}
 """Functions by which TensorFlow runs a graph."""
 _GENERATED = "<string>"
 """The file name of the code that TensorFlow generates for each Horovod operation."""
-_LOST = "Horovod is not set up any more, because not all ranks had set it up alike: call hvd.init() on all ranks."
+_LOST = (
+    "Horovod is not set up any more (only some ranks had set it up, or with arguments): call hvd.init() on all ranks."
+)
 
 
 class Horovod(Framework):

@@ -296,7 +296,11 @@ class TorchGroups:
                 dist.destroy_process_group()
             self._group_generation = self._set_up = None
             without = [rank for rank, plan in plans.items() if plan == "none"]
-            why = f"{count_ranks(without)} had none" if without else "its arguments cannot be repeated"
+            why = (
+                f"{count_ranks(without)} had none"
+                if without
+                else "ranks made it differently, or in a way that cannot be repeated"
+            )
             return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
         return self._make_again(dist)
 
