@@ -128,6 +128,6 @@ def _group_is_gone(state: Any) -> bool:
 
 
 def _forget(state: Any, *, everything: bool) -> None:
-    state.AcceleratorState._reset_state(reset_partial_state=everything)  # noqa: SLF001 — what its own tests call
+    state.AcceleratorState._reset_state(reset_partial_state=everything)  # noqa: SLF001 — Accelerate's own tests call it
     if everything and hasattr(state, "GradientState"):
         state.GradientState._reset_state()  # noqa: SLF001

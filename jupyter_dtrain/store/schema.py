@@ -200,7 +200,7 @@ def check(db: sqlite3.Connection, path: Path) -> int:
 
 
 def explain(error: Exception, path: Path) -> str:
-    """What is wrong with the store, and what to do."""
+    """A message that says what is wrong with the store, and what to do."""
     words = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, sqlite3.DatabaseError) and any(part in words for part in ("not a database", "malformed")):
         return (

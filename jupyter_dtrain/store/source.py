@@ -100,5 +100,5 @@ class SpoolFolder:
         try:
             return decode(line)
         except msgspec.MsgspecError:
-            # Of a newer version, or damaged: the events after it are still useful.
+            # It is damaged, or from a newer version: the events after it are still useful.
             return None

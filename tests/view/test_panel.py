@@ -302,7 +302,7 @@ def test_what_the_person_asks_is_answered(stage, front_end):
     assert answers[1]["cut"] == 100_011
     assert answers[2]["text"] == "stacks of all"
     assert scene.asked == ["interrupt"]
-    assert "not known" in answers[4]["problem"]
+    assert "does not know" in answers[4]["problem"]
     scene.end()
     ask({"type": "interrupt", "id": 5}, [])
     assert scene.asked == ["interrupt"]

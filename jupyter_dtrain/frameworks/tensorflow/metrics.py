@@ -146,7 +146,7 @@ class TensorFlowMetrics:
         if target.shape.num_elements() != 1 or _in_keras(frame):
             return
         if frame is not None and frame.f_globals.get("__name__") == _BACKPROP:
-            return  # of a jacobian
+            return  # a jacobian's
         if hasattr(target, "numpy"):
             if self._on:
                 self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)

@@ -1,4 +1,4 @@
-"""What torch's flight recorder holds for this rank: the collectives it began, their order and their shapes.
+"""The content of torch's flight recorder in this rank: the collectives it began, their order and their shapes.
 
 The recorder is part of torch's process groups (gloo and NCCL in torch 2.13); ``TORCH_FR_BUFFER_SIZE`` turns it on.
 Its numbers agree on all ranks of a group, so they show which rank has not come to a collective, and which rank went to

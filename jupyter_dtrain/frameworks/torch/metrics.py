@@ -204,7 +204,7 @@ class TorchMetrics:
         module.ShardedGradScaler.scale = self._scale(module.ShardedGradScaler.scale)
 
     def _hook_loaders(self, torch: Any) -> None:
-        iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — what every loader gives out
+        iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — every loader returns one
         iterator.__next__ = self._next_batch(torch, iterator.__next__)
 
     def _backward(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 — see below

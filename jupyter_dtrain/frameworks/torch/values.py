@@ -189,7 +189,7 @@ def _dense(gradient: Any) -> Any:
 def _norms(gradients: list[Any]) -> list[Any]:
     torch = sys.modules["torch"]
     if gradients[0].dtype in {torch.float32, torch.float64}:
-        return list(torch._foreach_norm(gradients, 2))  # noqa: SLF001 — what torch's own clipping calls
+        return list(torch._foreach_norm(gradients, 2))  # noqa: SLF001 — torch's own clipping calls it
     # In half precision the squares would overflow.
     return [torch.linalg.vector_norm(one.float() if one.is_floating_point() else one) for one in gradients]
 
