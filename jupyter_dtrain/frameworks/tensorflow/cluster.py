@@ -76,7 +76,7 @@ class TensorFlowCluster(Framework):
         return variables
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:  # noqa: ARG002
-        """Hook TensorFlow's import where any rank will have a server."""
+        """Wait for TensorFlow to be imported, where this rank or another has a server then."""
         self._serves = "ps" in spec.roles and self._task[0] in SERVING
         if self._servers is not None and "ps" in spec.roles:
             self._servers.install(metrics.shield)
