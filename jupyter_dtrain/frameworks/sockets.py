@@ -1,12 +1,12 @@
-"""The sockets that gloo and TensorFlow opened in this process, found from outside.
+"""The sockets of this process, of gloo and of TensorFlow, found from outside what made them.
 
-gloo cannot abort a collective: ``abort()`` and ``shutdown()`` of its process group do nothing, and a rank that waits
-for a peer does so until the group's timeout, 30 minutes (torch 2.13). Ending its connections does free it. They are
-those registered with the epoll instances that gloo made: one for each process group, whose thread is called
-``gloo_tcp_loop``. Listeners among them stay open, because closing one would end the process.
+gloo has no way to abort a collective: ``abort()`` and ``shutdown()`` of its process group do nothing, and a rank that
+waits for a peer does so until the group's timeout, 30 minutes (torch 2.13). What does free it is the end of its
+connections. They are those that are registered with the epoll instances that gloo made: one for each process group,
+whose thread is called ``gloo_tcp_loop``. Listeners among them are left alone, as the process would end with them.
 
-TensorFlow's servers listen at all addresses of the host and ask for no password. :func:`keep_on_loopback` attaches a
-filter to such a listener, so that Linux drops packets from elsewhere; it needs no privileges.
+TensorFlow's servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop
+what reaches such a listener from elsewhere, by a filter on the socket, for which no rights are needed.
 
 All functions read ``/proc/self`` and silently skip anything that has gone in the meantime.
 """

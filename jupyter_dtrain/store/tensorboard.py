@@ -4,8 +4,8 @@ Each run and rank gets a folder, ``DIR/WORLD-ID/run-3/rank-0``, which TensorBoar
 the events independently of the store, so it goes on where the store cannot be written. From a series that is faster
 than :data:`POINTS` points a poll (two polls a second) it writes the lowest and highest points; the store has all.
 
-It imports neither torch nor TensorFlow. Under failure (no room, a folder that is gone) one message says so, and it
-writes no more event files for this world.
+Neither torch nor TensorFlow is imported. Under failure (no room, a folder that is gone) one line says so, and no more
+event files are written for this world.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A run as a person sees it: below a notebook cell, in a terminal, and as the error that a cell ends with.
 
-The thread that folds a run feeds one :class:`RunView`. :func:`view_of_cell` makes the view for cells: a panel with the
-cell's output below it, at the place that :func:`painter_for_cell` chooses. Views read events and never ask a rank for
-anything. A view that fails goes quiet; it never stops the run that it shows.
+The thread that folds a run feeds one :class:`RunView`; :func:`view_of_cell` makes the one for cells, a panel with the
+cell's output below it, where :func:`painter_for_cell` says that goes. Views read events and never ask a rank for
+anything. A view that can show no more goes quiet; it never stops the run that it shows.
 """
 
 from __future__ import annotations

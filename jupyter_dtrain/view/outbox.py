@@ -1,8 +1,8 @@
 """Outgoing text and displays, in order, gathered into few messages and held to the server's pace.
 
-The first text after a quiet time goes at once; text that follows within :data:`GATHER` goes together. When the pace
-allows nothing, everything waits and nothing is dropped. When the painter fails (a closed terminal, a dead kernel
-connection), the outbox logs that once and drops the rest, because the thread that folds runs must go on.
+The first text after a quiet time goes at once; what follows within :data:`GATHER` goes together. When the pace has
+nothing to give, everything waits and nothing is dropped. When the painter fails (a closed terminal, a dead kernel
+connection), that is logged once and the outbox swallows the rest: the thread that folds runs must go on.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Outbox:
                 self._painter.update(message.data, message.metadata, message.display_id or "")
             else:
                 self._painter.display(message.data, message.metadata, message.display_id, moving=message.moving)
-        except Exception:  # noqa: BLE001 - whatever the painter raises, the folding thread goes on
+        except Exception:  # noqa: BLE001 - whatever the sink raises, the folding thread goes on
             self.broken = True
             self._queue.clear()
             self._updates.clear()

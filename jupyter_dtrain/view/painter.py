@@ -1,8 +1,9 @@
 """Where output goes: the cell of a notebook, a terminal, or a capture of either.
 
-The main thread chooses a :class:`Painter` while the cell runs (:func:`painter_for_cell`); then the thread that folds
-the run uses it. Messages carry the cell's own parent header, so they land in that cell even when another one runs by
-then. Painters raise what their sink raises (a closed terminal, say); the outbox handles that.
+A :class:`Painter` is chosen on the main thread while the cell runs (:func:`painter_for_cell`) and then used from the
+thread that folds the run; messages carry the cell's own parent header, so they land in that cell even when another
+one runs by then. Painters raise what their sink raises (a closed terminal, say): the outbox in front of them
+decides what that means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The interface between the thread that folds a run and the views that show it.
+"""What the thread that folds a run asks of whatever shows it.
 
-Only that thread calls these methods. Each returns soon (``close`` within about 3 s) and does not raise: a view that
-fails goes quiet, so that a closed terminal never stops a run from being folded.
+Every method is called from that one thread, returns soon (``close`` within about 3 s) and does not raise: a view that
+cannot show anything more goes quiet instead, so that a closed terminal never stops a run from being folded.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class RunView(Protocol):
         """Take the next events of one rank: in order, without gaps or duplicates."""
 
     def idle(self, rank: int, now: float) -> None:
-        """Note that ``rank`` finished its part of the run, or died: it will send no more."""
+        """``rank`` finished its part of the run, or died: it will say no more."""
 
     def note(self, words: str, now: float) -> None:
-        """Show ``words``, one or more lines about an event of the run that comes from no rank."""
+        """Something happens to the run that no rank says: a line or more of text."""
 
     def tick(self, now: float) -> float | None:
         """Do what is due; returns the time of the next wanted call, ``None`` for not before the next :meth:`feed`."""
 
     def close(self, run: Run, now: float) -> None:
-        """Show everything that is still held, and the final state, at the end of the run. Called once, last."""
+        """The run ended: show everything that is still held and leave the final state. Called once, last."""

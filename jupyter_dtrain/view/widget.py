@@ -1,8 +1,8 @@
 """The live widget of a cell: an ipywidget with our bundle as front end, and the requests that it sends.
 
-The thread that folds the run makes and feeds it. A person's requests (interrupt, stacks, a rank's output) arrive on the
-thread by which the kernel answers comms. That is a subshell's, where kernel and front end have them, so that requests
-work while the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
+Made and fed by the thread that folds the run. What the person asks (interrupt, stacks, a rank's output) arrives on
+whatever thread the kernel answers comms with: a subshell's, where kernel and front end have them, so that it works
+while the cell runs; else the main one, after the cell, when there is nothing left to interrupt.
 
 Without the bundle (a checkout installed without Node) or without anywidget, :func:`load` returns None, and cells show
 text.

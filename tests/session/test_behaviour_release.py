@@ -159,7 +159,7 @@ def test_what_cannot_be_made_whole_is_named(training):
     assert len(notes) == 1
     (note,) = notes
     assert "init_device_mesh()" in note
-    assert "own: this DDP used a process group of its own" in note
+    assert "own: this DDP has a process group of its own" in note
     assert "`own._update_process_group(group)`" in note
     run(training, "del mesh, own")
 

@@ -1,8 +1,8 @@
 """The port of this rank's TensorFlow server: held before the server exists, and guarded once it runs.
 
-TensorFlow's servers listen at all addresses of the host, ask for no password, and obey any process that reaches them.
-Where all ranks are on one host, a filter drops packets from other hosts (:func:`.sockets.keep_on_loopback`). Other
-users of this host can still reach the servers, as with TensorFlow's own launchers.
+TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
+them. Where all ranks are on one host, nobody else's packets get as far (:func:`.sockets.keep_on_loopback`); other users
+of this host do, as with TensorFlow's own launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
 """

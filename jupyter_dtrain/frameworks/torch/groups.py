@@ -341,7 +341,7 @@ class TorchGroups:
         if strangers:
             names = sorted(name for name, value in user_names() if any(value is one for one in strangers))
             notes.append(
-                f"{', '.join(names) or 'a module'}: this DDP used a process group of its own, which is gone. Make that "
+                f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
                 f"group again with new_group(), then `{names[0] if names else 'module'}._update_process_group(group)`."
             )
         if sharded:
