@@ -45,7 +45,7 @@ def meet(
                 read += part
             answer = json.loads(read)
             if answer["problem"]:
-                raise RuntimeError(f"{call}: JAX's coordinator cannot start: {answer['problem']}")
+                raise RuntimeError(f"{call}: JAX's coordinator cannot begin: {answer['problem']}")
             if answer["address"]:
                 return str(answer["address"])
             if answer["absent"]:
