@@ -7,7 +7,7 @@ after the library makes its group. Listeners among them are left alone: some lib
 Some servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop what
 reaches such a listener from elsewhere, by a filter on the socket, which needs no rights.
 
-Everything here works on ``/proc/self`` and fails silently on what has gone meanwhile.
+All functions read ``/proc/self`` and silently skip anything that has gone in the meantime.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _LISTENS = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 _TARGET = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 _SO_ATTACH_FILTER = 26
-"""Of asm-generic/socket.h; Python has no name for it."""
+"""From asm-generic/socket.h; Python has no name for it."""
 _HEADER = 0xFFF00000
-"""Where the packet's IP header begins for a filter: SKF_NET_OFF of linux/filter.h."""
+"""Offset of the packet's IP header for a filter: SKF_NET_OFF of linux/filter.h."""
 _FROM_LOOPBACK = (
     (0x30, 0, 0, _HEADER),  # the byte with the version, …
     (0x74, 0, 0, 4),  # … its upper half,
@@ -39,7 +39,7 @@ _FROM_LOOPBACK = (
     (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
     (0x06, 0, 0, 0),  # drop
 )
-"""A classic BPF program, see Documentation/networking/filter.rst of Linux: opcode, jumps if true and false, operand."""
+"""A classic BPF program (Documentation/networking/filter.rst of Linux): opcode, jumps if true and false, operand."""
 
 
 def epolls() -> set[int]:
@@ -62,7 +62,7 @@ def registered(instances: Iterable[int]) -> set[int]:
 
 
 def connected_to(port: int) -> set[int]:
-    """The file descriptors of sockets whose peer is at ``port``, on whatever host."""
+    """The file descriptors of sockets whose peer is at ``port``, on any host."""
     return _those(lambda one: _port(one.getpeername()) == port)
 
 
@@ -72,7 +72,7 @@ def listeners(port: int) -> set[int]:
 
 
 def keep_on_loopback(fds: Iterable[int]) -> None:
-    """From now on the listeners ``fds`` hear only who comes from 127.0.0.0/8, at whatever address they listen."""
+    """Make the listeners ``fds`` accept only packets from 127.0.0.0/8, at whatever address they listen."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _FROM_LOOPBACK))
     program = struct.pack("HL", len(_FROM_LOOPBACK), ctypes.addressof(code))
     for fd in fds:
@@ -81,7 +81,7 @@ def keep_on_loopback(fds: Iterable[int]) -> None:
 
 
 def end_connections(fds: Iterable[int]) -> int:
-    """End the connections among ``fds``, both ways; the number of those that there were. The descriptors stay open."""
+    """End the connections among ``fds`` in both directions; return how many there were. The descriptors stay open."""
     ended = 0
     for fd in fds:
         with contextlib.suppress(OSError), _opened(fd) as one:
@@ -104,7 +104,7 @@ def _those(are_meant: Callable[[socket.socket], bool]) -> set[int]:
 
 
 def _port(address: Any) -> int | None:
-    """Of an address of TCP; None of any other."""
+    """The port of a TCP address; None for any other address."""
     return int(address[1]) if isinstance(address, tuple) else None
 
 

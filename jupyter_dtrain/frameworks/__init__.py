@@ -1,6 +1,6 @@
-"""The frameworks that we know, a folder or a file for each. The core names none of them.
+"""The supported frameworks, with a folder or a file for each. The core names none of them.
 
-Each is a class that derives from :class:`Framework`, found by the entry point group ``jupyter_dtrain.frameworks``.
+Each is a class derived from :class:`Framework`, found by the entry point group ``jupyter_dtrain.frameworks``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Hugging Face's Accelerate in one rank: it sees the world on hosts without a GPU, and can be set up again.
 
-As it comes, ``Accelerator()`` on a host without a GPU trains one process per rank, silently: it takes a world without
-a GPU for one only where ``ACCELERATE_USE_CPU`` says so. And its state is made once per process, which a notebook
-outlives: here a new ``Accelerator`` gets a new state where the old one cannot serve it, be it that the process group
-is gone or that other precision is asked for. Accelerators from before then show the new state, which they share.
+Unpatched, ``Accelerator()`` on a host without a GPU silently trains one process per rank: there it uses the world only
+where ``ACCELERATE_USE_CPU`` says so. And it makes its state once per process, while a notebook goes on. Here a new
+``Accelerator`` gets a new state where the old one cannot serve it, because the process group is gone or the user asks
+for another precision. Older accelerators then use the new state too, because all share it.
 
-The loss is what ``accelerator.backward`` is given, before it is divided by the steps of an accumulation or scaled.
-Released and made whole it is with torch's groups; it has none of its own.
+The loss is the argument of ``accelerator.backward``, before Accelerate divides it by the steps of an accumulation or
+scales it. Releasing and recovering happen in torch's groups; Accelerate has none of its own.
 
-Under failure: another version, without the parts that are changed here, is left as it is.
+Under failure: another version of Accelerate, without the parts that this module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TESTED = "1.15"
 """The version that the tests run with."""
 CPU = "ACCELERATE_USE_CPU"
 _ALREADY = "already been initialized"
-"""In what Accelerate 1.x says of a state that is not the one asked for."""
+"""Part of Accelerate 1.x's error for a state that differs from the requested one."""
 
 
 class Accelerate(Framework):
@@ -53,7 +53,7 @@ class Accelerate(Framework):
 
 def _hook_state(state: Any) -> None:
     if not has_accelerator():
-        given.offer({CPU: Variable("true", "no GPU here: only so does it see the other ranks")}, Accelerate.name)
+        given.offer({CPU: Variable("true", "no GPU here: only with this does it see the other ranks")}, Accelerate.name)
     if all(hasattr(getattr(state, name, None), "_reset_state") for name in ("PartialState", "AcceleratorState")):
         state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
 
@@ -79,14 +79,14 @@ def _details() -> dict[str, str]:
 
 
 def has_accelerator() -> bool:
-    """Whether torch, which is imported, has anything but the processor to compute on."""
+    """Whether torch (imported already) can compute on anything but the CPU."""
     torch: Any = sys.modules["torch"]
     accelerator = getattr(torch, "accelerator", None)  # new in torch 2.6
     return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
 
 
 def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..., None]:
-    """A state whose process group is gone is forgotten before a new ``Accelerator`` is made; what is there keeps it."""
+    """Drop a state whose process group is gone, before user code makes a new ``Accelerator``; keep any other."""
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
@@ -98,7 +98,7 @@ def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..
 
 
 def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., None]:
-    """A state that is not the one that is asked for is forgotten."""
+    """Drop a state that differs from the requested one."""
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
@@ -114,15 +114,15 @@ def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., No
 
 
 def _group_is_gone(state: Any) -> bool:
-    """Whether there is a state of several processes of torch's, and no process group of them any more."""
+    """Whether there is a state of several torch processes whose process group is gone."""
     dist: Any = sys.modules.get("torch.distributed")
     shared = state.PartialState._shared_state  # noqa: SLF001 — as its own reset does
-    # A TPU's processes meet without torch's groups.
+    # TPU processes meet without torch's groups.
     several = bool(shared) and shared.get("backend") not in (None, "xla")
     return several and dist.is_available() and not dist.is_initialized()
 
 
 def _forget(state: Any, *, everything: bool) -> None:
-    state.AcceleratorState._reset_state(reset_partial_state=everything)  # noqa: SLF001 — what its own tests call
+    state.AcceleratorState._reset_state(reset_partial_state=everything)  # noqa: SLF001 — Accelerate's own tests call it
     if everything and hasattr(state, "GradientState"):
         state.GradientState._reset_state()  # noqa: SLF001

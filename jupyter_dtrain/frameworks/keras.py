@@ -1,15 +1,15 @@
-"""Keras in one rank, Keras 3 on all its backends and the older ``tf_keras``: what ``fit`` logs is shown, as one bar.
+"""Keras in one rank: the values that ``fit`` logs, and its progress as one bar; Keras 3 on all backends, ``tf_keras``.
 
-``fit`` tells what it tells every callback: after each batch the losses and metrics so far in this epoch, under Keras'
-own names, after each epoch those of the validation (``val_loss``). What its backend computes within is not listened
-to a second time. Its progress bar, which each rank would draw for itself, is the cell's.
+``fit`` passes to every callback, after each batch, the losses and metrics so far in this epoch under Keras' own names,
+and after each epoch those of the validation (``val_loss``). The hooks of its backend ignore what ``fit`` computes, so
+no loss appears twice. The cell shows its progress bar once, instead of one for each rank.
 
-The ranks of Keras 3 are its backend's: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's strategies,
-or PyTorch's DDP inside of the model. Under the torch backend ``fit`` of a plain model averages nothing across ranks;
-where a process group is up the cell says so.
+The ranks of Keras 3 are those of its backend: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's
+strategies, or PyTorch's DDP inside the model. Under the torch backend ``fit`` of a plain model averages nothing across
+ranks; the cell warns about that where a process group is up.
 
-Under failure: another version, without the parts that are changed here, is left as it is; a value that is no number is
-left out.
+Under failure: another version of Keras, without the parts that this module patches, stays unchanged; a value that is
+no number is left out.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 TESTED = "3.15"
 """The version that the tests run with."""
 OLDER_TESTED = "2.21"
-"""The same of ``tf_keras``."""
+"""The tested version of ``tf_keras``."""
 _CALLBACKS = ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
 """The modules that have ``CallbackList``."""
 _BARS = ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils")
 _MODELS = ("keras.src.models.model", "tf_keras.src.engine.training")
 _MAX_BAR_METRICS = 8
-"""Numbers in the line of a bar."""
+"""How many numbers the line of a bar shows."""
 
 
 class Keras(Framework):
@@ -55,7 +55,7 @@ class Keras(Framework):
         self._metrics = metrics
         self._on = False
         self._steps = 0
-        """Batches of this cell, of one fit after the other."""
+        """Number of batches in this cell, over all calls of ``fit``."""
         for module in _CALLBACKS:
             wrapt.register_post_import_hook(self._hook_callbacks, module)
         for module in _BARS:
@@ -87,7 +87,7 @@ class Keras(Framework):
             kind.on_epoch_end = self._epoch_ends(kind.on_epoch_end)
 
     def _batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Here and not in a callback: Keras 3 runs those on threads, in any order, or else waits for each value.
+        # Not in a callback: Keras 3 runs callbacks on threads, in any order, or else waits for each value.
         @functools.wraps(original)
         def on_train_batch_end(callbacks: Any, batch: int, logs: Any = None) -> Any:
             if self._on:
@@ -130,7 +130,7 @@ class Keras(Framework):
     def _fitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(Exception):  # another version than those that are known
+            with contextlib.suppress(Exception):  # a version that is not supported
                 if why := _trains_alone(model):
                     self._metrics.complain(why)
             with unheard():
@@ -166,7 +166,7 @@ def _hook_bars(module: Any) -> None:
 
 
 def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A bar that would be drawn over and over is reported; one that writes a line at the end is left alone."""
+    """Report a bar that Keras would draw again and again; leave alone one that writes a line at the end."""
 
     @functools.wraps(original)
     def update(self: Any, current: Any, values: Any = None, finalize: Any = None) -> Any:
@@ -189,7 +189,7 @@ def _report(progress: Any, current: float, *, ends: bool) -> None:
     bar = vars(progress).setdefault("_dtrain_bar", None)
     if bar is None:
         bar = progress._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
-    seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — what its own line is made of
+    seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — the start time of its own line
     rate = current / seconds
     numbers = [(name, progress._values[name]) for name in progress._values_order]  # noqa: SLF001
     words = "".join(f", {name} {_mean(value):.4g}" for name, value in numbers[:_MAX_BAR_METRICS])
@@ -208,7 +208,7 @@ def _mean(value: Any) -> float:
 
 
 def _trains_alone(model: Any) -> str:
-    """Why a ``fit`` on the torch backend averages nothing, where there is a process group to do so; else empty."""
+    """Why a ``fit`` on the torch backend averages nothing although a process group is up; else empty."""
     dist: Any = sys.modules.get("torch.distributed")
     keras: Any = sys.modules.get("keras")
     if dist is None or keras is None or keras.config.backend() != "torch" or not hasattr(model, "modules"):
@@ -216,13 +216,13 @@ def _trains_alone(model: Any) -> str:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ""
     parallel = sys.modules["torch.nn.parallel"].DistributedDataParallel
-    # Not all layers are modules of the model's for torch.
+    # torch does not see every layer as a module of the model.
     layers = list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else [model]  # noqa: SLF001
     if any(isinstance(one, parallel) for layer in layers if hasattr(layer, "modules") for one in layer.modules()):
         return ""
     return (
-        "fit() on Keras' torch backend averages nothing across ranks: each trains a model of its own, as it would "
-        "under torchrun. Give it a layer that does, keras.layers.TorchModuleWrapper(DistributedDataParallel(module)), "
+        "fit() on Keras' torch backend averages nothing across ranks: each rank trains a model of its own, as under "
+        "torchrun. Use a layer that averages, keras.layers.TorchModuleWrapper(DistributedDataParallel(module)), "
         "or write the loop by hand around DistributedDataParallel(model)."
     )
 

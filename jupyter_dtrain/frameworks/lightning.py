@@ -1,18 +1,18 @@
-"""Lightning and Fabric in one rank: they find the world, train in it without forking, and what they log is shown.
+"""Lightning and Fabric in one rank: they find the world, train in it without forking, and their logged values show.
 
-As they come, ``strategy="ddp"`` is refused in a notebook, ``"auto"`` forks, and ``devices="auto"`` means one device
-where there is no GPU, so that each rank trains alone. Here a rank is what torchrun would have started:
+Unpatched, ``strategy="ddp"`` raises an error in a notebook, ``"auto"`` forks, and without a GPU ``devices="auto"``
+means one device, so that each rank trains alone. Here a rank looks like a process that torchrun started:
 
-* ``sys.ps1``, by which Lightning knows a notebook, is gone from ranks. IPython sets it, and reads it nowhere.
-* ``devices="auto"`` without a GPU are as many processes as the rank's host has.
+* Ranks have no ``sys.ps1``, by which Lightning recognises a notebook. IPython sets it, but reads it nowhere.
+* Without a GPU, ``devices="auto"`` means as many processes as there are ranks on the host.
 
-Losses come from torch, as :mod:`jupyter_dtrain.frameworks.torch.losses` has them: undivided, where Lightning divides
-them by the batches of an accumulation. What a module logs with ``self.log`` is shown under its name, as Lightning gives
-it to loggers: values of the batches that step, at their step; means of epochs and evaluations at the last step before.
-With ``sync_dist=True`` such a mean is of all ranks.
+Losses come from torch, see :mod:`jupyter_dtrain.frameworks.torch.losses`: undivided, where Lightning divides them by
+the batches of an accumulation. Values that a module logs with ``self.log`` appear under their names, as Lightning gives
+them to loggers: values of the batches that step, at their step; means of epochs and evaluations, at the last step
+before. With ``sync_dist=True`` such a mean is of all ranks.
 
-Under failure: a logged value that cannot be read is left out; another version, without the parts that are changed
-here, is left as it is.
+Under failure: a logged value that cannot be read is left out. Another version of Lightning, without the parts that this
+module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TESTED = "2.6"
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """The same code comes under each of these names."""
 _TOLD = ("update_train_step_metrics", "update_train_epoch_metrics", "log_eval_end_metrics")
-"""Methods of what Lightning gives its loggers, by."""
+"""Methods by which Lightning gives values to its loggers."""
 
 
 class Lightning(Framework):
@@ -88,14 +88,14 @@ def _local_size() -> int:
 
 
 class _Logged:
-    """What ``self.log`` was given, as points."""
+    """Values given to ``self.log``, as points."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
         self.on = False
 
     def hook(self, module: Any) -> None:
-        """Follow what Lightning gives to loggers, also where there are none and where it leaves steps out."""
+        """Follow the values that Lightning gives to loggers, even without a logger and at steps that it skips."""
         kind = getattr(module, "_LoggerConnector", None)
         if all(hasattr(kind, name) for name in ("metrics", *_TOLD)):
             tellers: list[Callable[..., None]] = [self._step, self._epoch, self._evaluation]
@@ -105,7 +105,7 @@ class _Logged:
     def _step(self, connector: Any) -> None:
         trainer = connector.trainer
         by_hand = not trainer.lightning_module.automatic_optimization
-        if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — what the connector itself asks
+        if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — the connector itself asks this
             self._tell(trainer, connector.metrics["log"])
 
     def _epoch(self, connector: Any) -> None:
@@ -124,13 +124,13 @@ class _Logged:
                 if number is not None:
                     self._metrics.add(name, number, step, read=read if hasattr(value, "numel") else None, logged=True)
             except (TypeError, ValueError) as error:
-                self._metrics.complain(f"{name!r} is left out: {error}")
+                self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
 
 
 def _before(original: Callable[..., Any], told: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Another version may ask for other things; the user's training goes on.
+        # Another version may have other attributes; the user's training goes on.
         with contextlib.suppress(AttributeError, KeyError, TypeError):
             told(self, *args, **kwargs)
         return original(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Waiting for the ranks of a set-up in Python: torch would do so in native code, which nothing could end."""
+"""Waiting in Python for the ranks of a set-up: torch would wait in native code, which nothing could end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 from jupyter_dtrain.core.world import count_ranks
 
 ARRIVAL_POLL = 0.02
-"""Seconds between two looks at who has arrived."""
+"""Seconds between two looks at which ranks have arrived."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -22,7 +22,7 @@ _WAITS: set[CodeType] = set()
 
 
 def awaits_ranks(function: _Function) -> _Function:
-    """Mark a function that waits for other ranks in Python: what its argument ``call`` says is what the user called."""
+    """Mark a function that waits for other ranks in Python; its argument ``call`` names the user's call."""
     _WAITS.add(function.__code__)
     return function
 
@@ -31,16 +31,16 @@ def awaits_ranks(function: _Function) -> _Function:
 def arrive(
     call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta, released: Callable[[], bool]
 ) -> None:
-    """Say in ``store`` that ``rank`` is here, and wait until all ``ranks`` are.
+    """Announce in ``store`` that ``rank`` is here, and wait until all ``ranks`` are.
 
-    ``call``: what the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
-    :class:`TimeoutError` after ``timeout``; both name who did not come.
+    ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
+    :class:`TimeoutError` after ``timeout``; both name the missing ranks.
     """
     store.set(f"here/{rank}", "1")
     deadline = time.monotonic() + timeout.total_seconds()
     missing = list(ranks)
     while missing := [other for other in missing if not store.check([f"here/{other}"])]:
-        # Raised and slept here: by its own frame the function is known to wait.
+        # Raise and sleep here: the hang detector recognises the wait by this function's frame.
         if end := end_of_wait(call, missing, deadline, timeout.total_seconds(), released):
             raise end
         time.sleep(ARRIVAL_POLL)
@@ -49,9 +49,9 @@ def arrive(
 def end_of_wait(
     call: str, missing: list[int], deadline: float, timeout: float, released: Callable[[], bool]
 ) -> Exception | None:
-    """What a wait for the ranks that are ``missing`` is to raise now, as :func:`arrive` says; None: it goes on.
+    """The error that a wait for ``missing`` ranks must raise now, as in :func:`arrive`; None while the wait goes on.
 
-    ``deadline`` is of ``time.monotonic``, ``timeout`` the seconds that it came from.
+    ``deadline`` is in ``time.monotonic``; ``timeout`` is its length in seconds.
     """
     if released():
         return RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
@@ -65,15 +65,15 @@ def end_of_wait(
 def is_here(url: str | None) -> bool:
     """Whether ``url`` is a ``tcp://`` address of this host, at which a rank would have to keep the store.
 
-    No rank does, since each has torchrun's ``TORCHELASTIC_USE_AGENT_STORE``: all of them would wait for somebody else.
+    No rank does, because each has torchrun's ``TORCHELASTIC_USE_AGENT_STORE``: all would wait for another process.
     """
     parts = urlparse(url or "")
     return parts.scheme == "tcp" and parts.hostname in {"localhost", "127.0.0.1", "::1", os.environ.get("MASTER_ADDR")}
 
 
 def arriving_in(frame: FrameType) -> str:
-    """What the user called that waits for ranks to come, if ``frame`` does; else empty.
+    """The user's call that waits for ranks to come, if ``frame`` is in such a wait; else empty.
 
-    It looks again and again, and so takes some processor.
+    The wait polls, and so uses some CPU.
     """
     return str(frame.f_locals["call"]) if frame.f_code in _WAITS else ""

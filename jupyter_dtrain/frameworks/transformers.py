@@ -1,14 +1,15 @@
-"""Hugging Face's Transformers in one rank: what a ``Trainer`` logs is shown, and its bar is the cell's.
+"""Hugging Face's Transformers in one rank: the values that a ``Trainer`` logs, and its progress as the cell's bar.
 
-``Trainer`` finds the world by itself, through Accelerate (see :mod:`.accelerate`); its losses come step by step from
-torch, those of the batches of an accumulation added up, since it has divided them before. Beside those it says, every
-``logging_steps``, what it has gathered from all ranks, and what an evaluation found: series of the names that its own
-integrations give them, ``train/loss``, ``eval/accuracy``. What is no curve (run times) is left out.
+``Trainer`` finds the world through Accelerate (see :mod:`.accelerate`). Its losses come from torch, step by step; the
+losses of an accumulation's batches are added up, because it has divided them before. Every ``logging_steps`` it also
+logs values gathered from all ranks, and the results of evaluations. They become series with the names that its own
+integrations use, such as ``train/loss`` and ``eval/accuracy``. Run times, which form no curve, are left out.
 
-In a notebook its progress is a table for each process; here it is tqdm's bar, which the cell shows once for all ranks.
+In a notebook ``Trainer`` would show its progress as a table for each process. Here it uses tqdm's bar, which the cell
+shows once for all ranks.
 
-Under failure: a number that cannot be read is left out; another version, without the parts that are changed here, is
-left as it is.
+Under failure: a number that cannot be read is left out. Another version of Transformers, without the parts that this
+module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Transformers(Framework):
     def _on_log(self) -> Callable[..., None]:
         @functools.wraps(self._log)
         def on_log(
-            callback: Any,  # noqa: ARG001 — what it is a method of
+            callback: Any,  # noqa: ARG001 — a method's signature
             args: Any,  # noqa: ARG001 — the Trainer's signature
             state: Any,
             control: Any,  # noqa: ARG001
@@ -93,7 +94,7 @@ class Transformers(Framework):
             try:
                 self._metrics.add(shown, float(value), step, logged=True)
             except (TypeError, ValueError) as error:
-                self._metrics.complain(f"{name!r} is left out: {error}")
+                self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
 
 
 def _details() -> dict[str, str]:

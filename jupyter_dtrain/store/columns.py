@@ -1,6 +1,6 @@
-"""Series of points as blocks of columns: many points a row, whatever pace they come at.
+"""Series of points as blocks of columns: many points in a row of the table, at whatever pace they come.
 
-What a poll brings of a series is one block, or is added to the last one while that is small. Points are never parsed:
+The points of a series from one poll form a block, or extend the last block while that is small. They are never parsed:
 they stay the bytes that a rank packed.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.core.events import Sample, Series
 
 BLOCK = 256
-"""Points up to which a block is added to: a slow series must not become a row a point."""
+"""Points up to which a block is extended: a slow series must not need a row for each point."""
 
 
 class Fresh:
@@ -26,13 +26,13 @@ class Fresh:
         """By kind and name."""
 
     def add(self, kind: str, series: Series) -> None:
-        """Add points; columns that do not fit each other are left out."""
+        """Add points; skip columns of unequal length."""
         size = len(series.values)
         if size and size % 8 == 0 and len(series.steps) == len(series.times) == size:
             self.series.setdefault((kind, series.name), []).append(series)
 
     def add_sample(self, sample: Sample, when: float) -> None:
-        """Add a sample as points, one for each thing that was there to be sampled."""
+        """Add a sample as points, one for each measured quantity."""
         for series in _points_of(sample, when):
             self.add("resource", series)
 
@@ -58,13 +58,13 @@ class _Place:
 
 
 class ColumnWriter:
-    """Writes blocks. What it remembers of the file must be forgotten when a transaction failed."""
+    """Writes blocks. Call :meth:`forget` after a failed transaction: its memory of the file is then wrong."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, str, int, str], _Place] = {}
 
     def write(self, db: sqlite3.Connection, run: int, rank: int, fresh: Fresh) -> None:
-        """Append the new points of ``rank`` in the run that has the row ``run``. Raises :class:`sqlite3.Error`."""
+        """Append the new points of ``rank`` to the run in row ``run``. Raises :class:`sqlite3.Error`."""
         for (kind, name), parts in fresh.series.items():
             key = (run, kind, rank, name)
             place = self._places.get(key)
@@ -73,12 +73,12 @@ class ColumnWriter:
             _append(db, place, parts)
 
     def ended(self, run: int) -> None:
-        """Nothing more comes of ``run``."""
+        """Note that ``run`` will get no more points."""
         for key in [key for key in self._places if key[0] == run]:
             del self._places[key]
 
     def forget(self) -> None:
-        """The file does not hold what was written last."""
+        """Drop the memory of the file, which lacks the last writes."""
         self._places.clear()
 
 

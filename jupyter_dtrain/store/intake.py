@@ -1,10 +1,10 @@
-"""Keeps the store written, whatever happens to its file.
+"""Keeps writing the store, whatever happens to its file.
 
-One :class:`StoreIntake` lives in each steward. It opens the file, writes its own world's runs, finishes those of worlds
-whose steward was killed on this machine, and removes runs that are older than they are kept.
+One :class:`StoreIntake` lives in each steward. It opens the file, writes the runs of its own world, finishes those of
+worlds whose steward was killed on this machine, and removes runs that are older than ``Settings.store_days``.
 
-Under failure: the reason is said once, in words for the user; the file is tried again :data:`RETRY` seconds later, and
-what the spools hold is stored then. No failure reaches the world.
+Under failure: one message tells the user the reason. After :data:`RETRY` seconds it tries the file again, and then
+stores the content of the spools. No failure reaches the world.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .source import Source, SpoolFolder
 from .writer import SKIPPED, Owner, StoreWriter
 
 RETRY = 2.0
-"""Seconds after which a store that failed is tried again."""
+"""Seconds after which it tries a failed store again."""
 PRUNED = 20
-"""Old runs that are removed between two polls."""
+"""Number of old runs to remove between two polls."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreIntake:
-    """From a source of events into the store. One thread."""
+    """The way from a source of events into the store. Use it from one thread."""
 
     def __init__(self, path: Path, owner: Owner, source: Source, days: float, say: Callable[[str], None]) -> None:
-        """``days``: how long runs are kept. ``say``: tells the user."""
+        """``days``: how long to keep runs. ``say``: shows a message to the user."""
         self._path = path
         self.writer = StoreWriter(owner, source)
         self._days = days
@@ -48,13 +48,13 @@ class StoreIntake:
         self._old: list[int] = []
 
     def poll(self) -> bool:
-        """Store what is new; whether there is more at once. Never raises."""
+        """Store new events; return whether there is more to store at once. Never raises."""
         if time.monotonic() < self._retry_at:
             return False
         return self._guard(self._poll)
 
     def close(self, words: str) -> None:
-        """The world has ended: store the rest, and let go of the file. Never raises."""
+        """Store the rest at the end of the world, and close the file. Never raises."""
 
         def closing(db: sqlite3.Connection) -> bool:
             self.writer.close(db, words)
@@ -70,9 +70,9 @@ class StoreIntake:
             self._failed(str(error))
         except (sqlite3.Error, OSError) as error:
             self._failed(explain(error, self._path))
-        except Exception as error:  # noqa: BLE001 — whatever it is, the world goes on
+        except Exception as error:  # noqa: BLE001 — whatever fails, the world goes on
             _log.exception("The store failed")
-            self._failed(f"Runs cannot be stored ({type(error).__name__}: {error}). Cells run all the same.")
+            self._failed(f"Runs cannot be stored ({type(error).__name__}: {error}). Cells still run.")
         return False
 
     def _failed(self, words: str) -> None:
@@ -120,7 +120,7 @@ class StoreIntake:
 
 
 def _orphans(db: sqlite3.Connection) -> list[Owner]:
-    """The worlds of this machine that ended without their stewards saying so."""
+    """The worlds of this machine whose stewards ended without recording it."""
     rows = db.execute(
         "SELECT key, name, size, host, spool, started, steward, steward_created FROM worlds "
         "WHERE ended IS NULL AND host = ?",

@@ -1,4 +1,4 @@
-"""What is kept of the text of one rank: its beginning, chunk by chunk, and its end.
+"""The stored part of one rank's text: its beginning, chunk by chunk, and its end.
 
 Text comes in pieces, ``(stream, text)``. Sizes are bytes of UTF-8. Plain data; nothing here fails.
 """
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 HEAD = 256 << 10
-"""Bytes of a rank's text that are kept from its beginning."""
+"""Bytes of the beginning of a rank's text that are stored."""
 TAIL = 64 << 10
-"""Bytes that are kept from its end, beyond these."""
+"""Bytes of its end that are stored beyond these."""
 CHUNK = 4 << 10
-"""Bytes up to which one row of the table of texts is added to."""
+"""Bytes up to which one row of the table of texts is extended."""
 
 Piece = tuple[str, str]
 
@@ -31,7 +31,7 @@ class Tail:
         append(self._pieces, stream, text)
 
     def trimmed(self) -> list[Piece]:
-        """Let go of what is too old; what is kept."""
+        """Drop text that is too old; return the rest."""
         kept: list[Piece] = []
         room = TAIL
         for stream, text in reversed(self._pieces):
@@ -45,7 +45,7 @@ class Tail:
 
 
 class Cut(NamedTuple):
-    """A text in two."""
+    """A text in two parts."""
 
     head: str
     rest: str
@@ -66,7 +66,7 @@ def size(text: str) -> int:
 
 
 def append(pieces: list[Piece], stream: str, text: str) -> None:
-    """Add to ``pieces``; text of one stream stays one piece while that is short."""
+    """Add to ``pieces``; short text of one stream stays one piece."""
     if pieces and pieces[-1][0] == stream and len(pieces[-1][1]) < CHUNK:
         pieces[-1] = (stream, pieces[-1][1] + text)
     else:
@@ -74,10 +74,10 @@ def append(pieces: list[Piece], stream: str, text: str) -> None:
 
 
 def pack(pieces: list[Piece]) -> bytes:
-    """As it is stored."""
+    """Encode the pieces for the file."""
     return msgspec.json.encode(pieces)
 
 
 def unpack(data: bytes) -> list[Piece]:
-    """What was stored."""
+    """Decode pieces from the file."""
     return msgspec.json.decode(data, type=list[Piece])

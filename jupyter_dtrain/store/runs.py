@@ -1,6 +1,6 @@
 """The reading side: stored runs, found by number or name.
 
-Every call opens the file, reads, and closes it: nothing is held, and a run that goes on is seen as it is now.
+Every call opens the file, reads and closes it. So nothing stays open, and a running run shows its present state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
 AWAY = 60.0
-"""Seconds after which a run that nobody was shown has ended unseen, where its driver cannot be looked for."""
+"""Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        """The SQLite file; a store in which nothing was ever stored has none."""
+        """The SQLite file; it does not exist before the first run is stored."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None) -> Self:
@@ -66,21 +66,21 @@ class Store:
         return store
 
     def runs(self, limit: int = 20, world: str | None = None) -> list[StoredRun]:
-        """As :func:`jupyter_dtrain.runs`."""
+        """Like :func:`jupyter_dtrain.runs`."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise BadRequest(f"The number of runs must be a whole number above 0, not {limit!r}.")
         where, values = ("", ()) if world is None else ("WHERE worlds.name = ?", (world,))
         return self._find(f"{where} ORDER BY runs.id DESC LIMIT ?", (*values, min(limit, 1 << 32)))
 
     def run(self, name: int | str) -> StoredRun:
-        """The run that ``name`` means: ``41``, ``"#41"``, or ``"world/3"``: run 3 of the newest world of that name.
+        """The run called ``name``: ``41``, ``"#41"``, or ``"world/3"``: run 3 of the newest world of that name.
 
-        Instead of its name a world's id does as well. Raises :class:`BadRequest` when there is no such run.
+        A world's id works in place of its name. Raises :class:`BadRequest` when there is no such run.
         """
         found = _NAME.match(str(name).strip())
         if found is None:
             raise BadRequest(
-                f"{name!r} names no run: write its number as %distributed runs shows it (41 or #41), or WORLD/RUN "
+                f"{name!r} names no run. Write its number from %distributed runs (41 or #41), or WORLD/RUN "
                 f"(world/3).{self._suggest(str(name))}"
             )
         if found["id"]:
@@ -97,9 +97,9 @@ class Store:
         return match[0]
 
     def run_of(self, run: Run, patience: float = 5.0) -> StoredRun:
-        """What is stored of a session's ``run``. One that has just ended may need a moment, at most ``patience`` s.
+        """The stored form of a session's ``run``. It waits up to ``patience`` seconds for a run that has just ended.
 
-        Raises :class:`BadRequest` when nothing is.
+        Raises :class:`BadRequest` when the store does not have the run.
         """
         deadline = time.monotonic() + patience
         while True:
@@ -120,7 +120,7 @@ class Store:
         return f"<Store {self.path}>"
 
     def finished_away(self) -> list[StoredRun]:
-        """Runs whose end nobody was shown, oldest first: their driver was gone when they ended."""
+        """Runs that ended while their driver was gone and that no client has shown yet, oldest first."""
         rows = self._ask(
             lambda db: db.execute(
                 "SELECT runs.id, runs.ended, worlds.host, worlds.driver, worlds.driver_created FROM runs "
@@ -131,7 +131,7 @@ class Store:
         return [self.run(run) for run in away]
 
     def mark_seen(self, shown: Iterable[StoredRun]) -> None:
-        """Somebody was shown how these ended. Where the store cannot be written, they will be shown again."""
+        """Note that a client has shown how these ended. If the store cannot be written, they will be shown again."""
         with contextlib.suppress(StoreFailed, sqlite3.Error):
             db = open_for_writing(self.path)
             try:
@@ -151,13 +151,13 @@ class Store:
         return f"it has {row[2]}, from #{row[0]} to #{row[1]}" if row[2] > 1 else f"it has only #{row[0]}"
 
     def _suggest(self, world: str) -> str:
-        """What is there of a world that was named without a run, or with one that it never had."""
+        """A hint to the runs of a world, for a name without a run number or with a wrong one."""
         found = self.runs(1000, world)
         numbers = format_ranks(sorted({run.number for run in found}))
         return f" World {world!r} has the runs {numbers}: {world}/{found[0].number} is the newest." if found else ""
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
-        """The answer; None where nothing was ever stored. Raises :class:`StoreFailed`."""
+        """The answer; None before the first run is stored. Raises :class:`StoreFailed`."""
         db = open_for_reading(self.path)
         if db is None:
             return None
@@ -176,21 +176,21 @@ class StoredPart(msgspec.Struct, frozen=True):
     pid: int
     host: str
     spool: str
-    """Path, on ``host``, of the whole log; it is kept for some days."""
+    """Path, on ``host``, of the whole log, which exists for some days."""
     outcome: Outcome | None
     """None while the rank works."""
     elapsed: float | None
     """Seconds."""
     words: str
-    """Why it is lost, or what is wrong with its log."""
+    """Why the rank is lost, or what is wrong with its log."""
     bytes: int
-    """How much text it printed."""
+    """How many bytes of text it printed."""
 
 
 class StoredRun:
-    """A run as the store has it. Raises :class:`StoreFailed` where it cannot be read.
+    """A run in the store. Its members raise :class:`StoreFailed` when the store cannot be read.
 
-    How it stands (``outcome``, ``ended``) is as it was when it was asked for; all else is read when it is wanted.
+    ``outcome`` and ``ended`` show the time of the request for the run; everything else is read on access.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class StoredRun:
 
     @property
     def outcome(self) -> Outcome | Literal["running"]:
-        """How it ended, as :attr:`Run.outcome`; ``lost`` as well when its world was killed."""
+        """How it ended, like :attr:`Run.outcome`; also ``lost`` when its world was killed."""
         if self._outcome is not None:
             return self._outcome
         here = self._host == socket.gethostname()
@@ -255,7 +255,7 @@ class StoredRun:
 
     @property
     def parts(self) -> dict[int, StoredPart]:
-        """What is known of each rank that has begun it."""
+        """The ranks that have begun it."""
         rows = self._rows(
             "SELECT rank, pid, host, spool, outcome, elapsed, words, bytes FROM parts WHERE run = ? ORDER BY rank"
         )
@@ -263,7 +263,7 @@ class StoredRun:
 
     @property
     def outcomes(self) -> dict[int, Outcome]:
-        """How each rank ended; ranks that have not are left out."""
+        """How each rank ended, without those that have not."""
         return {rank: part.outcome for rank, part in self.parts.items() if part.outcome is not None}
 
     @property
@@ -273,7 +273,7 @@ class StoredRun:
 
     @property
     def resources(self) -> RunMetrics:
-        """What each rank took of its host, about once a second: ``cpu`` (per cent of a core), ``rss`` (bytes) and more.
+        """Each rank's resources, about once a second: ``cpu`` (per cent of a core), ``rss`` (bytes) and more.
 
         With GPUs also ``gpu utilisation``, ``gpu used`` and so on, as in :class:`~jupyter_dtrain.core.events.Gpu`.
         """
@@ -281,22 +281,22 @@ class StoredRun:
 
     @property
     def errors(self) -> dict[int, Error]:
-        """The exceptions that ended the cell, by rank; of very long ones the essence."""
+        """The exceptions that ended the cell, by rank; very long ones are shortened."""
         rows = self._rows("SELECT rank, error FROM parts WHERE run = ? AND error IS NOT NULL ORDER BY rank")
         return {rank: msgspec.json.decode(text, type=Error) for rank, text in rows}
 
     @property
     def results(self) -> dict[int, Result]:
-        """The value of the cell's last expression, by rank, as representations; of large ones the text."""
+        """The value of the cell's last expression, by rank, as representations; large ones only as text."""
         rows = self._rows("SELECT rank, result FROM parts WHERE run = ? AND result IS NOT NULL ORDER BY rank")
         return {rank: msgspec.json.decode(text, type=Result) for rank, text in rows}
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
-        """What ``rank`` printed, in order: of both streams, or of one.
+        """The text that ``rank`` printed, in order: of both streams, or of one.
 
-        A long text comes whole from the rank's spool, as long as that is kept; after that, its beginning and its end
-        with a line between them that says how much is missing. Raises :class:`KeyError` for a rank that the cell did
-        not run on.
+        A long text comes whole from the rank's spool while that exists. After that you get its beginning and its end,
+        with a line between them that says how much is missing. Raises :class:`KeyError` for a rank that did not run
+        the cell.
         """
         part = self.parts[rank]
         stored = list(self._pieces(rank))
@@ -308,11 +308,11 @@ class StoredRun:
                 return "".join(output.text for output in spooled if stream in (None, output.stream))
         texts = [text for number, kind, text in stored if number >= 0 and stream in (None, kind)]
         if missing > 0:
-            texts.append(f"\n[… {missing} bytes are left out: the log that had them is gone …]\n")
+            texts.append(f"\n[… {missing} bytes are missing: their log no longer exists …]\n")
         return "".join([*texts, *(text for number, kind, text in stored if number < 0 and stream in (None, kind))])
 
     def tail(self, rank: int, lines: int = 10) -> list[str]:
-        """The last ``lines`` lines of ``rank``'s text, of what the store itself has. Raises :class:`KeyError`."""
+        """The last ``lines`` lines of ``rank``'s text, from the store alone. Raises :class:`KeyError`."""
         if rank not in self.parts:
             raise KeyError(rank)
         text = "".join(text for _, _, text in self._pieces(rank)).rstrip("\n")

@@ -1,7 +1,7 @@
-"""The file: where it lies, its tables, and how it is opened.
+"""The store's file: where it lies, its tables, and how to open it.
 
-``PRAGMA user_version`` counts the migrations that a file has seen. They are applied in order, in one transaction, by
-whoever opens an older file for writing. A file of a newer version, or one that is not ours, is not touched.
+``PRAGMA user_version`` counts the migrations that a file has seen. Opening an older file for writing applies the
+missing ones in order, in one transaction. A file of a newer version, or of another program, stays untouched.
 
 Several stewards write to one file, each in short transactions; readers never wait for them (WAL). The file is 0600 in
 a folder of mode 0700.
@@ -22,7 +22,7 @@ from jupyter_core.paths import jupyter_data_dir
 from jupyter_dtrain.core.errors import StoreFailed
 
 APPLICATION_ID = 0x6474726E
-"""Tells SQLite files of ours (``PRAGMA application_id``)."""
+"""Marks our SQLite files (``PRAGMA application_id``)."""
 BUSY_TIMEOUT = 5.0
 """Seconds that a writer waits for another one."""
 
@@ -110,18 +110,18 @@ _IDENTITY = """SELECT
     (SELECT user_version FROM pragma_user_version),
     (SELECT application_id FROM pragma_application_id),
     (SELECT count(*) FROM sqlite_master)"""
-"""In one statement: between two, another steward may make the store, and an empty file would seem another program's."""
+"""A single statement: between two, another steward could make the store, and the empty file would look foreign."""
 
 
 def store_file() -> Path:
-    """Where the store is: ``dtrain/runs.sqlite`` among Jupyter's data."""
+    """Path of the store: ``dtrain/runs.sqlite`` among Jupyter's data."""
     return Path(jupyter_data_dir()) / "dtrain" / "runs.sqlite"
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """A connection to the store, which is made or brought to this version. Transactions are the caller's.
+    """A connection to the store, which it makes or migrates if needed. Transactions are the caller's.
 
-    Raises :class:`StoreFailed`, in words for the user; then the file is as it was.
+    Raises :class:`StoreFailed`, with a message for the user, and leaves the file as it was.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection | None:
-    """A connection that changes nothing; None where nothing was ever stored. Raises :class:`StoreFailed`."""
+    """A read-only connection; None before the first run is stored. Raises :class:`StoreFailed`."""
     try:
         if not path.exists() or not path.stat().st_size:
             return None
@@ -152,7 +152,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
             db = _connect(path, "ro")
             version = check(db, path)
         except sqlite3.OperationalError:
-            # WAL needs a file beside this one, which a read-only folder does not take. Nobody writes there, either.
+            # WAL needs a second file beside this one, which a read-only folder cannot take. It has no writers either.
             wal = path.with_name(path.name + "-wal")
             if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
@@ -171,7 +171,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, and alone among writers."""
+    """A transaction that keeps other writers out and is undone when it raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -183,40 +183,40 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def check(db: sqlite3.Connection, path: Path) -> int:
-    """The version of the file, 0 for an empty one. Raises :class:`StoreFailed` for one that is not for us."""
+    """The version of the file, 0 for an empty one. Raises :class:`StoreFailed` for a file that is not usable here."""
     version: int
     version, owner, tables = db.execute(_IDENTITY).fetchone()
     if owner != APPLICATION_ID and tables:
         raise StoreFailed(
-            f"{path} is another program's SQLite file: runs are not stored. Move it away, and a new store begins."
+            f"{path} is another program's SQLite file, so runs are not stored. Move it away, and a new store begins."
         )
     if version > len(MIGRATIONS):
         raise StoreFailed(
             f"The store {path} was written by a newer jupyter-dtrain (version {version} of the store; this one knows "
-            f"{len(MIGRATIONS)}): it is left as it is, and runs are not stored. Update jupyter-dtrain, or move the "
-            f"file away."
+            f"{len(MIGRATIONS)}), so runs are not stored and the file stays unchanged. Update jupyter-dtrain, or move "
+            f"the file away."
         )
     return version
 
 
 def explain(error: Exception, path: Path) -> str:
-    """What is wrong with the store, and what to do."""
+    """A message that says what is wrong with the store, and what to do."""
     words = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, sqlite3.DatabaseError) and any(part in words for part in ("not a database", "malformed")):
         return (
-            f"The store {path} is damaged ({words}): it is left as it is, and runs are not stored. Move it away, and a "
-            f"new one begins."
+            f"The store {path} is damaged ({words}), so runs are not stored and the file stays unchanged. Move it "
+            f"away, and a new one begins."
         )
-    return f"The store {path} cannot be used ({words}): runs are not stored until it can. Cells run all the same."
+    return f"The store {path} cannot be used ({words}): runs are not stored until it can. Cells still run."
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    # The keeper's thread opens, uses and closes its connection; a reader's is used within one call.
+    # The keeper's thread opens, uses and closes its connection; a reader uses one within a single call.
     return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
-    """WAL. While another steward makes the file, SQLite refuses this at once, whatever timeout is set."""
+    """Turn WAL on. While another steward makes the file, SQLite refuses at once, whatever timeout is set."""
     deadline = time.monotonic() + BUSY_TIMEOUT
     while True:
         try:

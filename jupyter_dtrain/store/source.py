@@ -1,7 +1,7 @@
-"""Where the events of a world's runs are found: apart from what becomes of them.
+"""Where the events of a world's runs come from; :mod:`.writer` decides what becomes of them.
 
-On this machine they are read from the ranks' spools, from where the last reading ended. A place whose spools are out
-of reach is another :class:`Source`.
+On this machine they are read from the ranks' spools, from the end of the last reading on. Unreachable spools elsewhere
+need another :class:`Source`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from jupyter_dtrain.core.events import Event, decode
 from jupyter_dtrain.wire.spool import spool_path
 
 LIMIT = 4 << 20
-"""Bytes of one rank's events that are read at once."""
+"""Bytes of one rank's events to read at once."""
 SETTLED = 2_000_000_000
-"""Nanoseconds after which a folder's time of change, which may be coarse, tells whether it has changed."""
+"""Nanoseconds after which a folder's change time, which may be coarse, shows reliably whether it has changed."""
 PREFIX = 200
-"""Bytes of a spool line in which its event's type stands."""
+"""Bytes at the start of a spool line that include its event's type."""
 
 
 class Read(NamedTuple):
-    """What was read of one rank's events."""
+    """The events of one reading of a rank."""
 
     events: list[Event]
     position: int
@@ -35,7 +35,7 @@ class Read(NamedTuple):
 
 
 class Source(Protocol):
-    """Finds events. ``position`` is the source's own affair; 0 is the beginning."""
+    """Finds events. ``position`` is opaque to callers; 0 is the beginning."""
 
     def runs(self) -> frozenset[int]:
         """The numbers of all runs that have begun."""
@@ -51,14 +51,14 @@ class SpoolFolder:
     """The spools of one world in a folder of this machine."""
 
     def __init__(self, folder: str | Path, skip: tuple[str, ...] = ()) -> None:
-        """``skip``: types of events that are not wanted, as their tags; they are not even parsed."""
+        """``skip``: types of events to ignore, as their tags; they are not even parsed."""
         self._folder = Path(folder)
         self._skip = tuple(f'"body":{{"type":"{tag}"'.encode() for tag in skip)
         self._runs: frozenset[int] = frozenset()
         self._changed = -1
 
     def runs(self) -> frozenset[int]:
-        """As :meth:`Source.runs`; the folder is listed only when it has changed."""
+        """As :meth:`Source.runs`; it lists the folder only when that has changed."""
         with contextlib.suppress(OSError):
             changed = self._folder.stat().st_mtime_ns
             if changed != self._changed:
@@ -75,7 +75,7 @@ class SpoolFolder:
         return []
 
     def read(self, run: int, rank: int, position: int) -> Read:
-        """As :meth:`Source.read`. A line that is not finished yet is left for the next time."""
+        """As :meth:`Source.read`. An unfinished line stays for the next time."""
         path = spool_path(self._folder, run, rank)
         try:
             size = path.stat().st_size
@@ -100,5 +100,5 @@ class SpoolFolder:
         try:
             return decode(line)
         except msgspec.MsgspecError:
-            # Of a newer vocabulary, or damaged: what follows it is still worth having.
+            # It is damaged, or from a newer version: the events after it are still useful.
             return None

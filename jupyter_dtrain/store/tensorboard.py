@@ -1,8 +1,8 @@
 """The metrics of a world's runs as event files, with TensorBoard's own record writer and messages.
 
-One folder per run and rank, ``DIR/WORLD-ID/run-3/rank-0``: TensorBoard shows each as a run of its own. A reader of its
-own beside the store's: it goes on where the store cannot be written. Of a series that is faster than
-:data:`POINTS` points a poll (two polls a second) the lowest and highest are written; the store has all.
+Each run and rank gets a folder, ``DIR/WORLD-ID/run-3/rank-0``, which TensorBoard shows as a run of its own. It reads
+the events independently of the store, so it goes on where the store cannot be written. From a series that is faster
+than :data:`POINTS` points a poll (two polls a second) it writes the lowest and highest points; the store has all.
 
 No framework is imported. Under failure (no room, a folder that is gone) one line says so, and no more
 event files are written for this world.
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
 POINTS = 200
-"""Points of one series that are written after one poll."""
+"""Points of one series to write after one poll."""
 RUNS = 8
-"""So many of the newest runs are read; an older one that never ended is not looked at any more."""
+"""Number of newest runs to read; an older run that never ended is ignored."""
 UNWANTED = ("output", "display", "clear_output", "result", "error", "progress", "sample", "dropped")
 """Types of events that it does not need."""
 
@@ -39,7 +39,7 @@ _count = itertools.count()
 
 
 def check_folder(folder: str) -> str:
-    """The absolute path of ``folder``, which is made. Raises :class:`BadRequest` when it or TensorBoard is missing."""
+    """The absolute path of ``folder``, which it makes. Raises :class:`BadRequest` when it or TensorBoard is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise BadRequest(
             "TensorBoard's event files need its package: pip install 'jupyter-dtrain[tensorboard]', or start without "
@@ -56,7 +56,7 @@ def check_folder(folder: str) -> str:
 
 
 class TensorBoardIntake:
-    """From a source of events into event files. One thread."""
+    """The way from a source of events into event files. Use it from one thread."""
 
     def __init__(self, folder: str | Path, source: Source, say: Callable[[str], None]) -> None:
         self._folder = Path(folder)
@@ -68,19 +68,19 @@ class TensorBoardIntake:
         self._failed = False
 
     def poll(self) -> bool:
-        """Write what is new; whether there is more at once. Never raises."""
+        """Write new events; return whether there is more to write at once. Never raises."""
         if self._failed:
             return False
         try:
             return self._poll()
-        except Exception as error:  # noqa: BLE001 — whatever TensorBoard's package does, the world goes on
+        except Exception as error:  # noqa: BLE001 — whatever TensorBoard's package raises, the world goes on
             self._failed = True
-            self._say(f"TensorBoard's files in {self._folder} are not written any more: {error}")
+            self._say(f"TensorBoard's event files in {self._folder} can no longer be written: {error}")
             self._close_files()
             return False
 
     def close(self) -> None:
-        """The world has ended: write the rest. Never raises."""
+        """Write the rest at the end of the world. Never raises."""
         while self.poll():
             pass
         self._close_files()

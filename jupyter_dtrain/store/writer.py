@@ -1,12 +1,12 @@
 """Folds the events of one world's runs into the tables.
 
-A poll asks the source for what is new and writes it in one transaction, together with where the source reads on. So
-every event counts once, whatever happens between two polls; events that come twice, from any source, are told by
-their numbers. What is kept in memory is a copy of what the file says, and is read again after any failure.
+A poll asks the source for new events and writes them in one transaction, together with the position where the source
+reads on. So every event counts once, whatever happens between two polls; duplicates, from any source, are recognised by
+their numbers. The writer's memory is a copy of what the file says, and is read again after any failure.
 
-A run has ended when all its ranks have. A rank has by its ``Finished`` event. One that will never write it has ended
-as ``lost``: its process is gone, or the world. Where the log of a rank ends early though the rank goes on (its disk
-is full), the client that ran the cell tells how it ended, or else the rank's next run shows that it did.
+A run has ended when all its ranks have. A rank has ended at its ``Finished`` event, or as ``lost`` when it can never
+write one, because its process or the world is gone. Where a rank goes on but its log ends early (its disk is full), the
+client that ran the cell reports how it ended, or else the rank's next run shows that it did.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MAX_JSON = 64 << 10
 MAX_SOURCE = 1 << 20
 """Characters of a cell."""
 SKIPPED = ("display", "clear_output", "progress", "dropped")
-"""Types of events that stay in the spool alone."""
+"""Types of events that only the spool keeps."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The world whose runs these are."""
+    """The world that the runs belong to."""
 
     id: str
     name: str
@@ -45,16 +45,16 @@ class Owner(msgspec.Struct, frozen=True):
     started: float
     steward: int
     steward_created: float
-    """Process id of its steward on ``host``, and when that was created."""
+    """When the steward's process on ``host``, with the id ``steward``, was created."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a client tells of a run that it has followed to its end."""
+    """A client's report on a run that it followed to its end."""
 
     run: int
     interrupted: bool = False
     ranks: dict[str, Outcome] = {}
-    """The outcomes of ranks that have said so themselves."""
+    """The outcomes that ranks have reported themselves."""
 
 
 class _Gone(NamedTuple):
@@ -128,10 +128,10 @@ class _Run:
 
 
 class StoreWriter:
-    """Writes what one world says. One thread; the connection comes with each call."""
+    """Writes the events of one world. Use it from one thread; the connection comes with each call."""
 
     def __init__(self, owner: Owner, source: Source, *, afterwards: bool = False) -> None:
-        """``afterwards``: the world ended before now, nobody knows when."""
+        """``afterwards``: the world ended before now, at an unknown time."""
         self.owner = owner
         self._afterwards = afterwards
         self._source = source
@@ -140,42 +140,42 @@ class StoreWriter:
         self._known: set[int] = set()
         """The numbers of all runs that have a row."""
         self._active: dict[int, _Run] | None = None
-        """What the file says of runs that have not ended; None: it must be asked."""
+        """The runs that have not ended, as in the file; None: read them from there."""
         self._newest: dict[int, int] = {}
-        """The newest run that each rank had begun when that was last looked at."""
+        """The newest run that each rank had begun at the last look."""
         self._columns = ColumnWriter()
         self._told: dict[int, Told] = {}
         self._dead: dict[int, str] = {}
         self._gone: list[_Gone] = []
         self._driver: tuple[int | None, float | None] = (None, None)
         self._news = False
-        """Whether something was told that is not in the file yet."""
+        """Whether a report is not in the file yet."""
 
-    # What is told.
+    # Reports.
 
     def tell(self, told: Told) -> None:
-        """A client has followed a run to its end."""
+        """Take a client's report on a run that it followed to its end."""
         self._told[told.run] = told
         self._news = True
 
     def set_driver(self, pid: int, created: float) -> None:
-        """The process of the client that runs cells, and when that was created."""
+        """Note the process of the client that runs cells, and when it was created."""
         if self._driver != (pid, created):
             self._driver = (pid, created)
             self._news = True
 
     def rank_died(self, rank: int, words: str) -> None:
-        """A rank will say nothing more."""
+        """Note that a rank will write nothing more."""
         self._dead[rank] = words
         self._news = True
 
     def ranks_ended(self, words: str, when: float) -> None:
-        """No rank that ran at ``when`` will say anything more; there may be new ones."""
+        """Note that no rank which ran at ``when`` will write anything more; there may be new ones."""
         self._gone.append(_Gone(when, words, self._dead))
         self._dead = {}
         self._news = True
 
-    # What is done.
+    # Actions.
 
     @property
     def active(self) -> bool:
@@ -183,13 +183,13 @@ class StoreWriter:
         return bool(self._active)
 
     def forget(self) -> None:
-        """Something failed: ask the file what it holds."""
+        """Drop all memory of the file after a failure."""
         self._active = None
         self._news = True
         self._columns.forget()
 
     def poll(self, db: sqlite3.Connection) -> bool:
-        """Store what is new; whether there is more of it. Raises :class:`sqlite3.Error` and :class:`OSError`."""
+        """Store new events; return whether there is more. Raises :class:`sqlite3.Error` and :class:`OSError`."""
         try:
             active = self._active if self._active is not None else self._load(db)
             read = list(self._read(active))
@@ -210,7 +210,7 @@ class StoreWriter:
         return bool(behind)
 
     def close(self, db: sqlite3.Connection, words: str) -> None:
-        """The world has ended, because of ``words``: what has not finished is lost. Raises as :meth:`poll`."""
+        """Record the end of the world, because of ``words``: unfinished runs are lost. Raises as :meth:`poll`."""
         while self.poll(db):
             pass
         self.ranks_ended(words, math.inf)
@@ -219,7 +219,7 @@ class StoreWriter:
             db.execute("UPDATE worlds SET ended = ?, words = ? WHERE id = ?", (time.time(), words, self._world))
 
     def _over(self, active: dict[int, _Run]) -> bool:
-        """Whether a rank of an active run has ended without a word."""
+        """Whether a rank of an active run has ended without an event."""
         return any(
             part.outcome is None and (rank in self._dead or self._newest.get(rank, 0) > number)
             for number, run in active.items()
@@ -244,7 +244,7 @@ class StoreWriter:
 
     def _load_run(self, db: sqlite3.Connection, row: int, started: float, ranks: str | None) -> _Run:
         run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=list[int]))
-        query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — names of ours
+        query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — our own names
         for rank, *values in db.execute(query, (row,)).fetchall():
             part = run.part(rank)
             for name, value in zip(_COLUMNS, values, strict=True):
@@ -274,7 +274,7 @@ class StoreWriter:
         read: list[tuple[int, int, Read]],
         behind: set[tuple[int, int]],
     ) -> None:
-        """``behind``: ranks, of runs, of which there is more to read."""
+        """``behind``: ranks, of runs, with more to read."""
         for number, rank, found in read:
             run = active.get(number)
             if run is None:
@@ -407,7 +407,7 @@ class StoreWriter:
                 )
 
     def _settle(self, db: sqlite3.Connection, number: int, run: _Run, behind: set[tuple[int, int]]) -> None:
-        """End the ranks of ``run`` that will say nothing more."""
+        """End the ranks of ``run`` that will write nothing more."""
         told = run.told.ranks if run.told is not None else {}
         if run.ranks is None and told:
             run.ranks = sorted(int(rank) for rank in told)
@@ -417,7 +417,7 @@ class StoreWriter:
                 continue
             outcome: Outcome = "lost"
             if (own := told.get(str(rank))) is not None:
-                outcome, words = own, "its log is not whole: it could not be written"
+                outcome, words = own, "its log is incomplete: it could not be written"
             elif (gone := next((gone for gone in self._gone if run.started < gone.before), None)) is not None:
                 words = gone.dead.get(rank) or f"rank {rank} is lost: {gone.words}"
             elif rank in self._dead:

@@ -1,8 +1,8 @@
-"""A run as it appears below its cell while it goes on: text, rich outputs, the live line, and in the end results.
+"""A running cell's output below the cell: text, rich outputs, the live line, and in the end results.
 
-Lines that ranks print alike come once, labelled with the ranks; they go out within 30 ms. The first
-``shown_bytes`` of text are shown and never dropped, only delayed to the pace that the server can take; beyond them
-one display tells how much there is, where it is, and its last lines. A painter that fails makes the view quiet.
+Equal lines of several ranks appear once, labelled with the ranks, within 30 ms. The first ``shown_bytes`` of text are
+shown and never dropped, only delayed to the pace that the server can take. Beyond them one display shows how much
+there is, where it is, and its last lines. A painter that fails makes the view quiet.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 class CellView:
     """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
 
-    ``ranks`` are those that run the cell, in a world of ``size`` ranks. ``paint_errors``: nobody waits for the run,
-    so no exception will carry its errors, and they are painted when it ends. ``widgets``: where those that ranks have
-    made meet the browser; without it they are shown as text. ``sleep`` (seconds) is what
-    :meth:`close` waits with.
+    ``ranks`` run the cell, in a world of ``size`` ranks. ``paint_errors``: paint the run's errors when it ends, because
+    no caller waits for the run and no exception will carry them. ``widgets``: connects ranks' widgets to the browser;
+    without it they appear as text. ``sleep`` (seconds) is the function with which :meth:`close` waits.
     """
 
     def __init__(
@@ -86,11 +85,11 @@ class CellView:
         self._hosts: dict[int, str] = {}
         self._logs: dict[int, str] = {}
         self._shown = 0
-        self._full = False  # the limit was reached: no more text is shown
-        self._counted: set[int] = set()  # ranks whose text is only counted, since some of it was left out
-        self._news = False  # the notice has not told of everything
+        self._full = False  # the limit is reached: no more text is shown
+        self._counted: set[int] = set()  # ranks whose text is only counted, because some of it was left out
+        self._news = False  # the notice does not show everything yet
         self.shows_bars = True
-        """Whether loops' bars are shown as text: not where a panel draws them."""
+        """Whether loops' bars appear as text; a panel draws them instead."""
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank and show what can be shown."""
@@ -126,7 +125,7 @@ class CellView:
             self._merger.push(rank, "stderr", words, now)
 
     def idle(self, rank: int, now: float) -> None:
-        """``rank`` says no more: its unfinished lines are complete, and no line waits for it."""
+        """Note that ``rank`` is done: its unfinished lines are complete, and no line waits for it."""
         if self._widgets is not None:
             self._widgets.idle(rank)
         for stream in _STREAMS:
@@ -135,13 +134,13 @@ class CellView:
         self._show(now)
 
     def note(self, words: str, now: float) -> None:
-        """Show it after all that was printed before it, however much that was."""
+        """Show ``words`` after everything that was printed before, however much that is."""
         self._paint(self._merger.flush(), now)
         self._outbox.text("stderr", f"{words}\n")
         self._outbox.send(now)
 
     def tick(self, now: float) -> float | None:
-        """Do what is due; returns when the next call is wanted, or ``None``."""
+        """Do what is due; returns the time of the next wanted call, or ``None``."""
         wanted = [self._show(now), self._merger.deadline(), self._live.tick(now)]
         if not self._full:
             for key in self._open:
@@ -197,7 +196,7 @@ class CellView:
         tally.add(lines)
         if self._full:
             return
-        # The first line may be the end of one that is being watched, or that a lower rank's stands for.
+        # The first line may be the end of one on display, or of one for which a lower rank's stands.
         watched = (cut.continued and self._live.finish(rank, output.stream, lines[0], now)) or (
             cut.redrawn and self._live.hides(rank, now)
         )
@@ -205,7 +204,7 @@ class CellView:
             self._merger.push(rank, output.stream, line, now)
 
     def _progress(self, rank: int, bar: Progress, now: float) -> None:
-        """Show a loop's bar as the live line; what it said last stays as a line."""
+        """Show a loop's bar as the live line; its last text stays as a line."""
         stream = f"bar-{bar.bar}"
         if self._full or not self.shows_bars:
             return
@@ -231,7 +230,7 @@ class CellView:
         self._merger.push(rank, stream, line, now)
 
     def _only_count(self, rank: int, now: float) -> None:
-        """Text of ``rank`` was left out: what follows cannot be joined to what came before."""
+        """Stop showing text of ``rank``, because some was left out: later text cannot be joined to earlier text."""
         if rank in self._counted:
             return
         for stream in _STREAMS:
@@ -265,12 +264,12 @@ class CellView:
             self._outbox.text("stderr" if merged.stream == "stderr" else "stdout", text)
 
     def _watch(self, now: float) -> None:
-        """Show the unfinished line that is worth it, if there is one."""
+        """Show the unfinished line that is most worth it, if there is one."""
         for rank, stream in sorted(self._open):
             splitter = self._splitters[rank, stream]
             if not splitter.redrawn and now < splitter.since + UNFINISHED:
                 continue
-            # What the rank printed before must be above it.
+            # Earlier output of the rank must be above it.
             if not self._merger.waiting(rank):
                 self._live.show(rank, stream, splitter.partial, now)
 

@@ -1,9 +1,9 @@
-"""Widgets that ranks have made, in the notebook's kernel: it stands between them and the browser.
+"""Ranks' widgets in the notebook's kernel, which relays between the ranks and the browser.
 
-What a rank's widget says is passed on as if this kernel had said it. What the browser answers is sent to the rank when
-that is idle; until then the newest state is kept, and a note below the cell says that the rank is busy.
+A message of a rank's widget reaches the browser as if this kernel had sent it. The browser's messages go to the rank
+when that is idle. Until then the relay keeps the newest state, and a note below the cell says that the rank is busy.
 
-Under failure a widget stays as it is: a rank that is gone answers nothing, and messages for it are forgotten.
+Under failure a widget stays as it is: a dead rank answers nothing, and messages for it are dropped.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from .painter import KernelPainter
 
 WAITING = 200
-"""Messages that are kept for a busy rank, beyond the newest state of each widget."""
+"""Messages to keep for a busy rank, besides the newest state of each widget."""
 PATIENCE = 60.0
-"""Seconds after which a rank that was asked is taken to have answered nothing."""
+"""Seconds after which a missing answer of a rank counts as an empty one."""
 
 
 class Answer(Protocol):
-    """What comes back from the rank: a future of the whole reply."""
+    """The rank's answer: a future of the whole reply."""
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call with the future once it is done."""
@@ -43,7 +43,7 @@ Send = Callable[[int, dict[str, Any]], Answer]
 
 
 class _Half:
-    """What the kernel's comm manager knows of a rank's comm: whom to give the browser's messages to."""
+    """A rank's comm in the kernel's comm manager: it receives the browser's messages."""
 
     def __init__(self, comm_id: str, rank: int, relay: CommRelay) -> None:
         self.comm_id = comm_id
@@ -52,11 +52,11 @@ class _Half:
         self._closed = False
 
     def handle_msg(self, message: dict[str, Any]) -> None:
-        """The browser says something."""
+        """Take a message from the browser."""
         self._relay.say(self.rank, _from_browser("comm_msg", message))
 
     def handle_close(self, message: dict[str, Any]) -> None:
-        """The browser has closed its half."""
+        """Note that the browser has closed its half."""
         self._relay.say(self.rank, _from_browser("comm_close", message))
 
 
@@ -68,16 +68,16 @@ class CellWidgets:
         self._painter = painter
 
     def hear(self, rank: int, message: CommMessage) -> None:
-        """A rank's widget says something."""
+        """Take a message of a rank's widget."""
         self._relay.hear(rank, message, self._painter)
 
     def idle(self, rank: int) -> None:
-        """The rank has ended the cell."""
+        """Note that the rank has ended the cell."""
         self._relay.idle(rank)
 
 
 class CommRelay:
-    """The widgets of one session's ranks. Any thread may call."""
+    """The widgets of one session's ranks. Any thread may call it."""
 
     def __init__(self, send: Send, busy: Callable[[], Mapping[int, int]]) -> None:
         self._send = send
@@ -90,7 +90,7 @@ class CommRelay:
         self._count = 0
 
     def hear(self, rank: int, message: CommMessage, painter: KernelPainter) -> None:
-        """A rank's widget says something, in the cell that ``painter`` paints."""
+        """Take a message of a rank's widget, in the cell that ``painter`` paints."""
         manager = painter.kernel.comm_manager
         if message.kind == "comm_open":
             manager.register_comm(_Half(message.comm_id, rank, self))
@@ -103,13 +103,13 @@ class CommRelay:
         painter.comm(message)
 
     def say(self, rank: int, message: CommMessage) -> None:
-        """The browser says something to a rank's widget."""
+        """Send the browser's message to a rank's widget, at once or when the rank is idle."""
         with self._lock:
             _add(self._waiting.setdefault(rank, []), message)
         self._deliver(rank)
 
     def idle(self, rank: int) -> None:
-        """The rank has nothing to do: what waited for that is sent."""
+        """Send the messages that waited for the rank to be idle."""
         self._deliver(rank)
 
     def _deliver(self, rank: int) -> None:
@@ -122,13 +122,13 @@ class CommRelay:
                 return
             now = time.monotonic()
             if now - self._asked.get(rank, -PATIENCE) < PATIENCE:
-                return  # its answer brings these on their way
+                return  # its answer will send these
             self._asked[rank] = now
             del self._waiting[rank]
             self._unnote(rank)
         try:
             answer = self._send(rank, {"messages": msgspec.to_builtins(waiting)})
-        except Exception:  # noqa: BLE001 — the world is gone: so are its widgets
+        except Exception:  # noqa: BLE001 — the world is gone, and its widgets with it
             with self._lock:
                 self._asked.pop(rank, None)
             return
@@ -151,7 +151,7 @@ class CommRelay:
         self._count += 1
         display_id = f"dtrain-busy-{id(self)}-{self._count}"
         self._notes[rank] = painter, display_id
-        words = f"{count_ranks([rank]).capitalize()} is busy: its widgets answer when it is idle."
+        words = f"{count_ranks([rank]).capitalize()} is busy: its widgets will answer when it is idle."
         with contextlib.suppress(Exception):
             painter.display({"text/plain": words}, {}, display_id)
 
@@ -163,7 +163,7 @@ class CommRelay:
 
 
 def _add(waiting: list[CommMessage], message: CommMessage) -> None:
-    """Keep ``message``; of a widget's state, only what is newest."""
+    """Keep ``message``, and only the newest state of each widget."""
     update = message.data.get("method") == "update" and not message.buffers
     last = next((other for other in reversed(waiting) if other.comm_id == message.comm_id), None)
     if update and last is not None and last.data.get("method") == "update" and not last.buffers:

@@ -1,8 +1,8 @@
 """A run as the front end draws it: one JSON document, live and in a saved notebook.
 
-:class:`Picture` is what is to be drawn, as plain data; :func:`document` makes a document of bounded size from it. Few
-series are carried as they are, thinned; many as their mean, lowest and highest value, with the values that each rank
-had last and the ranks that are farthest from the others. ``labextension/src/document.ts`` reads it.
+:class:`Picture` has the content as plain data; :func:`document` makes a document of bounded size from it. With few
+series the document has each of them, thinned. With many it has their mean, lowest and highest value, with each rank's
+last values and the ranks farthest from the others. ``labextension/src/document.ts`` reads it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jupyter_dtrain.core.pipelines import Timeline
 from .timelines import packed
 
 VERSION: Final = 1
-"""Of the document."""
+"""The document's version."""
 
 MIME: Final = "application/vnd.jupyter-dtrain.run+json"
 
 SAVED_BYTES: Final = 190_000
-"""What a document in a saved notebook takes at most, as JSON."""
+"""The largest size of a document in a saved notebook, as JSON."""
 
 MOST_METRICS: Final = 60
 """Metrics in one document; the others are counted."""
 
 _LONGEST: Final = 1000  # points of one series
-_ENOUGH: Final = 100  # points with which a line is still worth being drawn for each rank
+_ENOUGH: Final = 100  # points that a line needs before each rank gets its own
 _BUCKETS: Final = 300  # points of a mean
 _FARTHEST: Final = 3  # ranks whose own lines are drawn beside the mean
 _BAD: Final = 40  # points of a metric that are no numbers
@@ -41,37 +41,37 @@ _POINT: Final = 10.7  # bytes of a step and a value: two float32 as base64
 _TEXT: Final = 200  # characters of words about a rank
 
 RankState = Literal["idle", "waiting", "running", "ok", "error", "interrupted", "lost"]
-"""What the front end shows of a rank; the last four are outcomes."""
+"""A rank's state in the front end; the last four are outcomes."""
 
 
 @dataclass
 class Picture:
-    """What is known of a run, by rank."""
+    """The known state of a run, by rank."""
 
     run: int
     size: int
     """Ranks in the world."""
     ranks: Sequence[int]
-    """Those that run the cell."""
+    """The ranks that run the cell."""
     outcome: Outcome | Literal["running"]
     elapsed: float
     """Seconds."""
     metrics: Mapping[str, Mapping[int, Columns]]
     states: Mapping[int, RankState]
-    """A rank that is not named runs while the run does; afterwards it is lost."""
+    """A missing rank counts as running while the run goes on, and as lost afterwards."""
     samples: Mapping[int, Sample] = field(default_factory=dict)
     progress: Mapping[int, Sequence[Progress]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
     """What happened to ranks that were lost."""
     pace: Mapping[int, float] = field(default_factory=dict)
-    """Seconds that a step takes."""
+    """Seconds per step."""
     steps: Mapping[int, int] = field(default_factory=dict)
     """The newest step."""
     left_out: int = 0
-    """Metrics that are not among ``metrics``."""
+    """Number of metrics missing from ``metrics``."""
     thinned: bool = False
-    """Whether ranks logged faster than the wire takes: what is drawn has their extremes, ``Run.metrics`` all."""
+    """Whether ranks logged faster than the wire takes: the drawing has the extremes, ``Run.metrics`` all points."""
     timelines: Sequence[Timeline] = ()
     """A step of each pipeline."""
 
@@ -86,17 +86,17 @@ class Band(NamedTuple):
 
 
 def is_main(name: str) -> bool:
-    """Whether a metric is shown before others: not the learning rate and the like."""
+    """Whether a metric comes before others; learning rates and the like do not."""
     return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
 
 
 def in_order(names: Mapping[str, Any]) -> list[str]:
-    """The names of metrics: losses first, then what else is logged, then learning rates and speeds."""
+    """The names of metrics: losses first, then other logged values, then learning rates and speeds."""
     return sorted(names, key=lambda name: (not is_main(name), "loss" not in name.lower()))
 
 
 def status(picture: Picture) -> dict[str, Any]:
-    """The document without its metrics: what changes all the time."""
+    """The document without its metrics: the parts that change all the time."""
     nodes = list(dict.fromkeys(picture.hosts.get(rank, "") for rank in picture.ranks))
     ranks = []
     for rank in picture.ranks:
@@ -156,7 +156,7 @@ def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
 
 
 def band_of(series: Mapping[int, Columns], buckets: int = _BUCKETS) -> Band:
-    """The mean, lowest and highest value of all ranks: at every step, or of ``buckets`` stretches of many steps."""
+    """The mean, lowest and highest value over all ranks, at every step or in ``buckets`` stretches of many steps."""
     steps = sorted({step for columns in series.values() for step in columns.steps})
     found = Band(array("d"), array("d"), array("d"), array("d"))
     if not steps:
@@ -199,7 +199,7 @@ def _metrics(metrics: Mapping[str, Mapping[int, Columns]], room: float) -> list[
 
 
 def _each(name: str, ranks: Mapping[int, Columns], points: int) -> dict[str, Any]:
-    """A metric with the points of each rank; the mean of thinned ones would not be that of all."""
+    """A metric with the points of each rank, and a mean that is not made from thinned points."""
     part: dict[str, Any] = {"name": name, "series": [_line(rank, ranks[rank], points) for rank in sorted(ranks)]}
     if len(ranks) > 1 and any(len(columns.values) > points for columns in ranks.values()):
         part["band"] = _packed_band(band_of(ranks, min(_BUCKETS, points)))
@@ -233,7 +233,7 @@ def _packed_band(band: Band) -> dict[str, str]:
 
 
 def farthest(last: Mapping[int, float]) -> list[int]:
-    """The ranks whose value is farthest from the median of all; what is no number is farthest of all."""
+    """The ranks whose value is farthest from the median of all; values that are no numbers come first."""
     finite = sorted(value for value in last.values() if value - value == 0)
     middle = finite[len(finite) // 2] if finite else 0.0
     away = {rank: abs(value - middle) if value - value == 0 else math.inf for rank, value in last.items()}
@@ -246,14 +246,14 @@ def _line(rank: int, columns: Columns, points: int) -> list[Any]:
 
 
 def _steps(steps: array[int]) -> list[int] | str:
-    """``[first, distance, how many]`` where they are even, else base64."""
+    """``[first, distance, how many]`` for even steps, else base64."""
     if (even := even_steps(steps)) is not None:
         return [even[0], even[1], len(steps)]
     return _floats(steps)
 
 
 def even_steps(steps: array[int]) -> tuple[int, int] | None:
-    """The first of ``steps`` and their distance, if they have only one."""
+    """The first of ``steps`` and their distance, if all distances are equal."""
     if not steps:
         return (0, 1)
     stride = steps[1] - steps[0] if len(steps) > 1 else 1
@@ -281,7 +281,7 @@ def _kind(value: float) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits; what is no number is left out, since JSON has none."""
+    """The value with six digits; None for NaN and infinities, which JSON lacks."""
     if value is None or value - value != 0:
         return None
     return float(f"{value:.6g}")

@@ -1,7 +1,7 @@
-"""A run's metrics as an SVG picture, for readers of a notebook that know nothing of our own MIME type.
+"""A run's metrics as an SVG picture, for readers of a notebook that do not know our own MIME type.
 
 matplotlib draws it; it is imported when a picture is wanted, or beforehand by :func:`prepare`. Where it is missing or
-fails there is no picture, which is logged and no error.
+fails there is no picture; a log line records that, and no error is raised.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from .document import Picture
 
 SVG_BYTES: Final = 190_000
-"""A picture that is larger is drawn again without the lines of single ranks, and then left out."""
+"""A larger picture is drawn again without the lines of single ranks, and then left out."""
 
 _CHARTS: Final = 6
 _LINES: Final = 8  # ranks that get a line each
-_ENOUGH: Final = 20_000  # points of a rank from which its part of the mean is taken
+_ENOUGH: Final = 20_000  # points of a rank that its part of the mean uses
 _POINTS: Final = 240
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A000")
-"""Of ranks 0, 1, …: told apart with any colour vision, and the same as in the widget."""
+"""Colours of ranks 0, 1, …: distinct with any colour vision, and the same as in the widget."""
 
 _PIPELINES: Final = 4
 _LANES: Final = 16  # ranks of a pipeline
@@ -44,10 +44,10 @@ _KINDS: Final = {
     "W": ("#00604A", "||||"),
     "G": ("#888888", ""),
 }
-"""Colour and pattern of what a stage computes; colours that differ in lightness, as in the widget."""
+"""Colour and pattern of a stage's computations; the colours differ in lightness, as in the widget."""
 
 _NUMBER: Final = re.compile(r"(?<=[ \"ML])(-?\d+\.\d\d)\d+(?=[ \"\n])")
-"""A coordinate; a hundredth of a point is as fine as anybody sees."""
+"""A coordinate; finer than a hundredth of a point is invisible."""
 
 _drawing = threading.Lock()
 """matplotlib may be used by one thread at a time, and two runs may end at once."""
@@ -56,16 +56,16 @@ _log = logging.getLogger("jupyter_dtrain")
 
 
 def prepare() -> None:
-    """Import what a picture needs; a thread of its own can do that while a run goes on."""
+    """Import what a picture needs; a separate thread can call it while a run goes on."""
     try:
         import matplotlib.backends.backend_svg
-        import matplotlib.figure  # noqa: F401 — to have it
+        import matplotlib.figure  # noqa: F401 — imported for its side effect
     except Exception:  # noqa: BLE001 — absent or broken, there will be no picture
         _log.debug("matplotlib cannot be imported", exc_info=True)
 
 
 def svg(picture: Picture) -> str | None:
-    """The main metrics, mean and spread over ranks, and the steps of pipelines; None where that cannot be drawn."""
+    """The main metrics, mean and spread over ranks, and the steps of pipelines; None where drawing fails."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -85,13 +85,13 @@ def svg(picture: Picture) -> str | None:
             drawn = _NUMBER.sub(r"\1", file.getvalue())
             if len(drawn.encode()) <= SVG_BYTES:
                 return drawn
-    except Exception:  # noqa: BLE001 — whatever a library thinks of the data
+    except Exception:  # noqa: BLE001 — a library may raise anything over the data
         _log.exception("The picture of a run could not be drawn")
     return None
 
 
 def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: Sequence[Timeline], lines: int) -> None:
-    """Charts of ``metrics``, with up to ``lines`` ranks by themselves, and below them ``timelines``."""
+    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``."""
     columns = 2 if timelines else min(2, len(metrics))
     rows = math.ceil(len(metrics) / max(1, columns))
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
@@ -121,7 +121,7 @@ def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: 
 
 
 def _fitting(timeline: Timeline, boxes: int) -> list[int]:
-    """The first ranks, of which there are about so many boxes to draw; at least one."""
+    """The first ranks, at least one, that have about ``boxes`` boxes to draw."""
     found: list[int] = []
     for rank, actions in sorted(timeline.lanes.items()):
         boxes -= sum(action.kind in _KINDS for action in actions)
@@ -132,7 +132,7 @@ def _fitting(timeline: Timeline, boxes: int) -> list[int]:
 
 
 def _lanes(ax: Any, timeline: Timeline, ranks: Sequence[int]) -> None:
-    """A lane for each of ``ranks``; what is empty is the bubble."""
+    """Draw a lane for each of ``ranks``; empty parts are the bubble."""
     lanes = [(rank, timeline.lanes[rank]) for rank in ranks]
     drawn = {action.kind for _, actions in lanes for action in actions if action.kind in _KINDS}
     for kind, (colour, hatch) in _KINDS.items():

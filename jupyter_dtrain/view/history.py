@@ -1,7 +1,7 @@
-"""What a view keeps of a metric: all of a short series, an even selection of a long one.
+"""The stored points of a metric: all of a short series, an even selection of a long one.
 
-A :class:`History` holds at most ``room`` points, whatever comes: of each stretch of the series the lowest, the highest
-and the first that is no number. Nothing here fails on NaN or the infinities.
+A :class:`History` holds at most ``room`` points: from each stretch of the series the lowest, the highest and the first
+that is no number. Nothing here fails on NaN or the infinities.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 from jupyter_dtrain.core.metrics import Columns
 
 _BLOCK: Final = 4
-"""Kept points that are merged into two or three when there are too many."""
+"""Number of stored points to merge into two or three when there are too many."""
 
-_LONG: Final = 64  # points of an incomplete stretch that are held before they are merged
+_LONG: Final = 64  # points of an incomplete stretch that may wait for merging
 
 
 class History:
@@ -23,11 +23,11 @@ class History:
         self._room = max(2 * _BLOCK, room)
         self._kept = Columns.empty()
         self._stretch = 1
-        self._tail = Columns.empty()  # what is worth keeping of a stretch that is not complete
+        self._tail = Columns.empty()  # the stored points of a stretch that is not complete
         self._tailed = 0  # points of that stretch
         self._newest = Columns.empty()
         self.count = 0
-        """Points that were added."""
+        """Number of points that were added."""
 
     def add(self, points: Columns) -> None:
         """Append points."""
@@ -49,7 +49,7 @@ class History:
 
     @property
     def columns(self) -> Columns:
-        """What is kept, and the newest point."""
+        """The stored points, and the newest point."""
         found = self._kept.copy()
         _extend(found, _essence(self._tail))
         if self.count and (not found.steps or found.steps[-1] != self._newest.steps[0]):
@@ -80,7 +80,7 @@ class History:
 
 
 def _essence(columns: Columns) -> Columns:
-    """The two or three points that stand for all of a stretch."""
+    """The two or three points that represent a stretch."""
     size = len(columns.values)
     return columns.selected(size, size) if size else columns
 

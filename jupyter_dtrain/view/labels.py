@@ -1,4 +1,4 @@
-"""The labels that say which ranks an output came from, and sizes, durations and numbers in words.
+"""Labels that name the ranks of an output, and sizes, durations and numbers in words.
 
 Plain functions of plain data; nothing here fails.
 """
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-"""Widgets made in a rank cannot be asked from a notebook: this type would show as an error."""
+"""A notebook cannot reach a rank's widgets: this type would show as an error."""
 
-_NEXT_UNIT = 999.95  # what rounds to 1000.0 of a unit is shown as 1 of the next
+_NEXT_UNIT = 999.95  # a value that rounds to 1000.0 of a unit shows as 1 of the next
 
 
 def label(ranks: Iterable[int], size: int) -> str:
@@ -24,7 +24,7 @@ def label(ranks: Iterable[int], size: int) -> str:
 
 
 def is_line(data: Mapping[str, Any]) -> bool:
-    """Whether ``data`` is nothing but one line of plain text."""
+    """Whether ``data`` is one line of plain text and nothing else."""
     text = data.get("text/plain")
     return len(data) == 1 and isinstance(text, str) and "\n" not in text.rstrip("\n")
 
@@ -35,7 +35,7 @@ def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_of(ranks: tuple[int, ...], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """``metadata`` with the ranks in it, where a program that reads the notebook finds them."""
+    """``metadata`` with the ranks, where programs that read the notebook find them."""
     return {**metadata, "dtrain": {"rank": ranks[0]} if len(ranks) == 1 else {"ranks": list(ranks)}}
 
 

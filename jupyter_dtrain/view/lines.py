@@ -1,14 +1,13 @@
-"""Lines that several ranks print alike, shown once with the ranks that printed them.
+"""Equal lines of several ranks, shown once with the ranks that printed them.
 
-A :class:`LineMerger` takes the finished lines of all ranks of a run and gives them back in the order in which they
-are to be shown. It has no clock and does no input or output; times are ``time.monotonic()`` seconds that its caller
-passes in.
+A :class:`LineMerger` takes the finished lines of all ranks of a run and returns them in the order in which to show
+them. It has no clock and does no input or output; its caller passes times in ``time.monotonic()`` seconds.
 
-What it promises, however the ranks behave (slow, silent, dead, out of step):
+Its promises hold for ranks of all kinds (slow, silent, dead, out of step):
 
 * the lines of one rank come out in the order in which they went in, none lost and none twice;
-* no line is held longer than ``hold`` for the sake of another rank;
-* a line is not held at all when no rank is left that could still join it.
+* no line waits longer than ``hold`` for another rank;
+* a line does not wait at all when no rank is left that could still join it.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HOLD: Final = 0.030
-"""Seconds for which a line waits, at most, for other ranks to print the same, where nobody says otherwise."""
+"""The default for the most seconds that a line waits for other ranks to print the same."""
 
 LOOK: Final = 64
-"""How many waiting lines of another rank are searched for a line's equal."""
+"""How many waiting lines of another rank to search for a line's equal."""
 
 REMEMBERED: Final = 512
-"""How many recently shown lines are remembered, to tell which rank runs ahead of which."""
+"""How many recently shown lines to remember, to know which rank runs ahead of which."""
 
 _DEPTH: Final = 8
-"""How far chains of the kind "A's line is in B's queue behind a line that is in C's queue" are followed."""
+"""How far to follow chains of the kind "A's line is in B's queue behind a line that is in C's queue"."""
 
 _Key = tuple[str, str]
 
@@ -45,7 +44,7 @@ class Merged:
     stream: str
     text: str
     same: bool
-    """The line equals the one shown just before, which these ranks had not joined in time."""
+    """Whether the line equals the one shown just before, which these ranks had not joined in time."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class _Waiting:
 class LineMerger:
     """Merges the lines of ``ranks``. A line waits ``hold`` seconds, at most, for other ranks to print the same.
 
-    Call :meth:`push` for every line, then :meth:`ready`; call :meth:`ready` again when :meth:`deadline` has come.
+    Call :meth:`push` for every line, then :meth:`ready`; call :meth:`ready` again at :meth:`deadline`.
     """
 
     def __init__(self, ranks: Iterable[int], hold: float = HOLD) -> None:
@@ -70,7 +69,7 @@ class LineMerger:
         self._idle: set[int] = set()
         # For each line, how often it occurs among the first LOOK waiting lines of each rank.
         self._near: dict[_Key, dict[int, int]] = {}
-        # For each line shown of late, how often each rank has printed it beyond the rank that printed it least.
+        # For each recently shown line, how often each rank has printed it beyond the rank that printed it least.
         # Hashes stand for the lines: a collision costs a needless wait or a needless label, and long lines no memory.
         self._shown: OrderedDict[int, dict[int, int]] = OrderedDict()
         self._last: tuple[_Key, set[int]] | None = None
@@ -90,7 +89,7 @@ class LineMerger:
             self._see(rank, waiting.key)
 
     def idle(self, rank: int) -> None:
-        """``rank`` will print no more: nobody waits for it from now on."""
+        """Note that ``rank`` will print no more: no line waits for it from now on."""
         self._idle.add(rank)
         self._silent.discard(rank)
 
@@ -99,12 +98,12 @@ class LineMerger:
         return len(self._queues[rank])
 
     def deadline(self) -> float | None:
-        """When :meth:`ready` will give the next line if nothing is pushed until then; ``None`` if nothing waits."""
+        """When :meth:`ready` will return the next line if nothing is pushed until then; ``None`` if nothing waits."""
         oldest = min((queue[0].since for queue in self._queues.values() if queue), default=None)
         return None if oldest is None else oldest + self._hold
 
     def flush(self) -> list[Merged]:
-        """All lines that still wait, joined where they can be."""
+        """All lines that still wait, joined where possible."""
         return self.ready(math.inf)
 
     def ready(self, now: float) -> list[Merged]:
@@ -116,8 +115,8 @@ class LineMerger:
             order, rank = heapq.heappop(heads)
             queue = self._queues[rank]
             if not queue or queue[0].order != order or self._must_wait(rank, queue[0], now):
-                # Either another rank took this line along, and the rank's new head is in the heap by now; or it
-                # waits, which nothing that happens in this call can change: silent ranks only grow in number.
+                # Either another rank's copy took this line along, and the rank's new head is in the heap now; or it
+                # waits, and nothing in this call can change that: silent ranks only grow in number.
                 continue
             moved: set[int] = set()
             self._bring_up(rank, shown, moved, frozenset())
@@ -138,7 +137,7 @@ class LineMerger:
     def _bring_up(self, rank: int, shown: list[Merged], moved: set[int], fixed: frozenset[int]) -> None:
         """Show the head of ``rank``, after the lines that other ranks print before their copy of it.
 
-        Ranks in ``fixed`` are not moved: something further up waits with their heads. That ends cycles.
+        Ranks in ``fixed`` stay: a caller further up waits with their heads. That ends cycles.
         """
         head = self._queues[rank][0]
         key = head.key
@@ -199,7 +198,7 @@ class LineMerger:
         counts = self._shown.pop(token, None)
         if counts is None:
             if len(joined) + len(self._idle.difference(joined)) == len(self._queues):
-                return  # every rank that can print it has: nobody is ahead
+                return  # every rank that can print it has: no rank is ahead
             counts = {}
         # Ranks that printed a line together are level from then on, even if one of them had printed it more often.
         level = 1 + max(counts.get(rank, 0) for rank in joined)

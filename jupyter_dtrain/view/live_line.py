@@ -1,8 +1,7 @@
 """The one unfinished line of a run that is worth watching: a progress bar, or a line that waits for its end.
 
-Ranks that train together draw the same bar; the lowest rank that has one is shown, in a display that is redrawn in
-place. Cost is bounded: at most one update in :data:`REDRAW` seconds, whatever the ranks print. The last state always
-comes out.
+Ranks that train together draw the same bar. The lowest rank that has one is shown, in a display that is redrawn in
+place, at most once in :data:`REDRAW` seconds, however much the ranks print. The last state always comes out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ UNFINISHED: Final = 0.200
 """Seconds after which an unfinished line that is no progress bar is shown."""
 
 REST: Final = 2.0
-"""Seconds after a rank's bar during which the bars of higher ranks stay hidden: they are about to end alike."""
+"""Seconds after a rank's bar during which higher ranks' bars stay hidden: they are about to end alike."""
 
 
 @dataclass
@@ -33,13 +32,13 @@ class _Line:
     shown: str
     at: float
     rests: float | None = None
-    """The bar was erased: until then its rank may go on with it before another rank's is shown."""
+    """The bar was erased: until this time its rank may continue it before another rank's is shown."""
 
 
 class LiveLine:
     """Shows the live line of a world of ``size`` ranks; ``name`` begins its display ids.
 
-    Where ``live`` is false (output that cannot be redrawn), nothing is shown, but the ranks are still told apart.
+    Where ``live`` is false (the output cannot be redrawn), it shows nothing but still tells the ranks apart.
     """
 
     def __init__(self, outbox: Outbox, size: int, name: str, *, live: bool) -> None:
@@ -52,7 +51,7 @@ class LiveLine:
         self._rested: tuple[int, float] | None = None  # the rank whose line ended last, and when its rest is over
 
     def show(self, rank: int, stream: str, text: str, now: float) -> bool:
-        """Show the unfinished line of ``rank`` as it is now; false if another rank's goes before."""
+        """Show the unfinished line of ``rank`` as it is now; false if another rank's comes first."""
         line = self._line
         if (
             line is not None
@@ -80,7 +79,7 @@ class LiveLine:
         return True
 
     def finish(self, rank: int, stream: str, text: str, now: float) -> bool:
-        """The line of ``rank`` got its end; true if it is on display, so that nothing else needs to show it."""
+        """Finish the line of ``rank``; true if it is on display, so that no other part needs to show it."""
         line = self._line
         if line is None or (line.rank, line.stream) != (rank, stream):
             return False
@@ -89,7 +88,7 @@ class LiveLine:
         return self._live
 
     def rest(self, rank: int, stream: str, now: float) -> None:
-        """The line of ``rank`` was erased; what it last said stays until there is something new."""
+        """Note that the line of ``rank`` was erased; its last text stays until there is something new."""
         line = self._line
         if line is not None and (line.rank, line.stream) == (rank, stream) and line.rests is None:
             line.rests = now + REST
@@ -102,7 +101,7 @@ class LiveLine:
         return self._rested is not None and self._rested[0] < rank and now < self._rested[1]
 
     def close(self, now: float) -> None:
-        """Leave what is shown as it is."""
+        """Leave the displayed line as it is."""
         if self._line is not None:
             self._settle(now)
 

@@ -1,4 +1,4 @@
-"""What is to be painted, in order, gathered into few messages and held to the server's pace.
+"""Outgoing text and displays, in order, gathered into few messages and held to the server's pace.
 
 The first text after a quiet time goes at once; what follows within :data:`GATHER` goes together. When the pace has
 nothing to give, everything waits and nothing is dropped. When the painter fails (a closed terminal, a dead kernel
@@ -65,7 +65,7 @@ class _Rich:
 class Outbox:
     """The way from one view to its painter.
 
-    ``sleep`` is what :meth:`drain` waits with, in seconds.
+    ``sleep`` is the function with which :meth:`drain` waits, in seconds.
     """
 
     def __init__(self, painter: Painter, pace: Pace, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -75,9 +75,9 @@ class Outbox:
         self._queue: deque[_Text | _Rich] = deque()
         self._updates: dict[str, _Rich] = {}
         self._sent = float("-inf")
-        self._price: int | None = None  # of the first message, once it was reckoned
+        self._price: int | None = None  # of the first message, once calculated
         self.broken = False
-        """The painter failed; nothing is painted any more."""
+        """Whether the painter has failed; then nothing is painted any more."""
 
     def text(self, stream: StreamName, text: str) -> None:
         """Add text, in whole lines."""
@@ -100,7 +100,7 @@ class Outbox:
         self._add(_Rich("display", display_id, data, metadata, moving))
 
     def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
-        """Replace the content of a display. An older update that has not gone yet is replaced by this one."""
+        """Replace the content of a display; this also replaces an older update that has not gone yet."""
         waiting = self._updates.get(display_id)
         if waiting is not None:
             waiting.data, waiting.metadata = data, metadata
@@ -111,11 +111,11 @@ class Outbox:
         self._add(update)
 
     def settle(self, display_id: str) -> None:
-        """Say that a display has its last content."""
+        """Note that a display has its last content."""
         self._add(_Rich("settle", display_id))
 
     def send(self, now: float) -> float | None:
-        """Send what may go, and return when the next may; ``None`` if nothing is left."""
+        """Send what may go; returns when the next may, ``None`` if nothing is left."""
         while self._queue:
             wanted = self._wanted(now)
             if wanted > now:
@@ -126,7 +126,7 @@ class Outbox:
     def drain(self, now: float) -> float:
         """Send everything, waiting for the pace in steps of 50 ms up to :data:`DRAIN`, then no longer.
 
-        Returns the time at which that was done.
+        Returns the time at the end.
         """
         end = now + DRAIN
         while self._queue:
@@ -142,7 +142,7 @@ class Outbox:
         wanted = now
         if self._pace is not None:
             wanted = self._pace.when(self._cost(), now)
-        # A message that is followed by another one cannot grow any more: only the last is worth waiting for.
+        # A message with another one behind it cannot grow any more: only the last is worth waiting for.
         if len(self._queue) == 1 and isinstance(self._queue[0], _Text):
             wanted = max(wanted, self._sent + GATHER)
         return wanted

@@ -1,6 +1,6 @@
-"""What stands for the text that a cell does not show: how much there is, where all of it is, and its last lines.
+"""The notice for text that a cell does not show: how much there is, where all of it is, and its last lines.
 
-One display for the whole run, redrawn at most twice a second; its size is bounded whatever the ranks print.
+There is one display for the whole run, redrawn at most twice a second; its size is bounded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WIDTH: Final = 400
 """Characters of one of these lines, at most."""
 
 LISTED: Final = 4
-"""How many ranks' logs are named, and how many ranks' last lines are told apart."""
+"""How many ranks' logs are named, and how many ranks' last lines are listed."""
 
 
 class Tally:
-    """How much one rank has printed, and the last lines of it."""
+    """How much one rank has printed, and its last lines."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -50,7 +50,7 @@ class Tally:
         self._tail.extend(lines[-TAIL:])
 
     def adopt(self, totals: Totals) -> None:
-        """Take over what the rank itself counted, if that is not older than what was counted here."""
+        """Take over the rank's own count, unless the count here is newer."""
         if totals.bytes < self.bytes:
             return
         self.bytes, self.lines = totals.bytes, totals.lines
@@ -63,7 +63,7 @@ class Tally:
 
 
 class Overflow:
-    """The display that tells of the text beyond what is shown."""
+    """The display of the notice."""
 
     def __init__(self, outbox: Outbox, size: int, name: str, *, live: bool) -> None:
         self._outbox = outbox
@@ -84,7 +84,7 @@ class Overflow:
         return self._at + REDRAW if self._live else None
 
     def show(self, text: str, now: float) -> None:
-        """Show ``text`` in place of what the notice said before."""
+        """Show ``text`` in place of the notice's earlier text."""
         if text == self._shown:
             return
         self._shown, self._at = text, now
@@ -96,7 +96,7 @@ class Overflow:
             self._outbox.display(data, {}, self._id)
 
     def close(self) -> None:
-        """The last text was shown."""
+        """Note that the last text was shown."""
         if self._begun:
             self._outbox.settle(self._id)
 

@@ -1,9 +1,9 @@
 """How fast a kernel may send output without its server throwing output away.
 
-Jupyter Server adds up the whole ``stream`` messages of a kernel over the last 3 s and drops *every* output, of
+Jupyter Server adds up the whole ``stream`` messages of a kernel over the last 3 s. It drops *every* output, of
 whatever type, once they exceed 3 MB (``iopub_data_rate_limit`` 1 MB/s times ``rate_limit_window``) or once there are
-more than 3000 messages of any type. What it drops is gone. A :class:`Pace` is a token bucket whose burst plus three
-seconds of refill stay below that by a tenth. (Source: ``ZMQChannelsWebsocketConnection._limit_rate``.)
+more than 3000 messages of any type. Dropped output is lost. A :class:`Pace` is a token bucket whose burst plus three
+seconds of refill stay below that limit by a tenth. (Source: ``ZMQChannelsWebsocketConnection._limit_rate``.)
 
 Nothing here waits or fails: callers ask when they may send, and send late rather than never.
 """
@@ -23,7 +23,7 @@ ENVELOPE: Final = 700
 """Bytes of headers around the content of one message."""
 
 DISPLAY: Final = 1000
-"""What a display costs, whatever its size: the server counts it among the messages, not among the bytes."""
+"""The price of a display, whatever its size: the server counts it among the messages, not among the bytes."""
 
 
 class Pace:
@@ -45,7 +45,7 @@ class Pace:
             return int(self._fill(now))
 
     def spend(self, n: int, now: float) -> None:
-        """Count ``n`` bytes as sent. More than was granted is a debt that the refill pays back first."""
+        """Count ``n`` bytes as sent. The refill first pays back any bytes beyond the grant."""
         with self._lock:
             self._tokens = self._fill(now) - n
 
@@ -65,4 +65,4 @@ class Pace:
 
 
 FRONT_END: Final = Pace()
-"""The pace that all views of this process share: they speak through one kernel to one server."""
+"""The pace that all views of this process share: they send through one kernel to one server."""

@@ -1,4 +1,4 @@
-"""Where output goes: the cell of a notebook, a terminal, or whatever captures either.
+"""Where output goes: the cell of a notebook, a terminal, or a capture of either.
 
 A :class:`Painter` is chosen on the main thread while the cell runs (:func:`painter_for_cell`) and then used from the
 view's own thread. Messages carry the cell's own parent header, so they land in that cell even when another one runs
@@ -33,20 +33,19 @@ class Painter(Protocol):
     def display(
         self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
     ) -> None:
-        """Show a rich output. ``moving``: it is a progress line, about to be updated often until it is settled."""
+        """Show a rich output. ``moving``: a progress line, which will get many updates until it is settled."""
 
     def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
         """Replace the content of an earlier display."""
 
     def settle(self, display_id: str) -> None:
-        """The display has its last content: a painter that could not redraw it may show that now."""
+        """Note that the display has its last content: a painter that cannot redraw may show it now."""
 
 
 class KernelPainter:
-    """Sends IOPub messages of ``kernel`` (an ipykernel) as answers to ``parent``, from whatever thread calls.
+    """Sends IOPub messages of ``kernel`` (an ipykernel) as answers to ``parent``, from any thread.
 
-    ``parent`` is the request message (or header) of the cell, as ``kernel.get_parent("shell")`` gives it while the
-    cell runs.
+    ``parent`` is the request message (or header) of the cell, from ``kernel.get_parent("shell")`` while the cell runs.
     """
 
     live = True
@@ -76,10 +75,10 @@ class KernelPainter:
         self._send("update_display_data", _content(data, metadata, display_id), "display_data")
 
     def settle(self, display_id: str) -> None:
-        """Nothing is left to do: every update was shown."""
+        """Do nothing: every update was shown."""
 
     def comm(self, message: CommMessage) -> None:
-        """Say something to the browser's half of a widget."""
+        """Send a message to the browser's half of a widget."""
         content: dict[str, Any] = {"comm_id": message.comm_id, "data": message.data}
         if message.kind == "comm_open":
             content |= {"target_name": message.target, "target_module": None}
@@ -107,9 +106,9 @@ class KernelPainter:
 
 
 class PublisherPainter:
-    """Gives rich outputs to an IPython display publisher that keeps them, as ``%%capture``'s does.
+    """Passes rich outputs to an IPython display publisher that keeps them, such as ``%%capture``'s.
 
-    Passing states are left out: an update goes to the publisher when its display is settled.
+    It leaves out passing states: an update reaches the publisher when its display is settled.
     """
 
     live = False
@@ -140,7 +139,7 @@ class PublisherPainter:
         self._latest[display_id] = (data, metadata)
 
     def settle(self, display_id: str) -> None:
-        """Publish the last content, if it is not the first."""
+        """Publish the last content, if it differs from the first."""
         if display_id in self._latest:
             content = _content(*self._latest.pop(display_id), display_id)
             self._publisher.publish(content["data"], content["metadata"], transient=content["transient"], update=True)
@@ -150,8 +149,8 @@ class TextPainter:
     """Writes text: to a terminal (``tty``), a file, or a buffer that captures output.
 
     A display shows as its ``text/plain``, unless ``rich`` is given, which then gets all displays. On a terminal one
-    display at a time, the one updated last, stays as a single line below all text and is redrawn there; anywhere
-    else only the first and the last state of a display are written.
+    display at a time, the one updated last, stays as a single line below all text and is redrawn there. Elsewhere it
+    writes only the first and the last state of a display.
     """
 
     paced = False
@@ -176,7 +175,7 @@ class TextPainter:
     def display(
         self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
     ) -> None:
-        """Write the display's text, or give it to ``rich``."""
+        """Write the display's text, or pass the display to ``rich``."""
         if self._rich is not None:
             self._rich.display(data, metadata, display_id, moving=moving)
             return
@@ -187,7 +186,7 @@ class TextPainter:
             self.stream("stdout", text if text.endswith("\n") else text + "\n")
 
     def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
-        """Redraw the display where that can be done; otherwise keep its text until it is settled."""
+        """Redraw the display where possible; otherwise keep its text until it is settled."""
         if self._rich is not None:
             self._rich.update(data, metadata, display_id)
             return
@@ -199,7 +198,7 @@ class TextPainter:
             self._latest[display_id] = text
 
     def settle(self, display_id: str) -> None:
-        """Leave the display's last state behind."""
+        """Leave the display's last state in place."""
         if self._rich is not None:
             self._rich.settle(display_id)
             return
@@ -227,7 +226,7 @@ class TextPainter:
 
 
 def plain(data: MimeBundle) -> str:
-    """The text by which a terminal shows ``data``: its ``text/plain``, or the types that it would need."""
+    """The text by which a terminal shows ``data``: its ``text/plain``, or else the names of its types."""
     text = data.get("text/plain")
     if isinstance(text, str):
         return text
@@ -237,8 +236,8 @@ def plain(data: MimeBundle) -> str:
 def painter_for_cell() -> Painter:
     """The painter for the cell that runs now. Call it on the thread that runs the cell.
 
-    In a notebook that is a :class:`KernelPainter`; where text, displays or both are captured (``%%capture``,
-    ``contextlib.redirect_stdout``), what is captured goes there. In a terminal and in plain Python it is a
+    In a notebook that is a :class:`KernelPainter`. Where code captures text, displays or both (``%%capture``,
+    ``contextlib.redirect_stdout``), the captured part goes there. In a terminal and in plain Python it is a
     :class:`TextPainter` on the current standard streams.
     """
     stdout, stderr = sys.stdout, sys.stderr
@@ -259,7 +258,7 @@ def painter_for_cell() -> Painter:
 
 
 class _Divided:
-    """Text to one painter, displays to another: for ``%%capture --no-stdout``."""
+    """Passes text to one painter and displays to another, for ``%%capture --no-stdout``."""
 
     live = False
 
@@ -272,7 +271,7 @@ class _Divided:
 
 
 def _shell() -> Any:
-    # Whoever runs IPython has imported it: nobody else pays for the import.
+    # A process that runs IPython has imported it; no other process should pay for the import.
     module = sys.modules.get("IPython.core.getipython") or sys.modules.get("IPython")
     return None if module is None else module.get_ipython()
 

@@ -1,10 +1,10 @@
-"""The panel of one run: a widget above the cell's output while it goes on, its saved form when it has ended.
+"""The panel of one run: a widget above the cell's output while the run goes on, then its saved form.
 
-There is none until there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE` seconds.
-Output that comes earlier goes below an empty display, which the panel fills when its time comes; a run that
-had nothing to show leaves it empty. Points go to the front end a few times a second and thinned
-to :data:`BYTES_PER_SECOND`; what is kept here is bounded too, and a copy of it, every two seconds, is what a page
-starts from that comes late. Where no widget can be shown, only the saved form is.
+A panel appears once there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE`
+seconds. Earlier output goes below an empty display, which the panel fills later; a run with nothing to show leaves it
+empty. Points go to the front end a few times a second, thinned to :data:`BYTES_PER_SECOND`. The panel's own memory is
+bounded too; every two seconds it copies that for pages that open later. Where widgets are impossible, only the saved
+form appears.
 
 A panel that fails goes quiet: neither the run nor the cell's text suffers.
 """
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from .widget import Actions, Link
 
 PATIENCE: Final = 2.0
-"""Seconds after which a run is shown that has neither metrics nor progress."""
+"""Seconds after which a run without metrics or progress gets a panel."""
 
 PER_SECOND: Final = 6.0
-"""Messages with points, at most, in the first :data:`LIVELY` seconds of a panel."""
+"""The largest number of messages with points per second, in the first :data:`LIVELY` seconds of a panel."""
 
 LIVELY: Final = 3.0
 CALM_PERIOD: Final = 0.5
-"""Seconds between two messages after that: one takes a core for 2 ms, which ranks on the same host wait for."""
+"""Seconds between two messages after that: each takes 2 ms of a core that ranks of the same host may need."""
 
 GATHER: Final = 0.03
-"""Seconds that news waits for more: ranks tell theirs at the same moments."""
+"""Seconds to wait for more news after the first: ranks send theirs at the same moments."""
 
 BYTES_PER_SECOND: Final = 1_000_000
-"""Of points, about."""
+"""Bytes of points a second, about."""
 
 KEEP_PERIOD: Final = 2.0
-"""Seconds between two copies for pages that come late; longer where copying takes more than 3 % of the time."""
+"""Seconds between two copies for late pages; longer where copying takes more than 3 % of the time."""
 
 KEPT_BYTES: Final = 60_000
-"""Of such a copy."""
+"""The largest size of such a copy."""
 
 DRAWING: Final = 2.0
-"""Seconds that the end of a cell waits for matplotlib; beyond, there is no picture."""
+"""Seconds for which the end of a cell waits for matplotlib; after that there is no picture."""
 
-_EMPTY: Final = {"text/plain": ""}  # no height in a notebook; a bundle without any type makes nbconvert complain
+_EMPTY: Final = {"text/plain": ""}  # no height in a notebook; without any type nbconvert would complain
 _CHUNK: Final = int(BYTES_PER_SECOND / PER_SECOND / 4)  # points of one message
 _SHARE: Final = 0.03
 
@@ -66,8 +66,8 @@ _SHARE: Final = 0.03
 class Panel:
     """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
 
-    ``ranks`` are those that run the cell, in a world of ``size`` ranks; ``run`` is the run's number. ``actions``: what
-    a widget may ask for; None where no widget can be shown. ``display_id`` is that of the panel's display.
+    ``ranks`` run the cell, in a world of ``size`` ranks; ``run`` is the run's number. ``actions``: what a widget may
+    request; None where widgets are impossible. ``display_id`` belongs to the panel's display.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Panel:
     ) -> None:
         self._painter = painter
         self._display_id = display_id
-        # By this JupyterLab's extension finds the panel again in a page that was reloaded.
+        # JupyterLab's extension uses this to find the panel in a reloaded page.
         self._metadata = {"dtrain": {"panel": display_id}}
         self._actions = actions
         self._pace = pace
@@ -100,13 +100,13 @@ class Panel:
         self._loading: threading.Thread | None = None
         self._maker: Callable[[Actions, bytes], Link] | None = None
         self._told = 0  # the version of the pipelines that the front end has
-        self._news = False  # the front end has not heard of everything
-        self._stale = True  # nor has the copy
+        self._news = False  # the front end lacks something
+        self._stale = True  # so does the copy
         self._next_send = 0.0
         self._next_keep = 0.0
         self._calm_from = 0.0
 
-    # What the run says.
+    # Events of the run.
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank."""
@@ -125,16 +125,16 @@ class Panel:
         self.tick(now)
 
     def idle(self, rank: int, now: float) -> None:
-        """``rank`` says no more."""
+        """Note that ``rank`` will send no more."""
         self._gathered.gone(rank)
         self._news = self._stale = True
         self.tick(now)
 
     def note(self, words: str, now: float) -> None:
-        """Text is the cell's."""
+        """Do nothing: notes belong to the cell's output."""
 
     def tick(self, now: float) -> float | None:
-        """Send what is due; returns when the next call is wanted, or ``None``."""
+        """Send what is due; returns the time of the next wanted call, or ``None``."""
         if self._began is None:
             self._began = now
         if self._over or self._actions is None:
@@ -149,12 +149,12 @@ class Panel:
         if self._news or self._pending:
             wanted.append(self._next_send)
         if self._stale:
-            # Before it, what is pending has to be sent: asked again at once, there would be nothing to do yet.
+            # Pending points must be sent before a copy; asked again at once, there would be nothing to do yet.
             wanted.append(max(self._next_keep, self._next_send) if self._pending else self._next_keep)
         return min(wanted, default=None)
 
     def close(self, run: Run, now: float) -> None:
-        """The run ended: replace the widget by what the notebook keeps, or by nothing."""
+        """Replace the widget, at the end of the run, by what the notebook saves, or by nothing."""
         del now
         self._gathered.states.update(run.outcomes)
         self._gathered.words.update(run.lost)
@@ -167,10 +167,10 @@ class Panel:
         elif self._link is not None:
             self._fill(dict(_EMPTY))
         if self._link is not None:
-            # Last: who hears that the run is over finds the display as it stays.
+            # Last: a listener that hears of the end then finds the final display.
             self._link.end(_packed({**document(picture, KEPT_BYTES), "seq": self._sequence}))
 
-    # Where it is.
+    # Its display.
 
     @property
     def is_live(self) -> bool:
@@ -179,11 +179,11 @@ class Panel:
 
     @property
     def has_something(self) -> bool:
-        """Whether there is anything that is worth keeping."""
+        """Whether there is anything worth saving."""
         return self._gathered.has_something
 
     def reserve(self) -> None:
-        """Keep the panel's place: what is painted from now on is below it."""
+        """Reserve the panel's place above everything that is painted from now on."""
         if not self._reserved and not self._over:
             self._reserved = True
             self._paint(lambda: self._painter.display(dict(_EMPTY), self._metadata, self._display_id))
@@ -202,7 +202,7 @@ class Panel:
         paint()
 
     def _show(self, now: float) -> float | None:
-        """Make the widget once there is something to show and what it needs is imported."""
+        """Make the widget once there is something to show and its modules are imported."""
         assert self._began is not None
         assert self._actions is not None
         if not self.has_something and now < self._began + PATIENCE:
@@ -214,7 +214,7 @@ class Panel:
         if self._maker is None:
             if self._loading.is_alive():
                 return now + 0.02
-            self._actions = None  # there are no widgets here
+            self._actions = None  # widgets are impossible here
             return None
         self._link = self._maker(self._actions, _packed({**self._document(now), "seq": self._sequence}))
         self._pending.clear()
@@ -232,9 +232,9 @@ class Panel:
     def _load(self) -> None:
         self._maker = widget.load()
         if self._maker is not None:
-            drawing.prepare()  # it would take half a second of the cell's end
+            drawing.prepare()  # importing it at the end of the cell would take half a second
 
-    # What it says.
+    # Messages to the front end.
 
     def _send(self, now: float) -> None:
         assert self._link is not None
@@ -260,7 +260,7 @@ class Panel:
     def _keep(self, now: float) -> None:
         assert self._link is not None
         if self._pending:
-            return  # a copy holds what was sent, no more: the next tick sends, then copies
+            return  # a copy has only points that were sent: the next tick sends, then copies
         began = time.perf_counter()
         self._link.keep(_packed({**self._document(now), "seq": self._sequence}))
         self._stale = False
@@ -271,7 +271,7 @@ class Panel:
 
 
 def _can_draw() -> bool:
-    """Whether what a picture needs is there: the very first import of matplotlib takes long."""
+    """Whether the modules for a picture are ready: the very first import of matplotlib takes long."""
     thread = threading.Thread(target=drawing.prepare, name="dtrain-drawing", daemon=True)
     thread.start()
     thread.join(DRAWING)

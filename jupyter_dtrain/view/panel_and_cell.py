@@ -1,6 +1,6 @@
 """The view of a cell: its panel, and below it its output.
 
-A part that fails is left out from then on, and logged; the other goes on.
+If one part fails, it is logged and gets no more calls; the other part goes on.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def view_of_cell(
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
-    ``interrupt`` and ``stacks`` are what the panel's buttons call; ``relay`` is the session's, for widgets that ranks
-    make.
+    The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make.
     """
     painter = painter_for_cell()
     actions = Actions(interrupt, lambda: describe_stacks(stacks()), run.text, lambda: run.done)
@@ -74,20 +73,20 @@ class PanelAndCell:
         self._tell(lambda view: view.feed(batch, now))
 
     def idle(self, rank: int, now: float) -> None:
-        """``rank`` says no more."""
+        """Note that ``rank`` will send no more."""
         self._tell(lambda view: view.idle(rank, now))
 
     def note(self, words: str, now: float) -> None:
-        """Something happens to the run."""
+        """Note an event of the run that comes from no rank."""
         self._tell(lambda view: view.note(words, now))
 
     def tick(self, now: float) -> float | None:
-        """Do what is due; when the next call is wanted."""
+        """Do what is due; returns the time of the next wanted call."""
         wanted = self._tell(lambda view: view.tick(now))
         return min((time for time in wanted if time is not None), default=None)
 
     def close(self, run: Run, now: float) -> None:
-        """The run has ended."""
+        """Show the end of the run."""
         panel = self._panel
         if panel is not None and self._above and panel.has_something:
             self._on_panel(lambda view: view.reserve())
@@ -101,7 +100,7 @@ class PanelAndCell:
     def _tell(self, tell: Callable[[RunView], T]) -> list[T | None]:
         if self._cell is not None:
             self._cell.shows_bars = self._panel is None or not self._panel.is_live
-        # The panel first: it takes its place before the cell's output takes it.
+        # The panel first, so that its place is above the cell's output.
         return [self._on_panel(tell), self._on_cell(tell)]
 
     def _on_panel(self, tell: Callable[[Panel], T]) -> T | None:
@@ -109,7 +108,7 @@ class PanelAndCell:
             return None
         try:
             return tell(self._panel)
-        except Exception:  # noqa: BLE001 — whatever it is, the run goes on, and so does the other part
+        except Exception:  # noqa: BLE001 — whatever fails, the run goes on, and so does the other part
             _log.exception("The panel of a distributed cell fails; its output is still shown.")
             self._panel = None
             return None
@@ -119,7 +118,7 @@ class PanelAndCell:
             return None
         try:
             return tell(self._cell)
-        except Exception:  # noqa: BLE001 — whatever it is, the run goes on, and so does the other part
+        except Exception:  # noqa: BLE001 — whatever fails, the run goes on, and so does the other part
             _log.exception("The output of a distributed cell can no longer be shown; the run itself goes on.")
             self._cell = None
             return None

@@ -1,6 +1,6 @@
-"""Points on their way to a front end: gathered between two messages, thinned to what one may hold, packed in columns.
+"""Points on their way to a front end: gathered between two messages, thinned to a message's size, packed in columns.
 
-``labextension/src/receiver.ts`` reads what :meth:`PointQueue.take` packs.
+``labextension/src/receiver.ts`` reads the result of :meth:`PointQueue.take`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Packet(NamedTuple):
     """The points of one message."""
 
     names: list[str]
-    """Metrics."""
+    """Names of the metrics."""
     series: list[list[Any]]
-    """For each metric of each rank: its place in ``names``, the rank, how many points; and, where the steps are even,
+    """For each metric of each rank: its index in ``names``, the rank, the number of points; and, for even steps,
     the first and their distance."""
     values: bytes
     """float32, little-endian, of all series one after the other."""
@@ -28,15 +28,15 @@ class Packet(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Size in bytes, about."""
         return len(self.values) + len(self.steps) + 20 * len(self.series)
 
 
 class PointQueue:
-    """Bounded: a series that nobody takes is thinned."""
+    """A bounded queue: it thins a series that no message takes."""
 
     def __init__(self, most: int) -> None:
-        """``most``: points of one message, over all series; each has two at least."""
+        """``most``: points of one message, over all series; each series has at least two."""
         self._most = most
         self._waiting: dict[tuple[str, int], Columns] = {}
 
@@ -44,7 +44,7 @@ class PointQueue:
         return bool(self._waiting)
 
     def add(self, name: str, rank: int, points: Columns) -> None:
-        """Points of one metric of one rank, which follow those that were added before."""
+        """Add points of one metric of one rank; they follow the points that were added before."""
         waiting = self._waiting.setdefault((name, rank), Columns.empty())
         waiting.steps.extend(points.steps)
         waiting.times.extend(points.times)
@@ -53,11 +53,11 @@ class PointQueue:
             self._waiting[name, rank] = waiting.thinned(self._most // 2)
 
     def clear(self) -> None:
-        """Forget them: somebody was told by other means."""
+        """Drop all points, because the front end got them in another way."""
         self._waiting.clear()
 
     def take(self) -> Packet | None:
-        """All that wait, thinned; None where nothing does."""
+        """All waiting points, thinned; None without any."""
         if not self._waiting:
             return None
         share = min(1.0, self._most / sum(len(columns.values) for columns in self._waiting.values()))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunView(Protocol):
-    """Something that shows one run while it goes on. All times are ``time.monotonic()`` seconds."""
+    """A view of one run while it goes on. All times are ``time.monotonic()`` seconds."""
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank: in order, without gaps or duplicates."""
@@ -27,7 +27,7 @@ class RunView(Protocol):
         """Show a line or more of text about the run that comes from no rank."""
 
     def tick(self, now: float) -> float | None:
-        """Do what is due, and return when the next call is wanted; ``None``: not before the next :meth:`feed`."""
+        """Do what is due; returns the time of the next wanted call, ``None`` for not before the next :meth:`feed`."""
 
     def close(self, run: Run, now: float) -> None:
         """The run ended: show everything that is still held and leave the final state. This call comes once, last."""

@@ -1,9 +1,9 @@
-"""Rich outputs of ranks in one cell: whose they are, which display shows them, and what clearing them means.
+"""Rich outputs of ranks in one cell: their ranks, the displays that show them, and the effect of clearing.
 
 Every display of a rank gets a slot: a display id of ours, so that ids of different ranks and runs cannot collide.
-When a rank calls ``clear_output``, its slots are used again in their order, so that a plot that is drawn anew in a
-loop stays one output for each rank. Displays that several ranks send alike share one slot until one of them clears.
-Nothing here fails; ids that a rank never displayed are displayed when they are first updated.
+After ``clear_output`` a rank uses its slots again in their order, so a plot that is redrawn in a loop stays one output
+for each rank. Equal displays of several ranks share one slot until one of the ranks clears. Nothing here fails; an id
+that a rank never displayed is displayed at its first update.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .outbox import Outbox
 
 RICH: Final = "display"
-"""The stream by which rich outputs travel through the merger, so that they keep their place among the lines."""
+"""The stream by which rich outputs pass through the merger, so that they keep their place among the lines."""
 
 _EMPTY: Final[MimeBundle] = {"text/plain": ""}
 
@@ -34,7 +34,7 @@ class _Slot:
     display_id: str
     owners: set[int]
     inline: bool
-    """The label stands in the content rather than on a line above."""
+    """Whether the label is part of the content rather than on a line above."""
 
 
 @dataclass
@@ -43,13 +43,13 @@ class _OfRank:
     next: int = 0
     """The first of the slots that a ``clear_output`` freed."""
     stale: bool = False
-    """The freed slots still show what was there before: the clearing waits for the next display."""
+    """Whether the freed slots still show old content, because the clearing waits for the next display."""
     cleared: bool = False
     ids: dict[str, _Slot] = field(default_factory=dict)
 
 
 class RichOutputs:
-    """The rich outputs of one run; ``name`` begins their display ids. ``widgets``: those of ranks can be shown."""
+    """The rich outputs of one run; ``name`` begins their display ids. ``widgets``: whether ranks' widgets can show."""
 
     def __init__(self, outbox: Outbox, merger: LineMerger, size: int, name: str, *, widgets: bool = False) -> None:
         self._widgets = widgets
@@ -63,7 +63,7 @@ class RichOutputs:
         self._updated: dict[str, None] = {}
 
     def push(self, rank: int, event: Display | ClearOutput, now: float) -> None:
-        """Take an event of ``rank``; it is painted when the merger gives it back."""
+        """Take an event of ``rank``; it is painted when the merger returns it."""
         mine = self._ranks.setdefault(rank, _OfRank())
         self._count += 1
         token = f"{rank}:{self._count}"
@@ -75,7 +75,7 @@ class RichOutputs:
             if not data:
                 return
             event = Display(data, event.metadata, event.display_id, event.update)
-            # A rank that redraws must keep slots of its own: whether others are in time to share one is chance.
+            # A rank that redraws must keep slots of its own: only chance decides whether others are in time to share.
             if event.display_id is None and not mine.cleared:
                 token, alone = _digest(event), False
         held = self._held.setdefault(token, [event, 0])
@@ -83,7 +83,7 @@ class RichOutputs:
         self._merger.push(rank, RICH, token, now, alone=alone)
 
     def paint(self, merged: Merged) -> None:
-        """Show what the merger gave back."""
+        """Show what the merger returned."""
         held = self._held[merged.text]
         held[1] -= len(merged.ranks)
         if held[1] <= 0:
@@ -97,7 +97,7 @@ class RichOutputs:
             self._display(merged.ranks, event)
 
     def close(self) -> None:
-        """Every display has its last content."""
+        """Note that every display has its last content."""
         for display_id in self._updated:
             self._outbox.settle(display_id)
         self._updated.clear()
@@ -153,7 +153,7 @@ class RichOutputs:
             if slot.owners == {rank}:
                 own.append(slot)
                 continue
-            # Shared, and its label names all who share it: it goes when the last of them has cleared.
+            # Its label names all ranks that share it: it goes when the last of them has cleared.
             slot.owners.discard(rank)
             if not slot.owners:
                 self._blank(slot)
@@ -169,7 +169,7 @@ class RichOutputs:
 
 
 def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int) -> None:
-    """Show what the cell's last expression gave: equal results once, in the order of their lowest ranks."""
+    """Show the values of the cell's last expression: equal results once, in the order of their lowest ranks."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(results):
         if without_widget(results[rank].data):

@@ -1,6 +1,6 @@
-"""What a panel knows of its run: the newest state of each rank, and its metrics, thinned.
+"""A panel's knowledge of its run: the newest state of each rank, and its metrics, thinned.
 
-Bounded whatever comes: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics; the rest is counted.
+It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics; the rest is counted.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_NAMES: Final = 200
-"""Metrics that are followed; Run.metrics has all."""
+"""Metrics to follow; Run.metrics has all."""
 
 POINTS: Final = 1 << 18
-"""Points that are kept, over all series."""
+"""Points to keep, over all series."""
 
 _ROOM: Final = (64, 4000)  # points of one series, at least and at most
-_MARKS: Final = 24  # newest steps of a rank from which its pace is taken
+_MARKS: Final = 24  # newest steps of a rank that determine its pace
 
 
 class RunState:
-    """The events of run number ``run`` on ``ranks``, in a world of ``size`` ranks, gathered."""
+    """The state of run number ``run`` on ``ranks``, in a world of ``size`` ranks, gathered from its events."""
 
     def __init__(self, run: int, ranks: Sequence[int], size: int) -> None:
         self._run = run
@@ -43,9 +43,9 @@ class RunState:
         self._thinned = False
         self._unseen: set[str] = set()
         self._marks: dict[int, deque[tuple[float, int]]] = {}
-        self._clock: dict[int, str] = {}  # the metric by which a rank's pace is taken
+        self._clock: dict[int, str] = {}  # the metric that determines a rank's pace
         self.pipelines = Pipelines()
-        """What their stages did."""
+        """The actions of pipelines' stages."""
         self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "waiting")
         """What each rank does, or how it ended."""
         self.words: dict[int, str] = {}
@@ -58,11 +58,11 @@ class RunState:
 
     @property
     def step(self) -> int | None:
-        """The step of the rank that is furthest behind, among those that tell one; None where none does."""
+        """The step of the rank that is furthest behind, among those that report one; None where none does."""
         return min((marks[-1][1] for marks in self._marks.values()), default=None)
 
     def take(self, event: Event) -> list[tuple[str, Columns]] | None:
-        """Take the next event of a rank: the points that came with it by metric, or None if it changes nothing."""
+        """Take the next event of a rank: returns its points by metric, or None if it changes nothing."""
         rank = event.rank
         match event.body:
             case Started() as started:
@@ -87,12 +87,12 @@ class RunState:
         return []
 
     def gone(self, rank: int) -> None:
-        """``rank`` says no more: one that has not said how it ended is lost."""
+        """Note that ``rank`` will send no more: if it has not reported its end, it is lost."""
         if self.states[rank] in ("waiting", "running"):
             self.states[rank] = "lost"
 
     def picture(self, outcome: Any, elapsed: float, *, with_metrics: bool = True) -> Picture:
-        """All of it, as it is now, with or without copies of the metrics, and pipelines."""
+        """The whole state as it is now, with or without copies of the metrics, and pipelines."""
         metrics = {}
         if with_metrics:
             for name, ranks in self._histories.items():

@@ -1,6 +1,6 @@
-"""What a notebook keeps of a run: a document that our JupyterLab extension draws, a picture, and text.
+"""The saved form of a run in a notebook: a document that our JupyterLab extension draws, a picture, and text.
 
-Made from plain data, so that a run out of the store looks like one that has just ended. No representation is larger
+It is made from plain data, so a run from the store looks like one that has just ended. No representation is larger
 than :data:`~jupyter_dtrain.view.document.SAVED_BYTES`. Where matplotlib is missing or fails, there is no picture.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns
 
 _LISTED: Final = 30  # metrics in the text
-_RANKS: Final = 8  # ranks whose values the text tells one by one
+_RANKS: Final = 8  # ranks whose values the text lists one by one
 _NAME: Final = 40  # characters of a metric's name in the text
 
 
@@ -39,7 +39,7 @@ def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
             for rank, columns in ranks.items()
             if columns.steps
         }
-    # Through JSON once: what front ends get is then what a notebook file gives back.
+    # Through JSON once, so that front ends get the same data as from a notebook file.
     data: MimeBundle = {MIME: json.loads(json.dumps(document(picture)))}
     drawn = svg(picture) if with_svg and (picture.metrics or picture.timelines) else None
     if drawn is not None:
@@ -49,7 +49,7 @@ def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
 
 
 def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
-    """Seconds that a step took each rank, from the times of its longest metric."""
+    """Seconds per step of each rank, from the times of its longest metric."""
     found: dict[int, float] = {}
     longest: dict[int, int] = {}
     for ranks in metrics.values():
@@ -66,7 +66,7 @@ def text(picture: Picture) -> str:
     ranks = list(picture.ranks)
     head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {took(picture.elapsed)}"
     if picture.thinned:
-        head += " (drawn thinned: Run.metrics has every point)"
+        head += " (points thinned; Run.metrics has all of them)"
     newest = [step for step in picture.steps.values() if step >= 0]
     if newest:
         head += f", step {max(newest):,}"

@@ -1,7 +1,7 @@
 """The text of one stream of one rank, cut into lines as a terminal would show them.
 
-Progress bars redraw their line with carriage returns, so that the same line is written many times; what counts is
-what it looks like at the end. Nothing here fails, and memory is bounded: a line is cut after :data:`LONGEST` bytes.
+Progress bars redraw their line with carriage returns, so they write the same line many times; only its final look
+counts. Nothing here fails, and memory is bounded: a line is cut after :data:`LONGEST` bytes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ LONGEST: Final = 64_000
 """UTF-8 bytes of one line; a longer one is cut as if it had line ends there."""
 
 _WIDEST: Final = 4  # UTF-8 bytes of one character
-_DEEPEST: Final = 100  # nested bars; more is no bar
+_DEEPEST: Final = 100  # nested bars; anything deeper is no bar
 
 _UP_OR_NEWLINE = re.compile(r"\x1b\[(\d*)A|\n")
 
 
 def cleaned(text: str) -> str:
-    """What a line that may contain carriage returns looks like in the end.
+    """The final look of a line that may contain carriage returns.
 
-    The text after the last carriage return counts; trailing ones move the cursor only.
+    The text after the last carriage return counts; trailing ones only move the cursor.
     """
     return text.rstrip("\r").rpartition("\r")[2] if "\r" in text else text
 
@@ -42,19 +42,19 @@ class Cut:
 
     lines: list[str]
     continued: bool
-    """The first of them was begun by earlier text."""
+    """Whether earlier text began the first of them."""
     redrawn: bool
-    """The first of them was begun by earlier text and redrawn since: it is the end of a progress bar."""
+    """Whether earlier text began the first of them and a redraw followed: it is the end of a progress bar."""
 
 
 class LineSplitter:
-    """Cuts text into lines, whatever the boundaries of the pieces in which it comes."""
+    """Cuts text into lines, in whatever pieces the text comes."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._length = 0
-        self._up = 0  # lines that the cursor is above the last one
-        self._down = False  # a line end whose meaning the next text tells
+        self._up = 0  # how many lines the cursor is above the last one
+        self._down = False  # a line end whose meaning depends on the next text
         self.since = 0.0
         """When the unfinished line began. Unit: ``time.monotonic()`` seconds."""
         self.redrawn = False
@@ -123,12 +123,12 @@ class LineSplitter:
                 return
             shown = whole.rstrip("\r")
             _, turn, tail = shown.rpartition("\r")
-            # One carriage return stays in front: it says at the line's end that the line was redrawn.
+            # One carriage return stays in front, as the sign that the line was redrawn.
             kept = turn + tail + whole[len(shown) :][:1]
             self._parts, self._length = [kept], len(kept)
 
     def _overflow(self) -> list[str]:
-        """Pieces of the unfinished line that are too long to be kept, as lines."""
+        """The parts of the unfinished line that are too long to keep, as lines."""
         if self._length * _WIDEST <= LONGEST:
             return []
         pieces = _cut("".join(self._parts))
@@ -137,9 +137,9 @@ class LineSplitter:
         return [cleaned(piece) for piece in pieces]
 
     def _level(self, text: str) -> str:
-        """Nested bars step a line down, draw, and step up again: fold that into redraws of one line.
+        """Fold nested bars, which step a line down, draw and step up again, into redraws of one line.
 
-        A step down is followed by a carriage return; any other line end ends the line, wherever the cursor is.
+        A carriage return follows a step down; any other line end ends the line, wherever the cursor is.
         """
         if self._down:
             text, self._down = "\n" + text, False
@@ -159,9 +159,9 @@ class LineSplitter:
 
 
 def _since_erased(line: str) -> str | None:
-    """What was written on ``line`` since it was last overwritten with spaces; ``None`` if it never was."""
+    """The text written on ``line`` since spaces last overwrote it; ``None`` if they never did."""
     parts = line.split("\r")
-    # The first part begins the line, and what the last one does is not decided before a carriage return follows.
+    # The first part begins the line; the meaning of the last depends on a carriage return that may follow.
     for index in range(len(parts) - 2, 0, -1):
         if parts[index].isspace():
             return "\r".join(parts[index + 1 :])
@@ -169,6 +169,6 @@ def _since_erased(line: str) -> str | None:
 
 
 def _cut(line: str) -> list[str]:
-    """``line`` in pieces of at most :data:`LONGEST` bytes; a last piece that is shorter is the unfinished one."""
+    """``line`` in pieces of at most :data:`LONGEST` bytes; a shorter last piece is the unfinished one."""
     room = LONGEST if line.isascii() else LONGEST // _WIDEST
     return [line[start : start + room] for start in range(0, len(line), room)] or [""]

@@ -1,7 +1,7 @@
-"""Runs out of the store, as a person sees them: one run, a list, and two side by side.
+"""Runs from the store, as a person sees them: one run, a list, and two side by side.
 
-:func:`bundle` is what a stored run shows as, in a cell that ends with one and by ``%distributed show``. Everything
-here is bounded, whatever the run has printed or logged, and works without matplotlib but for :func:`overlay`.
+:func:`bundle` is how a stored run appears, as the last value of a cell and in ``%distributed show``. Everything here
+is bounded, whatever the run printed or logged. Only :func:`overlay` needs matplotlib.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = 12  # lines of the cell
 _LINES: Final = 10  # last lines of a rank
-_TAILS: Final = 4  # ranks, or groups of ranks that printed alike, whose last lines are shown
+_TAILS: Final = 4  # ranks, or groups of ranks with equal output, whose last lines are shown
 _RANKS: Final = 8  # ranks that get a column each
 _METRICS: Final = 60
 _NAME: Final = 40
@@ -41,7 +41,7 @@ Series = Mapping[int, "Columns"]
 
 
 class Part(Protocol):
-    """As much of one rank's part in a kept run as is shown."""
+    """The part of a rank's record that is shown."""
 
     @property
     def host(self) -> str:
@@ -53,7 +53,7 @@ class Part(Protocol):
 
 
 class Kept(Protocol):
-    """As much of a kept run as is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
+    """The part of a stored run that is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
 
     id: int
     number: int
@@ -82,7 +82,7 @@ class Kept(Protocol):
 
     @property
     def parts(self) -> Mapping[int, Part]:
-        """What is known of each rank that began it."""
+        """The ranks that began it."""
 
     @property
     def errors(self) -> Mapping[int, Error]:
@@ -119,12 +119,12 @@ def bundle(run: Kept) -> MimeBundle:
 
 
 def chart(run: Kept) -> MimeBundle | None:
-    """The run as its cell showed it in the end: ranks and curves. None when it has logged nothing."""
+    """The ranks and curves at the end of the run, as in its cell. None when it has logged nothing."""
     return saved.bundle(picture(run)) if run.metrics else None
 
 
 def picture(run: Kept) -> Picture:
-    """All that is drawn of the run."""
+    """The content of the run's picture."""
     parts = run.parts
     return Picture(
         run.number,
@@ -157,7 +157,7 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
 
 
 def comparison(first: Kept, second: Kept) -> MimeBundle:
-    """A table of the metrics of both runs: the last value (the mean over ranks), and the lowest and highest of all."""
+    """A table of both runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
     both = dict(first.metrics), dict(second.metrics)
     names = list(dict.fromkeys([*both[0], *both[1]]))
     rows = []
@@ -171,14 +171,14 @@ def comparison(first: Kept, second: Kept) -> MimeBundle:
         for run in (first, second)
     )
     if not rows:
-        return {"text/plain": f"{caption}\nNeither has logged a metric."}
+        return {"text/plain": f"{caption}\nNeither run has logged a metric."}
     if len(names) > _METRICS:
         caption += f"; {len(names) - _METRICS} more metrics"
     return {**table(caption, headers, rows)}
 
 
 def overlay(first: Kept, second: Kept) -> str | None:
-    """The curves of the metrics that both have, as SVG: means over ranks. None when they share no metric.
+    """The curves of metrics that both runs have, as SVG: means over ranks. None when they share no metric.
 
     Raises :class:`ImportError` where matplotlib is not installed.
     """
@@ -216,12 +216,12 @@ def overlay(first: Kept, second: Kept) -> str | None:
 
 
 def moment(seconds: float) -> str:
-    """A time of day, with its date, by this machine's clock and zone."""
+    """Date and time of day, by this machine's clock and zone."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _troubles(run: Kept) -> list[str]:
-    """What was wrong, once for all ranks that share it."""
+    """The errors of the run, once for all ranks that share one."""
     found: dict[str, list[int]] = {}
     for rank, error in run.errors.items():
         found.setdefault(f"{error.ename}: {error.evalue}"[:_WIDTH], []).append(rank)
@@ -277,7 +277,7 @@ def _mean(series: Series) -> tuple[list[float], list[float]]:
 
 
 def _tails(run: Kept) -> list[str]:
-    """The last lines of each rank; ranks that printed alike are told once."""
+    """The last lines of each rank; equal lines appear once for all their ranks."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank in run.parts:
         lines = [_ANSI.sub("", line)[:_WIDTH] for line in run.tail(rank, _LINES)]
@@ -286,12 +286,12 @@ def _tails(run: Kept) -> list[str]:
     shown = [label(ranks, run.size) + line for lines, ranks in list(groups.items())[:_TAILS] for line in lines]
     if len(groups) > _TAILS:
         hidden = sum(len(ranks) for ranks in list(groups.values())[_TAILS:])
-        shown.append(f"… and {hidden} more ranks: .text(rank) has all")
+        shown.append(f"… and {hidden} more ranks: .text(rank) has their text")
     return shown
 
 
 def _first_line(source: str) -> str:
-    """The first line that is code, or else the first."""
+    """The first line of code, or else the first line."""
     lines = [line.strip() for line in source.splitlines() if line.strip()]
     code = [line for line in lines if not line.startswith("#")]
     line = (code or lines or [""])[0]

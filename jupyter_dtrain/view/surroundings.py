@@ -1,6 +1,7 @@
-"""What ranks tell of their surroundings, as tables: one for the world, one for each framework.
+"""Ranks' reports on their surroundings, as tables: one for the world, one for each framework.
 
-What is alike on all ranks is said once, what differs by rank. A rank that has told nothing is named with why.
+A value that is the same on all ranks appears once, different ones appear by rank. A rank without a report is named with
+the reason.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from jupyter_dtrain.wire.answers import Surroundings
 from .tables import table
 
 MOST_GROUPS = 6
-"""Values of one thing that are told apart; of more only the first and the last."""
+"""How many values of one thing to list; of more, only the first and the last appear."""
 NOT_SET = "(not set)"
 HIDDEN = "•••"
 
 Row = tuple[str, str]
-"""A value, and what is to be said of it."""
+"""A value, and a remark about it."""
 Rows = dict[str, dict[int, Row]]
-"""What it is → rank → row."""
+"""Name → rank → row."""
 
 
 def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) -> dict[str, str]:
-    """A MIME bundle. ``found``: by rank; None for one that has told nothing."""
+    """A MIME bundle. ``found``: by rank; None for a rank without a report."""
     told = {rank: one for rank, one in found.items() if one is not None}
     who = "" if len(told) == world.size else f", {count_ranks(list(told))}" if told else ""
     bundles = (
@@ -49,7 +50,7 @@ def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) 
 
 
 def _titles(told: Mapping[int, Surroundings]) -> dict[str, str]:
-    """Of all frameworks, by name; those that a rank has imported first."""
+    """Titles of all frameworks, by name; those that a rank has imported come first."""
     found: dict[str, tuple[bool, str]] = {}
     for one in told.values():
         for name, facts in one.frameworks.items():
@@ -88,7 +89,7 @@ def _table(rows: Rows, ranks: list[int]) -> tuple[list[str], list[list[str]]]:
 
 
 def _silent(world: World, found: Mapping[int, Surroundings | None]) -> dict[str, list[int]]:
-    """Why ranks have told nothing, and which."""
+    """Reasons for missing reports, with their ranks."""
     groups: dict[str, list[int]] = {}
     for rank in [world.ranks[number] for number, one in found.items() if one is None]:
         words = {"dead": f"dead ({rank.words})" if rank.words else "dead", "stopped": STOPPED}.get(rank.state, SILENT)
@@ -97,7 +98,7 @@ def _silent(world: World, found: Mapping[int, Surroundings | None]) -> dict[str,
 
 
 def _by_rank(rows: Mapping[int, Row], ranks: list[int], at: int) -> str:
-    """What all say, once; else each with who says it. ``at``: 0 for values, 1 for what is to be said of them."""
+    """A value that all ranks share, once; else each with its ranks. ``at``: 0 for values, 1 for remarks."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         if rank in rows and rows[rank][at]:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Final
 
 _NUMBER: Final = re.compile(r"[\d.,]*(?: (?:[kMGT]B|bytes))?")
-"""Or nothing, where there is none."""
+"""It also matches an empty cell."""
 
 
 def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, str]:
@@ -25,7 +25,7 @@ def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]
         return "  ".join(texts).rstrip()
 
     plain = "\n".join([caption, line(list(headers)), *(line(row) for row in cells)])
-    # JupyterLab aligns all to the right, also what people read.
+    # JupyterLab aligns everything to the right, even text.
     sides = [f"style='text-align:{'right' if right else 'left'}'" for right in numeric]
     heads = zip(headers, sides, strict=True)
     head = "".join(f"<th scope='col' {side}>{escape(header)}</th>" for header, side in heads)

@@ -1,7 +1,7 @@
-"""What the stages of a pipeline did in a step: in words, as a chart of letters, and as data for a front end.
+"""The actions of a pipeline's stages in a step: in words, as a chart of letters, and as data for a front end.
 
-Bounded: where there is no room, sends and receives are left out, then ranks, which the front end says.
-``labextension/src/gantt.ts`` reads what :func:`packed` makes.
+Sizes are bounded. Where there is no room, sends and receives are left out, then ranks, and the front end says so.
+``labextension/src/gantt.ts`` reads the result of :func:`packed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LIVE_BYTES: Final = 16_000
-"""Of all timelines in one message."""
+"""The largest size of all timelines in one message."""
 
 _COLUMNS: Final = 72  # letters of a lane
 _LANES: Final = 16  # lanes as letters
@@ -30,11 +30,11 @@ _HEAD: Final = 400  # bytes of a timeline without its actions
 _EMPTY: Final = "·"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 NAMES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients", "G": "reduce"}
-"""Of the kinds in which a stage computes."""
+"""Names of the kinds in which a stage computes."""
 
 
 def caption(timeline: Timeline) -> str:
-    """Schedule, size, bubble, which step and how long it took, and what else there is to know."""
+    """Schedule, size, bubble, the step and its duration, and further remarks."""
     ranks, stages = len(timeline.lanes), timeline.stages
     size = f"{ranks} rank{'s' if ranks != 1 else ''}"
     if stages != ranks:
@@ -46,14 +46,14 @@ def caption(timeline: Timeline) -> str:
         words += f" (in theory {_percent(timeline.theory)})"
     words += f", step {timeline.step:,} in {_duration(timeline.seconds)}"
     if timeline.on_host:
-        words += "; times are those of launches by the host, not of the GPU's work"
+        words += "; times show when the host launched work, not when the GPU did it"
     if timeline.left_out:
         words += f"; {timeline.left_out:,} actions are left out"
     return words
 
 
 def letters(timeline: Timeline) -> list[str]:
-    """A chart for a terminal: a line for each rank, of which each letter tells what took most of that time."""
+    """A chart for a terminal: a line for each rank, in which each letter names what took most of that time."""
     lines = []
     kinds = ""
     lanes = sorted(timeline.lanes.items())
@@ -70,7 +70,7 @@ def letters(timeline: Timeline) -> list[str]:
 
 
 def packed(timelines: Sequence[Timeline], limit: int) -> list[dict[str, Any]]:
-    """``timelines`` for a front end, each in an equal share of ``limit`` bytes as JSON, about."""
+    """``timelines`` for a front end, each in an equal share of about ``limit`` bytes as JSON."""
     return [_packed(timeline, limit // len(timelines)) for timeline in timelines]
 
 
@@ -101,7 +101,7 @@ def _packed(timeline: Timeline, room: int) -> dict[str, Any]:
 
 
 def _rows(actions: Sequence[Action], seconds: float, kinds: str) -> array[int]:
-    """Kind, stage, micro-batch, beginning and length of each action that is within the step."""
+    """Kind, stage, micro-batch, beginning and length of each action within the step."""
     rows = array("H")
     for action in actions:
         begin, end = max(0.0, action.start), min(seconds, action.start + action.seconds)

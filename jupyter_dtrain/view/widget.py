@@ -1,11 +1,11 @@
-"""The live widget of a cell: an ipywidget whose front end is our bundle, and the questions that it asks.
+"""The live widget of a cell: an ipywidget with our bundle as front end, and the requests that it sends.
 
 The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output) arrive on the
 thread with which the kernel answers comms: a subshell's, where kernel and front end have them, so that they work while
 the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
 
-Without the bundle (a checkout that was installed where there is no Node) or without anywidget, :func:`load` gives
-None, and cells show text.
+Without the bundle (a checkout installed without Node) or without anywidget, :func:`load` returns None, and cells show
+text.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STATIC: Final = Path(__file__).parent.parent / "static"
 VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
 OUTPUT_CHARACTERS: Final = 200_000
-"""Of a rank's output, its end, that the widget shows."""
+"""Characters of the end of a rank's output that the widget shows."""
 
 KEPT: Final = 8
-"""Widgets of ended runs that stay open: a page that was reloaded in mid-cell asks for them when the kernel is idle."""
+"""Widgets of ended runs that stay open: a page that reloads in mid-cell asks for them when the kernel is idle."""
 
 _log = logging.getLogger("jupyter_dtrain")
 
 
 class Actions(NamedTuple):
-    """What a person may ask for while a cell runs. Called from any thread."""
+    """What a person may request while a cell runs. Called from any thread."""
 
     interrupt: Callable[[], None]
     stacks: Callable[[], str]
@@ -44,32 +44,32 @@ class Actions(NamedTuple):
 
 
 class Link:
-    """One widget, seen from the run that it shows. Methods may raise what the kernel's connection raises."""
+    """One widget, as its run uses it. Its methods may raise the errors of the kernel's connection."""
 
     def __init__(self, widget: Any, actions: Actions) -> None:
         self._widget = widget
         self._actions = actions
-        # ipykernel 7.4 sends what the front end says to the shell that this comm sent from last, which is the busy
-        # one. Without this method it goes to the subshell that the front end asked for.
+        # ipykernel 7.4 sends the front end's messages to the shell from which this comm sent last, and that one is
+        # busy. Without this method they go to the subshell that the front end chose.
         if hasattr(widget.comm, "_reply_subshell_for"):
             widget.comm._reply_subshell_for = None  # noqa: SLF001 — there is no public way
         widget.on_msg(self._asked)
 
     @property
     def view(self) -> dict[str, Any]:
-        """What a display carries to show the widget."""
+        """The content of a display that shows the widget."""
         return {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
 
     def send(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
-        """Say something to the front end; lost if nobody listens."""
+        """Send a message to the front end; without a listener it is lost."""
         self._widget.send(content, buffers=buffers)
 
     def keep(self, document: bytes) -> None:
-        """Set what a page that comes later starts from."""
+        """Set the document from which a later page starts."""
         self._widget.document = document
 
     def end(self, document: bytes) -> None:
-        """The run has ended: nothing more can be asked."""
+        """End the run: later requests fail."""
         with self._widget.hold_sync():
             self._widget.document = document
             self._widget.live = False
@@ -85,7 +85,7 @@ class Link:
             self._widget.send({"type": "heard", "id": content.get("id")})  # the answer itself may take a while
         try:
             answer.update(self._answer(content))
-        except Exception as error:  # noqa: BLE001 — the person is told, and the kernel's thread goes on
+        except Exception as error:  # noqa: BLE001 — the person gets the error, and the kernel's thread goes on
             answer["problem"] = f"{type(error).__name__}: {error}"
         with contextlib.suppress(Exception):
             self._widget.send(answer)
@@ -103,15 +103,15 @@ class Link:
             return {"text": ""}
         if kind == "stacks":
             return {"text": self._actions.stacks()}
-        return {"problem": f"{kind!r} is not known here."}
+        return {"problem": f"This kernel does not know the request {kind!r}."}
 
 
 _ended: deque[Any] = deque()
-_made: list[Any] = []  # the class, or None, once it was looked for
+_made: list[Any] = []  # the class, or None, after the first look
 
 
 def load() -> Callable[[Actions, bytes], Link] | None:
-    """What makes a widget that starts from a document; None where there can be none. Imports anywidget, once."""
+    """A function that makes a widget from a document; None where widgets are impossible. Imports anywidget, once."""
     if not _made:
         _made.append(_widget_class())
     kind = _made[0]
@@ -142,6 +142,6 @@ def _widget_class() -> Any:
         document = traitlets.Bytes().tag(sync=True)
         """The run as JSON, at most some 100 kB, about once a second."""
         live = traitlets.Bool(default_value=True).tag(sync=True)
-        """Whether it can be asked."""
+        """Whether it accepts requests."""
 
     return RunWidget

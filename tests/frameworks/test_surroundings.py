@@ -64,7 +64,7 @@ def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_told(given)
     assert (mine["RANK"], other["RANK"]) == (("0", mine["RANK"][1]), ("1", mine["RANK"][1]))
     assert mine["WORLD_SIZE"][0] == "2"
     assert mine["MASTER_PORT"] == other["MASTER_PORT"]
-    assert mine["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == ("0", "NCCL must not end a rank that can be released")
+    assert mine["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == ("0", "NCCL must not end a rank that a release can free")
     assert mine["OMP_NUM_THREADS"][0] is None
     assert mine["OMP_NUM_THREADS"][1].startswith("given by --env, hidden; ")
     assert mine["DTRAIN_SECRET"] == (None, "given by --env, hidden")

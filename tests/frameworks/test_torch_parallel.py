@@ -119,8 +119,8 @@ def test_a_failure_within_fsdp(pair):
     failed = fail(pair, FAIL + "train(model)")
     assert failed.errors[0].waited == "forward"
     note = texts(run(pair, SUM))[1]
-    assert "model: this FullyShardedDataParallel belongs to the process group of before" in note
-    assert "make the model and FullyShardedDataParallel around it again" in note
+    assert "model: this FullyShardedDataParallel belongs to the old process group" in note
+    assert "Make the model again and wrap it in FullyShardedDataParallel again" in note
     assert values(run(pair, FSDP + "train(model) == train(plain())")) == same(True, 2)
     run(pair, "del model")
 

@@ -145,7 +145,7 @@ def test_a_second_set_up_while_it_is_up(pair):
     run(pair, INIT)
     assert values(run(pair, CALL)) == CALLED
     failed = fail(pair, "rpc.init_rpc(f'other{rank}', rank=rank, world_size=size)")
-    assert "this rank as 'worker1'; call torch.distributed.rpc.shutdown() on all ranks" in failed.errors[1].evalue
+    assert "this rank as 'worker1'. Call torch.distributed.rpc.shutdown() on all ranks" in failed.errors[1].evalue
     assert values(run(pair, CALL)) == CALLED
 
 

@@ -158,7 +158,7 @@ def test_process_sets_are_there_again_after_a_failure_and_ranks_of_ones_own_are_
 
     assert before == after == {0: (2.0, None), 1: (2.0, 1.0)}
     assert found == {0: False, 1: False}
-    assert "in a way of its own: call hvd.init() on all ranks" in run.text(0)
+    assert "or with arguments): call hvd.init() on all ranks" in run.text(0)
 
 
 def test_where_only_some_ranks_have_it_afterwards_that_is_said(pair):

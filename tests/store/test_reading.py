@@ -54,7 +54,7 @@ def test_a_run_is_found_by_its_worlds_id(filled):
         (0, "There is no run #0"),
         ("world/9", "There is no run world/9 in the store. World 'world' has the runs 1-2: world/1 is the newest"),
         ("nobody/1", "There is no run nobody/1 in the store."),
-        ("world", "'world' names no run: .*41 or #41.*WORLD/RUN.* World 'world' has the runs 1-2"),
+        ("world", "'world' names no run. .*41 or #41.*WORLD/RUN.* World 'world' has the runs 1-2"),
         ("", "'' names no run"),
         ("-1", "'-1' names no run"),
         ("1.5", "'1.5' names no run"),

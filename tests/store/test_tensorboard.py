@@ -90,7 +90,7 @@ def test_a_folder_that_goes_away_is_told_once(fake, tmp_path):
     intake.close()
 
     assert len(said) == 1
-    assert f"TensorBoard's files in {tmp_path / 'boards'} are not written any more" in said[0]
+    assert f"TensorBoard's event files in {tmp_path / 'boards'} can no longer be written" in said[0]
 
 
 def test_a_start_without_the_package_says_what_to_install(own_data, tmp_path, monkeypatch):

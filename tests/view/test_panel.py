@@ -257,14 +257,14 @@ def test_a_flood_of_points_is_thinned_to_what_the_wire_takes(stage, front_end):
 
 
 def test_what_a_rank_left_out_on_the_wire_is_said(stage):
-    """Beside the curves, and in the text: Run.metrics has every point."""
+    """Beside the curves, and in the text: Run.metrics has all points."""
     scene = stage(1, live=False)
     part = pack("loss", Columns(array("q", [0, 9]), array("d", [0.0, 1.0]), array("d", [1.0, 2.0])), left_out=8)
     scene.say(0, Started(1, "host", ""), Metrics([part]), Finished("ok", 0.1))
     scene.end()
     kept = scene.painter.shown[ID]
     assert kept[MIME]["thinned"] is True
-    assert "Run.metrics has every point" in kept["text/plain"]
+    assert "Run.metrics has all of them" in kept["text/plain"]
 
 
 def test_a_page_that_comes_late_finds_a_copy_of_bounded_size(stage, front_end):
@@ -302,7 +302,7 @@ def test_what_the_person_asks_is_answered(stage, front_end):
     assert answers[1]["cut"] == 100_011
     assert answers[2]["text"] == "stacks of all"
     assert scene.asked == ["interrupt"]
-    assert "not known" in answers[4]["problem"]
+    assert "does not know" in answers[4]["problem"]
     scene.end()
     ask({"type": "interrupt", "id": 5}, [])
     assert scene.asked == ["interrupt"]

@@ -51,7 +51,7 @@ def test_the_caption_says_what_the_bubble_is_and_should_be():
     )
     other = gpipe(2, 2, theory=None, on_host=True, left_out=1234)
     assert "in theory" not in caption(other)
-    assert "launches by the host" in caption(other)
+    assert "when the host launched work" in caption(other)
     assert "1,234 actions are left out" in caption(other)
 
 

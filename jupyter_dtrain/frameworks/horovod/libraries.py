@@ -1,7 +1,7 @@
 """Horovod's native libraries in one rank: one for PyTorch, one for TensorFlow, each with a thread and a world.
 
-Shutting one down on any rank ends what is begun on all of them, with an error: that is the way to release ranks.
-Two threads that shut down one library would end the process, so it is done under a lock.
+Shutting one down on any rank ends unfinished work on all of them, with an error: that is how ranks are released.
+Two threads that shut down one library at once would end the process, so a lock guards the shutdown.
 
 Under failure: where another rank does not answer, a shutdown waits for it, on a thread of its own.
 """
@@ -22,19 +22,19 @@ _FLAGS = ("mpi", "gloo", "nccl", "ccl", "ddl", "cuda", "rocm")
 
 
 class Library:
-    """One of them. Methods are for the main thread, but for :meth:`begin_shutdown` and :meth:`words`."""
+    """One of them. Its methods are for the main thread, except :meth:`begin_shutdown` and :meth:`words`."""
 
     def __init__(self, basics: Any, shutdown: Callable[[Any], None]) -> None:
-        """``basics``: Horovod's own object for it; ``shutdown`` is the method of those that shuts it down."""
+        """``basics``: Horovod's own object for the library; ``shutdown``: the method that shuts it down."""
         self._basics = basics
         self._shutdown = shutdown
         self._lock = threading.Lock()
         self._ending: threading.Thread | None = None
         self._process_sets: Any = None
         self.name = Path(str(getattr(basics.MPI_LIB_CTYPES, "_name", ""))).parent.name
-        """``torch`` or ``tensorflow``: the folder that it is in."""
+        """``torch`` or ``tensorflow``: the library's folder."""
         self.plain = True
-        """Whether it was set up for all ranks."""
+        """Whether user code set it up for all ranks."""
         self.was_ready = False
         """Whether user code has set it up, and not shut it down since."""
 
@@ -44,17 +44,17 @@ class Library:
         return bool(self._basics.is_initialized())
 
     def is_set_up(self, process_sets: Any, *, plain: bool) -> None:
-        """User code has set it up, with these."""
+        """Note that user code has set it up, with these arguments."""
         self._process_sets, self.plain = process_sets, plain
         self.was_ready = True
 
     def shut_down(self) -> None:
-        """As user code asks for it."""
+        """Shut it down for user code."""
         self.was_ready = False
         self._shut_down()
 
     def begin_shutdown(self) -> None:
-        """Make whatever waits in it raise. Any thread."""
+        """Make every wait in it raise. Any thread may call it."""
         if self._ending is None or not self._ending.is_alive():
             self._ending = threading.Thread(target=self._shut_down, name="dtrain-horovod", daemon=True)
             self._ending.start()
@@ -64,29 +64,31 @@ class Library:
             self._shutdown(self._basics)
 
     def end(self) -> None:
-        """Be shut down. Raises :class:`TimeoutError` when another rank keeps it from that."""
+        """Shut it down and wait. Raises :class:`TimeoutError` when another rank prevents that."""
         self.was_ready = False
         self.begin_shutdown()
         self.settle()
         native: Any = getattr(sys.modules.get(f"horovod.{self.name}.mpi_ops"), "mpi_lib", None)
         if hasattr(native, "horovod_torch_reset"):
-            # Tensors without a name are called by a number, which must be the same on all ranks.
+            # Unnamed tensors get a number for a name, which must be the same on all ranks.
             native.horovod_torch_reset()
 
     def settle(self) -> None:
-        """Wait until a shutdown that was begun is over. Raises :class:`TimeoutError`, see :meth:`end`."""
+        """Wait until a shutdown that has begun is over. Raises :class:`TimeoutError`, see :meth:`end`."""
         if self._ending is not None:
             self._ending.join(END_PATIENCE)
             if self._ending.is_alive():
-                raise TimeoutError("Horovod cannot be shut down, as a rank does not answer: %distributed restart.")
+                raise TimeoutError(
+                    "Horovod cannot shut down, because a rank does not answer: %distributed restart makes new ranks."
+                )
 
     def set_up_again(self) -> None:
-        """As user code had it, with all ranks."""
+        """Set it up as user code had it, with all ranks."""
         operations: Any = sys.modules[f"horovod.{self.name}.mpi_ops"]
         operations.init(process_sets=self._process_sets)
 
     def words(self) -> str:
-        """What it is built with, and where this rank is in it."""
+        """Its build, and this rank's place in it."""
         asked = {name: getattr(self._basics, f"{name}_built", None) for name in _FLAGS}
         built = [name for name, ask in asked.items() if ask is not None and ask()]
         place = f"rank {self._basics.rank()} of {self._basics.size()}" if self.ready else "not set up"
@@ -94,20 +96,20 @@ class Library:
 
 
 def hook_optimizers(module: Any) -> None:
-    """``horovod.torch.optimizer`` was imported: of the optimizers that were made for a parameter the newest reduces it.
+    """Patch ``horovod.torch.optimizer``, just imported: only the newest optimizer of a parameter reduces it.
 
-    As it comes, each of them does, and the second is refused for a name that is taken.
+    Unpatched, each of its optimizers does, and Horovod rejects the second one because its name is taken.
     """
     kind: Any = getattr(module, "_DistributedOptimizer", None)
     if not hasattr(kind, "_make_hook"):
         return
-    original = kind._make_hook  # noqa: SLF001 — there is no public way to its hooks
+    original = kind._make_hook  # noqa: SLF001 — Horovod has no public way to its hooks
     newest: Any = sys.modules["torch"].utils.weak.WeakIdKeyDictionary()
 
     @functools.wraps(original)
     def _make_hook(optimizer: Any, parameter: Any) -> Callable[..., None]:
         hook = original(optimizer, parameter)
-        newest[parameter] = mark = object()  # the hook itself would keep the parameter alive
+        newest[parameter] = mark = object()  # a mark, because the hook itself would keep the parameter alive
 
         @functools.wraps(hook)
         def reduce(*args: Any) -> None:
@@ -120,12 +122,12 @@ def hook_optimizers(module: Any) -> None:
 
 
 def begin_optimizers_anew() -> None:
-    """Let ``DistributedOptimizer`` objects, Horovod's and the stand-in's, forget what they had begun."""
+    """Make ``DistributedOptimizer`` objects, Horovod's and the stand-in's, forget what they have begun."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not ("horovod.torch" in sys.modules and hasattr(torch, "optim")):
         return
     for one in gc.get_objects():
-        # By ``type``: a proxy's ``__class__`` may run anybody's code.
+        # By ``type``: asking a proxy for ``__class__`` may run foreign code.
         if issubclass(type(one), torch.optim.Optimizer):
             if hasattr(one, "begin_anew"):
                 one.begin_anew()
@@ -134,7 +136,7 @@ def begin_optimizers_anew() -> None:
 
 
 def _begin_anew(optimizer: Any) -> None:
-    """What Horovod's own does when it loads a state, without loading one."""
+    """Reset what Horovod resets when it loads a state, without loading one."""
     held = vars(optimizer)
     held["_handles"].clear()
     passes = getattr(optimizer, "backward_passes_per_step", 1)

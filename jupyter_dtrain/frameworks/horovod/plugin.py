@@ -1,17 +1,17 @@
-"""Horovod in one rank: set up in any cell, released when a peer is gone, whole again in the next cell.
+"""Horovod in one rank: set up in any cell, released when a peer is gone, set up again in the next cell.
 
-Horovod needs no launcher and no variables here: its MPI controller takes the world of MPI that a rank is in. Beyond:
+Horovod needs no launcher and no variables here: its MPI controller uses the MPI world that the rank is in. Beyond that:
 
-* ``hvd.init()`` waits for the other ranks in MPI first, where they can be released; Horovod's own wait has no end.
-* A ``DistributedOptimizer`` that is made again for the same parameters takes them over: so a cell can be run again.
-* An optimizer of Keras 3 is refused: Horovod 0.28 would train with it on each rank alone (:mod:`.keras`).
+* ``hvd.init()`` first waits for the other ranks in MPI, where a release can free them; Horovod's own wait has no end.
+* A new ``DistributedOptimizer`` for the same parameters takes them over, so a cell can run again.
+* An optimizer of Keras 3 raises an error: Horovod 0.28 would train with it on each rank alone (:mod:`.keras`).
 * Where Horovod is not installed, :func:`install_shim` offers its calls for PyTorch over torch.distributed
-  (:mod:`.shim`). What waits in those, waits in torch, which is released and made again by itself.
+  (:mod:`.shim`). Their waits are waits in torch, which is released and set up again by itself.
 
-Under failure: ranks that wait are released by Horovod's own shutdown, on all ranks, each on a thread of its own: it
-ends what is begun with an error. A rank that has died makes MPI end Horovod's thread; without ULFM nothing does. The
-first cell on all ranks afterwards sets Horovod up again where it was, in the world as MPI has it then, and gives
-``DistributedOptimizer`` objects a fresh start; what cannot be set up again is named.
+Under failure: Horovod's own shutdown, on all ranks and each on a thread of its own, releases waiting ranks: it ends
+unfinished work with an error. A rank that has died makes MPI end Horovod's thread; without ULFM nothing does. The next
+cell on all ranks sets Horovod up again where it was in use, in MPI's new world, and resets ``DistributedOptimizer``
+objects; a note names what cannot be set up again.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ if TYPE_CHECKING:
 TESTED = "0.28"
 """The version that ``make horovod`` builds and tests."""
 _WRAPPERS = {"wrapper", "inner", "error_handler", "apply", "_call_impl", "_wrapped_call_impl", "decorate_context"}
-"""Functions that say nothing of what was called."""
+"""Functions whose names do not describe the call."""
 _OF_GRAPHS = {"", "call_function"}
-"""What runs a graph in TensorFlow, by."""
+"""Functions by which TensorFlow runs a graph."""
 _GENERATED = "<string>"
-"""The file of what TensorFlow makes for each operation of Horovod's."""
-_LOST = "Horovod was set up on some of the ranks only, or in a way of its own: call hvd.init() on all ranks."
+"""The file name of the code that TensorFlow generates for each Horovod operation."""
+_LOST = (
+    "Horovod is not set up any more (only some ranks had set it up, or with arguments): call hvd.init() on all ranks."
+)
 
 
 class Horovod(Framework):
@@ -87,7 +89,7 @@ class Horovod(Framework):
 
     def is_apart(self) -> bool:
         """After a cell that failed: something may have been begun, which the same cell would begin a second time."""
-        # The stand-in's optimizers may be in the midst of a step.
+        # The stand-in's optimizers may be in the middle of a step.
         return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
@@ -161,7 +163,7 @@ class Horovod(Framework):
             if plain:
                 self._arrive()
                 if self._generation != self._first:
-                    # MPI's world of before may be revoked, and what Horovod knows by itself is that one.
+                    # MPI's old world may be revoked, and Horovod itself knows only that one.
                     comm = sys.modules["mpi4py.MPI"].COMM_WORLD
             original(basics, comm, process_sets)
             library.is_set_up(process_sets, plain=plain)
@@ -184,7 +186,7 @@ class Horovod(Framework):
 
     def _details(self) -> dict[str, str]:
         found = {f"for {name}": library.words() for name, library in self._libraries.items()}
-        return found or {"state": "not set up: hvd.init() does it"}
+        return found or {"state": "not set up yet: call hvd.init()"}
 
 
 def _arrive(mpi: Any) -> None:
@@ -193,14 +195,14 @@ def _arrive(mpi: Any) -> None:
 
 
 def _folder_of(package: str) -> str:
-    """Where its files are; empty where it is not imported."""
+    """The folder of a package's files; empty where it is not imported."""
     module: ModuleType | None = sys.modules.get(package)
     file = getattr(module, "__file__", None)
     return f"{Path(file).parent}{os.sep}" if file else ""
 
 
 def _outermost(frame: FrameType | None, folders: tuple[str, ...], wanted: str) -> str:
-    """The function that the user's code has called: in the folder ``wanted``, through those in ``folders``."""
+    """The function in the folder ``wanted`` that user code called, found outwards through ``folders``."""
     known = tuple(folder for folder in folders if folder)
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith(known):

@@ -1,1 +1,1 @@
-"""JAX: its coordinator, arrays that outlive a release, and waits; :mod:`.plugin` is where it meets the rank."""
+"""JAX: its coordinator, arrays that outlive a release, and waits; :mod:`.plugin` connects them to the rank."""

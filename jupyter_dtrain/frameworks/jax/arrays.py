@@ -1,12 +1,12 @@
-"""Arrays of JAX on their way from a backend that ends to the one that follows, by way of the host.
+"""JAX arrays on their way from a backend that ends to the next one, by way of the host.
 
-JAX's processes can be set up anew only with new backends, and an array belongs to the one that made it; so do devices,
-meshes and shardings. :func:`carry` copies the arrays that the user's names reach to the host, each rank its shards;
-:meth:`Carried.arrive` puts them on the devices that have the old ones' places, and into the places where the old were.
-It follows lists, dictionaries, tuples, attributes (of models, optimizers and their states) and what functions close
-over. What the running functions have as local variables stays as it is.
+Setting up JAX's processes again needs new backends, and an array belongs to the backend that made it; so do devices,
+meshes and shardings. :func:`carry` copies the arrays that the user's names reach to the host, each rank its shards.
+:meth:`Carried.arrive` puts them on the devices that take the old ones' places, and back where the user's names find
+them. The search follows lists, dictionaries, tuples, attributes (of models, optimizers and their states) and closures.
+Local variables of running functions stay as they are.
 
-Under failure: what was being computed when ranks were released, and what was donated, is gone, and is named.
+Under failure: an array that was still being computed at the release, or that was donated, is lost; a note names it.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_OBJECTS = 500_000
-"""That are looked at; a rank with more keeps the rest as it is."""
+"""Number of objects to look at; on a rank with more, the rest stay as they are."""
 _CLOSED = {"IPython", "ipykernel", "ipyparallel", "jax", "jaxlib", "jupyter_dtrain", "matplotlib", "mpi4py", "numpy"}
 _CLOSED |= {"pandas", "tensorflow", "torch", "traitlets", "zmq"}
-"""Packages whose objects have none of the user's arrays, or keep them to themselves."""
+"""Packages whose objects hold no arrays of the user, or keep them private."""
 
 
 _JITTED = {"jax", "jaxlib"}
-"""Packages whose objects, where they wrap a function of the user's, are what ``jax.jit`` has made."""
+"""Packages whose objects, where they wrap a user's function, come from ``jax.jit``."""
 
 
 class _Place(NamedTuple):
-    """A device, as it will be found again."""
+    """A device, described so that it can be found again."""
 
     platform: str
     process: int
     local: int
-    """Which of its process it is, from 0."""
+    """Its number within its process, from 0."""
 
 
 class _Held(NamedTuple):
-    """What an array was."""
+    """The content of an array."""
 
     shards: list[tuple[Any, Any]]
-    """Of this process: the device, and the values."""
+    """This process's shards: device and values."""
     whole: Any
-    """All values, where they are wanted whole; else None."""
+    """All values, where the whole array is needed; else None."""
     failed: bool = False
 
 
 class Carried:
-    """Arrays on the host; made by :func:`carry`."""
+    """Arrays on the host; :func:`carry` makes it."""
 
     def __init__(self, names: Iterable[tuple[str, Any]] = ()) -> None:
         self._names = list(names)
         self._held: dict[int, tuple[Any, _Held]] = {}
-        """By the id of the array, which is kept for that."""
+        """By the array's id; the array is kept so that the id stays its own."""
         self._places: dict[int, tuple[Any, _Place]] = {}
-        """By the id of the device."""
+        """By the device's id."""
         self._new: dict[int, Any] = {}
         self._gone: set[str] = set()
         self._alone = True
@@ -81,7 +81,7 @@ class Carried:
         return value
 
     def arrive(self) -> list[str]:
-        """Put all in its place again, on the backends that are there now; what could not be, in words."""
+        """Put everything back in its place, on the new backends; return notes on what was lost."""
         if not self._names:
             return []
         from IPython.core.interactiveshell import InteractiveShell
@@ -100,16 +100,16 @@ class Carried:
         return self._words()
 
     def lost(self) -> list[str]:
-        """Nothing arrives: what is gone, in words."""
+        """Notes on the arrays when no backend takes them: all of them are gone."""
         for name, value in self._names:
             self._walk(name, value, self._lose)
         return self._words()
 
     def _walk(self, name: str, value: Any, leaf: Callable[[str, Any], Any]) -> Any:
-        """Through what ``name`` holds. One that cannot be gone through must not take the others along."""
+        """Walk through what ``name`` holds. An object that fails must not keep the others from being carried."""
         try:
             return _Walk(functools.partial(leaf, name)).into(value)
-        except Exception:  # noqa: BLE001 — too deep, or a class of the user's that objects
+        except Exception:  # noqa: BLE001 — nested too deeply, or a class of the user's that raises
             self._gone.add(name)
             return value
 
@@ -122,8 +122,8 @@ class Carried:
         if not self._gone:
             return []
         names = ", ".join(sorted(self._gone))
-        why = "which went with the computation that failed, or are out of reach"
-        return [f"{names}: arrays of JAX from before, {why}: make them again."]
+        why = "lost with the failed computation, or out of reach"
+        return [f"{names}: JAX arrays from before the release are gone ({why}): make them again."]
 
     def _put(self, name: str, value: Any) -> Any:
         jax = _jax()
@@ -134,11 +134,11 @@ class Carried:
             return value
         try:
             made = self._made(jax, name, value)
-        except Exception:  # noqa: BLE001 — one array less must not take the others along
+        except Exception:  # noqa: BLE001 — one failing array must not keep the others from being carried
             self._gone.add(name)
             made = value
         self._new[id(value)] = made
-        self._held.setdefault(id(value), (value, _Held([], None)))  # it must live as long as its id is known
+        self._held.setdefault(id(value), (value, _Held([], None)))  # it must live as long as its id is in use
         return made
 
     def _made(self, jax: Any, name: str, value: Any) -> Any:
@@ -173,7 +173,7 @@ def carry(names: Iterable[tuple[str, Any]]) -> Carried:
 
 
 def _library_state() -> list[tuple[str, Any]]:
-    """Keras keeps random states, and the distribution that was set, for itself."""
+    """Keras's own random states and distribution, where it is imported."""
     module: Any = sys.modules.get("keras.src.backend.common.global_state")
     tracker = getattr(module, "GLOBAL_STATE_TRACKER", None)
     return [] if tracker is None else [("Keras' own state", vars(tracker))]
@@ -202,20 +202,20 @@ def _copy(jax: Any, array: Any) -> _Held:
         if array.is_fully_addressable and not (known and array.committed):
             return _Held([], np.asarray(array))
         return _Held([(shard.device, np.asarray(shard.data)) for shard in array.addressable_shards], None, not known)
-    except Exception:  # noqa: BLE001 — the error of its computation, or it was donated
+    except Exception:  # noqa: BLE001 — its computation failed, or it was donated
         return _Held([], None, failed=True)
 
 
 class _Walk:
-    """One way through what a value holds; what ``leaf`` makes of a leaf takes its place."""
+    """One walk through the content of a value; the result of ``leaf`` replaces each leaf."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self._leaf = leaf
         self._seen: dict[int, tuple[Any, Any]] = {}
-        """By id: the object, which is kept for that, and what became of it."""
+        """By id: the object, kept so that the id stays its own, and its replacement."""
 
     def into(self, value: Any) -> Any:
-        """What becomes of ``value``: itself, but for leaves and for tuples that hold some."""
+        """The replacement of ``value``: itself, except for leaves and for tuples that hold some."""
         if value is None or isinstance(value, (str, bytes, int, float, complex, np.ndarray, ModuleType, type)):
             return value
         if id(value) in self._seen:
@@ -248,7 +248,7 @@ class _Walk:
         return value
 
     def _items(self, value: Any) -> None:
-        base: Any = list if isinstance(value, list) else dict  # a library's own may do more than to keep an item
+        base: Any = list if isinstance(value, list) else dict  # a library's subclass may do more than keep an item
         for key, item in list(enumerate(value) if base is list else value.items()):
             if (changed := self.into(item)) is not item:
                 base.__setitem__(value, key, changed)
@@ -258,7 +258,7 @@ class _Walk:
             try:
                 item = cell.cell_contents
             except ValueError:
-                continue  # nothing is in it yet
+                continue  # it is still empty
             if (changed := self.into(item)) is not item:
                 cell.cell_contents = changed
 

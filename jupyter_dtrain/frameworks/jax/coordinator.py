@@ -1,16 +1,16 @@
-"""Where the ranks of a world meet for JAX, and JAX's coordinator, in a process of its own: so they die with no rank.
+"""The ranks' meeting point for JAX, and JAX's coordinator, in a process of its own, so that they outlive every rank.
 
-JAX's own way has the coordinator in rank 0; when that dies, every other process is ended by the connection that it has
-lost, in native code (JAX 0.10). Here the steward runs this module, with a socket that already listens (``--fd``), when
-the first rank comes. Nothing of it needs torch, whose store a world without torch has not got, nor MPI, whose
-communicators are the user's.
+By default JAX runs the coordinator in rank 0. When that rank dies, the lost connection ends every other process, in
+native code (JAX 0.10). Here the steward runs this module, with a socket that already listens (``--fd``), when the
+first rank comes. It needs neither torch, whose store a world without torch lacks, nor MPI, whose communicators are the
+user's.
 
-A rank connects and asks, in lines of JSON, who is here; once all are, the answer has the address of a coordinator that
-was begun for them alone: its keys are of one set-up, and none is used twice. Coordinators of earlier set-ups end then:
-no rank is connected to them any more.
+A rank connects and asks, in lines of JSON, which ranks are here. Once all are, the answer has the address of a
+coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier
+set-ups then end, because no rank is connected to them any more.
 
-Under failure: a rank that goes away is not here any more. A coordinator that cannot begin is an answer with the
-reason. It ends with the steward.
+Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
+The process ends with the steward.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from collections.abc import Callable
 from typing import Any
 
 LONG = 10 * 365 * 24 * 3600
-"""Seconds without a sign of life after which a rank counts as dead: the steward knows it in milliseconds."""
+"""Seconds without a sign of life after which JAX counts a rank as dead: the steward knows it in milliseconds."""
 PORTS = 5
-"""How many are tried: one may be taken between the look for it and its use."""
+"""How many ports to try: another process may take one between the look and its use."""
 
 
 class Meeting:
-    """Ranks that come to set JAX up."""
+    """The ranks that come to one set-up of JAX."""
 
     def __init__(self) -> None:
         self.here: set[int] = set()
         self.absent: set[int] = set()
-        """Those that have said that they will not come."""
+        """Ranks that have declared that they will not come."""
         self.address = ""
         self.problem = ""
 
 
 class Meetings:
-    """All of them. Thread-safe."""
+    """All meetings. Thread-safe."""
 
     def __init__(self, host: str, begin: Callable[[int], str] | None = None) -> None:
         """``begin`` begins a coordinator for so many ranks; by default JAX's. It gives the address, or raises."""
@@ -52,9 +52,9 @@ class Meetings:
         self._coordinators: list[Any] = []
 
     def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
-        """``rank`` is at the meeting of ``size`` ranks: who else is, and where the coordinator is, once all are.
+        """Note that ``rank`` is at the meeting of ``size`` ranks; return who else is, and the coordinator once all are.
 
-        Without ``comes`` it is not, and says so to the others.
+        Without ``comes``, ``rank`` declares to the others that it will not come.
         """
         with self._lock:
             meeting = self._meetings.setdefault(name, Meeting())
@@ -62,14 +62,14 @@ class Meetings:
             if len(meeting.here) == size and not meeting.address and not meeting.problem:
                 try:
                     meeting.address = self._begin(size)
-                except Exception as error:  # noqa: BLE001 — the ranks tell it
+                except Exception as error:  # noqa: BLE001 — the ranks report it
                     meeting.problem = f"{type(error).__name__}: {error}"
                 self._meetings = {name: meeting}
             who = {"here": sorted(meeting.here), "absent": sorted(meeting.absent)}
             return {**who, "address": meeting.address, "problem": meeting.problem}
 
     def leave(self, name: str, rank: int) -> None:
-        """``rank`` has gone away from a meeting, unless that has taken place."""
+        """Note that ``rank`` has left a meeting, unless that has taken place."""
         with self._lock:
             meeting = self._meetings.get(name)
             if meeting is not None and not meeting.address:
@@ -84,7 +84,7 @@ class Meetings:
             with socket.create_server((self._host, 0)) as free:
                 address = f"{self._host}:{free.getsockname()[1]}"
             try:
-                # Recoverable: the death of one rank is no reason to end the others, and nobody waits for it to leave.
+                # Recoverable: the death of one rank must not end the others, and a rank that leaves waits for none.
                 service = _jax.get_distributed_runtime_service(address, size, heartbeat_timeout=LONG, recoverable=True)
             except Exception:
                 if not left:
@@ -101,7 +101,7 @@ class Handler(socketserver.StreamRequestHandler):
     server: Server
 
     def handle(self) -> None:
-        """Answer until it goes away."""
+        """Answer the rank until it disconnects."""
         at: tuple[str, int] | None = None
         try:
             for line in self.rfile:
@@ -110,14 +110,14 @@ class Handler(socketserver.StreamRequestHandler):
                 answer = self.server.meetings.arrive(*at, int(asked["size"]), comes=bool(asked["comes"]))
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError, KeyError):
-            pass  # it has gone, or is no rank
+            pass  # it has disconnected, or is no rank
         finally:
             if at is not None:
                 self.server.meetings.leave(*at)
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Serves on a socket that listens already."""
+    """A server on a socket that already listens."""
 
     daemon_threads = True
 

@@ -1,18 +1,18 @@
-"""JAX's processes in one rank: set up again and again, freed when a peer is gone, whole again afterwards.
+"""JAX's processes in one rank: set up again and again, freed when a peer is gone, made again afterwards.
 
-``jax.distributed.initialize()`` is changed when user code imports JAX:
+This module changes ``jax.distributed.initialize()`` when user code imports JAX:
 
-* without arguments it means the ranks of the world. They meet in Python, so that an interrupt or a release ends a
-  set-up to which some rank does not come, at a coordinator that is no rank's, see :mod:`.coordinator`. Where the cell
-  names ``MASTER_PORT``, or JAX's own detection of MPI, it means the same. Any other address is the user's, and JAX
-  does there what it does elsewhere: the coordinator is in rank 0, and all processes end when one has died;
-* a second one in a live world does nothing; after a change of the world it leaves the old one and joins the new;
-* after JAX has computed it is no error either: backends are begun anew, and arrays go with them by way of the host,
-  see :mod:`.arrays`;
-* JAX's collectives through MPI are refused: they would end the process;
-* SIGTERM, which JAX takes for the notice of a preemption, stays what ends a rank.
+* Without arguments it means the ranks of the world. They meet in Python, so an interrupt or a release ends a set-up
+  that some rank never joins, at a coordinator outside the ranks, see :mod:`.coordinator`. A cell that names
+  ``MASTER_PORT``, or JAX's own detection of MPI, means the same. Any other address is the user's, and JAX does there
+  what it does elsewhere: the coordinator runs in rank 0, and all processes end when one dies.
+* A second call in a live world does nothing; after a change of the world it leaves the old one and joins the new.
+* A call after JAX has computed raises no error: backends start again, and arrays move to them by way of the host, see
+  :mod:`.arrays`.
+* JAX's collectives through MPI raise an error: they would end the process.
+* SIGTERM still ends a rank; JAX would take it as notice of a preemption.
 
-Under failure: :meth:`JaxGroups.release` makes every collective of this rank raise; with the next generation
+Under failure: :meth:`JaxGroups.release` makes every collective of this rank raise. In the next generation
 :meth:`JaxGroups.recover` sets JAX up again, with the arrays that the user's names hold.
 """
 
@@ -41,72 +41,72 @@ if TYPE_CHECKING:
     from .arrays import Carried
 
 TIMEOUT = 1800.0
-"""Seconds that ranks wait for each other in a set-up, where the cell does not say."""
+"""Seconds that ranks wait for each other in a set-up, where the cell gives no limit."""
 RECOVER_PATIENCE = 5.0
-"""The same before they set JAX up again by themselves."""
+"""Seconds that ranks wait for each other before they set JAX up again by themselves."""
 CALL = "initialize"
 _NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
-"""Parts of ``jax._src.distributed`` that are used here."""
+"""Parts of ``jax._src.distributed`` that this module uses."""
 _NATIVE = ("get_distributed_runtime_service", "make_gloo_tcp_collectives")
 _OWN = ("coordinator_address", "num_processes", "process_id")
-"""Arguments by which a cell says who the processes are."""
+"""Arguments by which a cell defines the processes."""
 _WHO = (*_OWN, "cluster_detection_method")
 
 
 class _Elsewhere:
-    """In rank 0, the place of the coordinator, which is in a process of its own."""
+    """A stand-in, in rank 0, for the coordinator, which runs in a process of its own."""
 
     def shutdown(self) -> None:
-        """It ends when the ranks have met anew."""
+        """Do nothing: the coordinator ends when the ranks meet again."""
 
 
 class JaxGroups:
-    """The processes of JAX as this rank sees them. Methods are for the main thread, but for :meth:`release`."""
+    """The processes of JAX as this rank sees them. Its methods are for the main thread, except :meth:`release`."""
 
     def __init__(self, place: Placement, generation: int, server: tuple[str, int] | None) -> None:
-        """``server``: where ranks meet; None where there is none, and JAX is left as it is."""
+        """``server``: where ranks meet; None where there is none, so that JAX stays as it is."""
         self._place = place
         self._generation = generation
         self._server = server
         self._attempts = 0
         self._elsewhere = ""
-        """Address of the coordinator that is not to be begun in rank 0."""
+        """Address of a coordinator that rank 0 must not start itself."""
         self._joined: int | None = None
         """The generation in which JAX was set up."""
         self._whole: dict[str, Any] | None = None
-        """Further arguments of the set-up, if that was of all ranks of the world."""
+        """Further arguments of the set-up, if it included all ranks of the world."""
         self._half_made = False
         self._released = False
         self._loops: set[int] = set()
-        """The epoll instances of gloo."""
+        """gloo's epoll instances."""
         self._distributed: Any = None
 
     @property
     def unusable(self) -> bool:
-        """Whether, in the cell that ran last, a set-up failed or the processes were released."""
+        """Whether a set-up failed, or the processes were released, in the last cell."""
         return self._half_made or self._released
 
     @property
     def is_up(self) -> bool:
-        """Whether JAX knows other processes than this. Any thread."""
+        """Whether JAX knows other processes than this. Any thread may ask."""
         state = getattr(self._distributed, "global_state", None)
         return state is not None and state.client is not None and state.num_processes > 1
 
     def hook(self, module: ModuleType) -> None:
-        """``jax._src.distributed`` has been imported: the first to have these functions."""
+        """Patch ``jax._src.distributed``, just imported: other modules copy these functions from it."""
         distributed: Any = module
         if self._server is None or not all(hasattr(distributed, name) for name in _NEEDED):
             return
         if not all(hasattr(distributed._jax, name) for name in _NATIVE):  # noqa: SLF001 — see below
             return
         self._distributed = distributed
-        native = distributed._jax  # noqa: SLF001 — where JAX itself looks its coordinator up
+        native = distributed._jax  # noqa: SLF001 — JAX itself looks its coordinator up here
         native.get_distributed_runtime_service = self._service(native.get_distributed_runtime_service)
         native.make_gloo_tcp_collectives = self._listening(native.make_gloo_tcp_collectives)
         distributed.initialize = self._initialize(distributed.initialize)
 
     def begin_cell(self, generation: int) -> None:
-        """Set-ups of a new generation are counted from 0 on every rank."""
+        """Start a cell: every rank counts the set-ups of a new generation from 0."""
         if generation != self._generation:
             self._generation = generation
             self._attempts = 0
@@ -168,7 +168,7 @@ class JaxGroups:
         return f"generation-{self._generation}/{meeting}"
 
     def _leave(self) -> Carried:
-        """End what there is of JAX in this process; its arrays, which need a new backend."""
+        """End JAX in this process; return its arrays, which need a new backend."""
         from .arrays import Carried, carry  # it imports numpy
 
         distributed = self._distributed
@@ -182,14 +182,14 @@ class JaxGroups:
         service, state.service = state.service, None
         for one in (manager, client, service):
             if one is not None:
-                # It says so where the others, or the coordinator, have gone before.
+                # It raises where the other ranks, or the coordinator, have gone first.
                 with contextlib.suppress(Exception):
                     one.shutdown()
         state.num_processes, state.process_id = 1, 0
         self._joined = None
         self._loops.clear()
         jax.clear_caches()
-        # Waiting for what a backend has yet to print, it raises what has failed there.
+        # It waits for what a backend has yet to print, and raises what has failed there.
         with contextlib.suppress(Exception):
             from jax.extend.backend import clear_backends
 
@@ -206,7 +206,7 @@ class JaxGroups:
         return get_distributed_runtime_service
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Learn which epoll instance gloo brings."""
+        """Record which epoll instance gloo opens."""
 
         @functools.wraps(original)
         def make_gloo_tcp_collectives(*args: Any, **kwargs: Any) -> Any:
@@ -224,26 +224,26 @@ class JaxGroups:
         chosen = getattr(sys.modules["jax"].config, "jax_cpu_collectives_implementation", None)
         if chosen == "mpi":
             raise ValueError(
-                "JAX's collectives through MPI (JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi) end the process: they load "
-                "MPItrampoline, which has no MPI here, and would initialise MPI a second time in this rank. "
-                'Leave it out, or jax.config.update("jax_cpu_collectives_implementation", "gloo").'
+                "JAX's collectives through MPI (JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi) would end the process: they "
+                "load MPItrampoline, which finds no MPI here, and would initialise MPI a second time in this rank. "
+                'Leave the setting out, or call jax.config.update("jax_cpu_collectives_implementation", "gloo").'
             )
 
     # Releasing and recovering.
 
     def release(self) -> None:
-        """Make what waits for other ranks raise, and whatever would. The control thread."""
+        """Make every present and later wait for other ranks raise. Call it on the control thread."""
         self._released = True
         client = getattr(getattr(self._distributed, "global_state", None), "client", None)
         end_connections(registered(self._loops & epolls()))
         if client is not None and self._whole is not None:
-            # What waits for a word of another rank, at the coordinator, is ended by this. At a coordinator of the
-            # cell's own it would wait for all.
+            # This ends waits for a word of another rank at the coordinator. At a coordinator of the cell's own it
+            # would wait for all ranks.
             with contextlib.suppress(Exception):
                 client.shutdown()
 
     def recover(self) -> list[str]:
-        """In a new generation, with all ranks: set JAX up again, as it was; what else is to be done, in words."""
+        """Set JAX up again as it was, in a new generation and with all ranks; return notes on what the user must do."""
         if self._distributed is None or self._server is None or self._joined == self._generation:
             return []
         name = self._named("recover")
@@ -261,16 +261,19 @@ class JaxGroups:
             ]
         try:
             self._join(inspect.unwrap(self._distributed.initialize), name, whole, RECOVER_PATIENCE)
-            sys.modules["jax"].devices()  # on all ranks: each needs the others' for that
-        except Exception as error:  # noqa: BLE001 — other frameworks are to be made whole all the same
-            return [*carried.lost(), f"JAX is not set up any more ({error}): call jax.distributed.initialize() again."]
+            sys.modules["jax"].devices()  # on all ranks: each needs the others' devices for it
+        except Exception as error:  # noqa: BLE001 — other frameworks still need their recovery
+            return [
+                *carried.lost(),
+                f"JAX is not set up any more ({error}): call jax.distributed.initialize() again on all ranks.",
+            ]
         self._joined = self._generation
         _keep_sigterm()
         return carried.arrive()
 
 
 def _keep_sigterm() -> None:
-    """JAX has taken it over, for the notice of a preemption: it ends a rank here."""
+    """Take SIGTERM back from JAX, which uses it as notice of a preemption: here it ends a rank."""
     if threading.current_thread() is threading.main_thread():
         handler = signal.getsignal(signal.SIGTERM)
         if handler is not None:

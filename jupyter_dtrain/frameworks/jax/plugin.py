@@ -1,9 +1,9 @@
-"""JAX in one rank: its processes, :mod:`.groups`, what waits for them, :mod:`.waits`, and its numbers.
+"""JAX in one rank: its processes (:mod:`.groups`), waits for them (:mod:`.waits`), and its numbers.
 
-Outside a world none of this exists: the same cell meets plain JAX. There is nothing in JAX from which losses could be
-read; ``jupyter_dtrain.log`` takes its arrays as they are, in a loop and in ``jax.debug.callback``.
+Outside a world none of this is active: the same cell meets plain JAX. JAX has no call from which losses could be read;
+``jupyter_dtrain.log`` takes its arrays as they are, in a loop and in ``jax.debug.callback``.
 
-Under failure: another version, without the parts that are changed here, is left as it is.
+Under failure: another version of JAX, without the parts that this module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Jax(Framework):
         if jax is None or not isinstance(value, jax.Array):
             return None
         if isinstance(value, jax.core.Tracer):
-            words = "inside of what jax.jit compiles there is no number yet: log it by jax.debug.callback"
+            words = "a value inside jax.jit is no number yet: log it from jax.debug.callback"
             raise ValueError(words)  # noqa: TRY004 — what the caller tells the user
         if value.size != 1:
             raise ValueError(f"an array of shape {value.shape} is not one number")
@@ -119,7 +119,7 @@ class Jax(Framework):
 
 
 def _see_own_gpu(local_rank: int, bridge: Any) -> None:
-    """Of the GPUs of the host this rank uses one, unless the cell says which after it has imported JAX."""
+    """Give this rank one GPU of the host, unless the cell chooses GPUs after it has imported JAX."""
     flag = getattr(bridge, "CUDA_VISIBLE_DEVICES", None)
     config = getattr(bridge, "config", None)
     if flag is None or config is None or flag.value != "all":
@@ -134,7 +134,7 @@ def _read(values: Sequence[Any]) -> list[float]:
 
 
 def _moved(jax: Any, value: Any) -> Any:
-    if type(value) is dict:  # JAX would sort it, and ranks are to see one order
+    if type(value) is dict:  # JAX would sort its keys, and ranks should see one order
         return {key: _moved(jax, item) for key, item in value.items()}
     if type(value) in {list, tuple}:
         return type(value)(_moved(jax, item) for item in value)
@@ -149,7 +149,7 @@ def _on_host(jax: Any, leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array):
         return leaf
     if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        raise ValueError("an array of JAX that is spread over ranks, so that no rank has all of it")
+        raise ValueError("the array is spread over ranks, so no rank has all of it")
     return jax.device_get(leaf)
 
 
@@ -159,7 +159,7 @@ def _details(_: ModuleType) -> dict[str, str]:
     found = {"processes": "1: jax.distributed.initialize() joins the other ranks"}
     state = getattr(distributed, "global_state", None)
     if state is not None and state.client is not None:
-        found = {"processes": f"{state.num_processes}, this one is {state.process_id}"}
+        found = {"processes": f"{state.num_processes}; this one is {state.process_id}"}
     backends = getattr(bridge, "_backends", {})
     names = [f"{name} ({client.local_device_count()} of {client.device_count()})" for name, client in backends.items()]
     return found | {"devices of this rank": ", ".join(names) or "none yet: the first computation finds them"}

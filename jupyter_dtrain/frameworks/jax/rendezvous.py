@@ -1,4 +1,4 @@
-"""Waiting for the ranks of a set-up of JAX, in Python: JAX would do so in native code, which nothing could end.
+"""Waiting in Python for the ranks of a set-up of JAX: JAX would wait in native code, which nothing could end.
 
 The other side is :mod:`.coordinator`.
 """
@@ -15,21 +15,22 @@ from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
 
 ANSWER_PATIENCE = 30.0
-"""Seconds for an answer: the first one waits until the server has begun."""
+"""Seconds to wait for an answer: the first one comes only when the server has started."""
 
 
 class Absent(TimeoutError):
-    """Some rank has said that it will not come."""
+    """Some rank has declared that it will not come."""
 
 
 def meet(
     call: str, server: tuple[str, int], name: str, rank: int, size: int, timeout: float, released: Callable[[], bool]
 ) -> str:
-    """Be at the meeting ``name``, and wait until all ``size`` ranks are; the address of their coordinator.
+    """Join the meeting ``name`` and wait until all ``size`` ranks have come; return their coordinator's address.
 
-    ``call``: what the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
-    :class:`TimeoutError` after ``timeout`` seconds; both name who did not come. :class:`Absent` where one will not,
-    :class:`RuntimeError`, with the reason, where there can be no coordinator, :class:`OSError` without a server.
+    ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
+    :class:`TimeoutError` after ``timeout`` seconds; both name the missing ranks. Raises :class:`Absent` when a rank
+    will not come, :class:`RuntimeError` with the reason when no coordinator can start, :class:`OSError` without a
+    server.
     """
     deadline = time.monotonic() + timeout
     asked = _asked(name, rank, size, comes=True)
@@ -40,7 +41,7 @@ def meet(
             while not read.endswith(b"\n"):
                 part = connection.recv(65536)
                 if not part:
-                    raise ConnectionError(f"{call}: what keeps JAX's coordinator has ended.")
+                    raise ConnectionError(f"{call}: the process that keeps JAX's coordinator has ended.")
                 read += part
             answer = json.loads(read)
             if answer["problem"]:
@@ -56,7 +57,7 @@ def meet(
 
 
 def stay_away(server: tuple[str, int], name: str, rank: int, size: int) -> None:
-    """Say at the meeting ``name`` that ``rank`` will not come."""
+    """Declare at the meeting ``name`` that ``rank`` will not come."""
     with socket.create_connection(server, ANSWER_PATIENCE) as connection:
         connection.sendall(_asked(name, rank, size, comes=False))
         connection.recv(1)
@@ -67,8 +68,8 @@ def _asked(name: str, rank: int, size: int, *, comes: bool) -> bytes:
 
 
 def meeting_in(frame: FrameType) -> str:
-    """What the user called that waits for ranks to come, if ``frame`` does; else empty.
+    """The user's call that waits for ranks to come, if ``frame`` is in such a wait; else empty.
 
-    It looks again and again, and so takes some processor.
+    The wait polls, and so uses some CPU.
     """
     return str(frame.f_locals["call"]) if frame.f_code is meet.__code__ else ""

@@ -1,8 +1,8 @@
 """Whether a rank's main thread waits for other ranks in JAX, read from its Python frames.
 
-JAX waits in native code: where an array's value is asked for, or in a jitted function itself, which may be called from
-any library. A rank that waits there uses no processor, one that computes on the host does; of a GPU the host cannot
-tell, and waits for it all the same.
+JAX waits in native code: where user code asks for an array's value, or in a jitted function itself, which any library
+may call. A rank that waits there uses no CPU, and a rank that computes on the host does. A rank whose GPU computes
+looks the same as one that waits.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku
 """Packages whose frames may be the innermost: they call what JAX has compiled."""
 _LIBRARY = re.compile(rf"/(?:site|dist)-packages/(?:{'|'.join(_ON_TOP)})/")
 _PLUMBING = {"wrapper", "inner", "_call", "call", "__call__", "reraise_with_filtered_traceback", "cache_miss", "_value"}
-"""Functions that say nothing of what was called."""
+"""Functions whose names do not describe the call."""
 _METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__array__", "addressable_data"}
 
 
 PATIENCE_FAILED = 5.0
-"""Seconds for what a cell has begun that failed."""
+"""Seconds in which the computations of a failed cell may finish."""
 SETTLE_POLL = 0.01
-"""Seconds between two looks at what is being computed."""
+"""Seconds between two looks at running computations."""
 
 
 def settle(released: Callable[[], bool], patience: float) -> bool:
-    """Wait until all arrays there are have been computed; no longer than until ranks are ``released()``.
+    """Wait until all existing arrays have been computed, or until ranks are ``released()``.
 
-    False when that took longer than ``patience`` seconds.
+    Returns False when that took longer than ``patience`` seconds.
 
-    JAX computes behind the back of the code, also what ranks do together. What one has begun when its cell ends, and
-    another that failed has not, would meet what that does in its next cell.
+    JAX computes asynchronously, collectives too. A computation that one rank has begun in a cell, and a failed rank has
+    not, would meet what that rank begins in its next cell.
     """
     jax: Any = sys.modules["jax"]
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not bridge.backends_are_initialized():
-        return True  # to ask for arrays would make backends, for which ranks wait for each other
+        return True  # asking for arrays would make backends, for which ranks wait for each other
     deadline = time.monotonic() + patience
     while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
         if time.monotonic() > deadline:
@@ -55,9 +55,9 @@ def settle(released: Callable[[], bool], patience: float) -> bool:
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
-    """What the user's code has called that may wait for other ranks; empty when nothing does.
+    """The function, called by user code, that may wait for other ranks; empty when none does.
 
-    ``frame``: the innermost of a thread that uses no processor; ``call``: what is called there.
+    ``frame``: the innermost of a thread that uses no CPU; ``call``: the call that it makes.
     """
     jax: Any = sys.modules.get("jax")
     if jax is None or jax.__file__ is None:
@@ -72,7 +72,7 @@ def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
 
 
 def _outermost(frame: FrameType | None, root: str) -> str:
-    """The function that the user's code has called, of the library whose frames reach to ``frame``."""
+    """The function that user code called, in the library whose frames reach to ``frame``."""
     name = inner = ""
     while frame is not None:
         file = frame.f_code.co_filename
@@ -86,7 +86,7 @@ def _outermost(frame: FrameType | None, root: str) -> str:
 
 
 def _called(jax: Any, frame: FrameType, call: ast.Call | None) -> str:
-    """Native code that the user's own code has called: a jitted function, or a method of an array."""
+    """The name of native code that user code called directly: a jitted function, or a method of an array."""
     if call is None:
         return ""
     match call.func:
@@ -99,5 +99,5 @@ def _called(jax: Any, frame: FrameType, call: ast.Call | None) -> str:
             function = value_of(frame, call.func)
         case _:
             return ""
-    # What jax.jit and jax.pmap make is native code, with no frame of its own.
+    # Functions from jax.jit and jax.pmap are native code, without frames of their own.
     return name if type(function).__module__.startswith("jaxlib") else ""

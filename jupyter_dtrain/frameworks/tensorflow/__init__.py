@@ -1,1 +1,1 @@
-"""TensorFlow: its cluster, strategies, losses and servers; :mod:`.plugin` is where it meets the rank."""
+"""TensorFlow: its cluster, strategies, losses and servers; :mod:`.plugin` connects them to the rank."""

@@ -1,11 +1,11 @@
-"""TensorFlow's cluster in one rank: ``TF_CONFIG``, from which every strategy of several processes learns of the others.
+"""TensorFlow's cluster in one rank: ``TF_CONFIG``, where every strategy of several processes finds the others.
 
-Each rank takes a port before user code and keeps it: bound and not listening, so that no other process is given it and
-TensorFlow's own server, which shares, can listen there whenever the first strategy asks for one. Ranks tell each other
-their addresses in the exchange of the world's start; on one host they meet on loopback.
+Each rank takes a port before user code runs, and keeps it: bound but not listening. No other process can get that
+port, and TensorFlow's own server, which shares it, can listen there whenever the first strategy asks for one. Ranks
+exchange their addresses when the world starts; on one host they meet on loopback.
 
-Under failure: a rank that finds no port gives no address, and then no rank has a ``TF_CONFIG`` of ours. What the user
-has set himself stays as it is.
+Under failure: a rank that finds no port gives no address, and then this module sets ``TF_CONFIG`` on no rank. A value
+that the user has set stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TESTED = "2.21"
 """The version that the tests run with."""
 LOOPBACK: Final = "127.0.0.1"
 WORKER: Final = "worker"
-"""TensorFlow's role of ranks that are alike."""
+"""TensorFlow's role for ranks that are all alike."""
 
 
 class TensorFlowCluster(Framework):
@@ -45,10 +45,10 @@ class TensorFlowCluster(Framework):
         self._task = (WORKER, 0)
         self._servers: TensorFlowServers | None = None
         self._serves = False
-        """Whether this rank is to have a server that works for a chief."""
+        """Whether this rank should run a server that works for a chief."""
 
     def introduce(self) -> str:
-        """``host:port``, where TensorFlow's server of this rank will be; empty where no port is free."""
+        """``host:port`` of this rank's future TensorFlow server; empty where no port is free."""
         try:
             self._port = hold_port()
         except OSError:
@@ -56,11 +56,11 @@ class TensorFlowCluster(Framework):
         return f"{socket.gethostname()}:{self._port.getsockname()[1]}"
 
     def meet(self, introductions: list[str]) -> None:
-        """The addresses of all ranks."""
+        """Take the addresses of all ranks."""
         self._addresses = introductions
 
     def environment(self, place: Placement, spec: RankSpec) -> dict[str, Variable]:
-        """``TF_CONFIG``: all ranks are workers, but for those that have another role."""
+        """``TF_CONFIG``: every rank is a worker unless it has another role."""
         if not all(self._addresses):
             return {}
         addresses = self._addresses
@@ -70,9 +70,9 @@ class TensorFlowCluster(Framework):
         self._task = task_of(spec.roles, place.rank)
         config = json.dumps(cluster_config(addresses, spec.roles, place.rank))
         self._servers = TensorFlowServers(config, addresses)
-        variables = {TF_CONFIG: Variable(config, "TensorFlow's addresses of all ranks, and which task this one is")}
+        variables = {TF_CONFIG: Variable(config, "TensorFlow's addresses of all ranks, and the task of this rank")}
         if "ps" in spec.roles:
-            variables["GRPC_FAIL_FAST"] = Variable("use_caller", "a chief is told of ranks that have died")
+            variables["GRPC_FAIL_FAST"] = Variable("use_caller", "a chief gets an error for each rank that has died")
         return variables
 
     def prepare(self, spec: RankSpec, metrics: MetricBuffer) -> None:
@@ -82,11 +82,11 @@ class TensorFlowCluster(Framework):
             self._servers.install(metrics.shield)
 
     def worked(self) -> int:
-        """The steps of a chief's loop: its main thread waits while workers do them."""
+        """The steps of a chief's loop: its main thread waits while workers make them."""
         return 0 if self._servers is None else self._servers.steps
 
     def describe(self) -> Facts:
-        """Which task this rank is, and whether its server is there."""
+        """The task of this rank, and whether its server runs."""
         return facts_of_package("TensorFlow's cluster", "tensorflow", TESTED, lambda _: self._details())
 
     def _details(self) -> dict[str, str]:
@@ -94,22 +94,22 @@ class TensorFlowCluster(Framework):
         details = {"task": f"{kind} {index}"}
         if self._serves:
             running = self._servers is not None and self._servers.running
-            details["server"] = "listens: it works for the chief beside the cells" if running else "none"
+            details["server"] = "listening: it works for the chief beside the cells" if running else "none"
         return details
 
 
 def on_loopback(address: str) -> str:
-    """The same port, as it is reached from this host."""
+    """The same port, reached from this host."""
     return f"{LOOPBACK}:{address.rpartition(':')[2]}"
 
 
 def task_of(roles: list[str], rank: int) -> tuple[str, int]:
-    """Type and index of the task that ``rank`` is. TensorFlow counts those of each type from 0, here by rank."""
+    """Type and index of the task of ``rank``. TensorFlow counts the tasks of each type from 0, here by rank."""
     return (roles[rank], roles[:rank].count(roles[rank])) if roles else (WORKER, rank)
 
 
 def cluster_config(addresses: list[str], roles: list[str], rank: int) -> dict[str, object]:
-    """What ``TF_CONFIG`` says to ``rank``. ``roles``: by rank; empty for workers only."""
+    """The content of ``TF_CONFIG`` for ``rank``. ``roles``: by rank; empty for workers only."""
     cluster: dict[str, list[str]] = {}
     for role, address in zip(roles or [WORKER] * len(addresses), addresses, strict=True):
         cluster.setdefault(role, []).append(address)

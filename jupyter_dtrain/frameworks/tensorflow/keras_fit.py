@@ -1,12 +1,12 @@
-"""Keras 3 under strategies of several ranks: ``fit``, ``evaluate`` and ``predict`` do what those of Keras 2 do.
+"""Keras 3 under strategies of several ranks: ``fit``, ``evaluate`` and ``predict`` work as in Keras 2.
 
-As it comes, Keras 3 fails there twice: it builds a model with the mean of the ranks' batches, which are not of one
-tensor (``Attempt to convert a value (PerReplica...``); and it takes the mean of a step's losses and metrics along an
-axis that scalars have not (``Invalid reduction dimension 0``). Here a model is built with the batch of its own rank,
-and the mean is that of the ranks' values.
+Unpatched, Keras 3 fails there twice. It builds a model with the mean of the ranks' batches, which do not form one
+tensor (``Attempt to convert a value (PerReplica...``). And it takes the mean of a step's losses and metrics along an
+axis that scalars lack (``Invalid reduction dimension 0``). Here a model is built with the batch of its own rank, and
+the mean is that of the ranks' values.
 
-Under failure: both places are looked for in Keras's sources before they are changed. Where they read otherwise
-nothing is changed, and ``%distributed env`` tells of Keras 2 (``TF_USE_LEGACY_KERAS=1``).
+Under failure: this module first looks for both places in Keras's sources. Where they differ it changes nothing, and
+``%distributed env`` recommends Keras 2 (``TF_USE_LEGACY_KERAS=1``).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ CURE = "`%distributed restart --env TF_USE_LEGACY_KERAS=1` trains with Keras 2 (
 
 
 class KerasTrainer:
-    """What was done to Keras 3 in this rank."""
+    """The changes to Keras 3 in this rank."""
 
     def __init__(self) -> None:
         self.state = ""
-        """In words; empty while Keras 3 is not imported for TensorFlow."""
+        """A description; empty while Keras 3 is not imported for TensorFlow."""
 
     def hook(self, module: Any) -> None:
-        """``keras.src.backend.tensorflow.trainer`` was imported."""
+        """Patch ``keras.src.backend.tensorflow.trainer``, which was just imported."""
         kind: Any = getattr(module, "TensorFlowTrainer", None)
         build: Any
         reduce: Any
         build, reduce = getattr(kind, "_maybe_symbolic_build", None), getattr(module, "reduce_per_replica", None)
         tree = getattr(module, "tree", None)
         if not hasattr(tree, "map_structure") or _BUILDS not in _source(build) or _REDUCES not in _source(reduce):
-            self.state = f"as it comes; where `fit` fails with strategies of several ranks, {CURE}"
+            self.state = f"unchanged; where `fit` fails with strategies of several ranks, {CURE}"
             return
         kind._maybe_symbolic_build = _built_with_own_batch(module, build)  # noqa: SLF001
         module.reduce_per_replica = _mean_of_ranks(module, reduce)
-        self.state = "`fit` under strategies of several ranks was mended"
+        self.state = "patched: `fit` works under strategies of several ranks"
 
 
 def _source(function: Any) -> str:

@@ -1,14 +1,14 @@
-"""Losses out of ``GradientTape.gradient``, without a line of logging code.
+"""Losses from ``GradientTape.gradient``, without a line of logging code.
 
-What a tape's gradient is asked of, if it is one number, is the loss, and a series named after the variable at the
-call; its step counts the calls in the cell. In a function that is traced the tape is asked once, so there a few
-operations write each step's loss into a ring of TensorFlow's own, which is read when metrics are flushed. They cost
-some microseconds, wait for nothing, and no Python runs in them.
+The target of a tape's gradient, if it is one number, is the loss. Its series is named after the variable at the call;
+its step counts the calls in the cell. Tracing a function calls the tape only once, so there a few operations write
+each step's loss into a ring inside TensorFlow, which is read when metrics are flushed. They take some microseconds,
+wait for nothing and run no Python.
 
-Not counted are tapes within Keras' own training (its ``fit`` tells its losses by itself), those of replicas beside
-the first, and those of functions that XLA compiles, whose operations could not reach the ring.
+Three kinds of tapes do not count: those within Keras' own training (its ``fit`` reports its losses itself), those of
+replicas other than the first, and those of functions that XLA compiles, whose operations could not reach the ring.
 
-Under failure: whatever goes wrong here is told once; the user's training goes on.
+Under failure: the first error is shown once; the user's training goes on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
 RINGS: Final = 256
-"""Traced functions whose losses are taken, at most: those of more are left out, which is said."""
+"""The largest number of traced functions whose losses are taken; a note reports any more."""
 RING: Final = 1 << 14
-"""Steps whose losses wait for a flush, at most; of more the oldest are left out."""
+"""The largest number of steps whose losses wait for a flush; then the oldest are dropped."""
 LOSS: Final = "loss"
-"""What a value is called that has no name."""
+"""The series of a value without a name."""
 KERAS: Final = ("keras", "tf_keras")
 _BACKPROP = "tensorflow.python.eager.backprop"
 _GENERATED = "__autograph_generated_file"
@@ -40,7 +40,7 @@ _LIBRARIES = ("tensorflow", *KERAS)
 
 
 class _Ring:
-    """Of one call in a traced function: its losses, and how many were written. Both live in TensorFlow, by name."""
+    """One call in a traced function: its losses, and how many were written. TensorFlow holds both, by name."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class _Ring:
         self._seen = 0
 
     def make(self, tensorflow: Any) -> None:
-        """Both variables, outside of the function that is traced."""
+        """Make both variables, outside the traced function."""
         with tensorflow.init_scope(), tensorflow.device("CPU:0"):
             raw = tensorflow.raw_ops
             handles = self._handles(tensorflow)
@@ -57,7 +57,7 @@ class _Ring:
             raw.AssignVariableOp(resource=handles[1], value=tensorflow.zeros([], tensorflow.int64))
 
     def write(self, tensorflow: Any, value: Any) -> None:
-        """Add the operations that write ``value`` to the function that is traced."""
+        """Add the operations that write ``value`` to the traced function."""
         with tensorflow.device("CPU:0"):
             raw = tensorflow.raw_ops
             values, count = self._handles(tensorflow)
@@ -70,12 +70,12 @@ class _Ring:
                     raw.AssignAddVariableOp(resource=count, value=tensorflow.constant(1, tensorflow.int64))
                 return tensorflow.constant(0)
 
-            # A function that was saved may run where nobody has made them.
+            # A saved function may run in a process that has not made them.
             there = raw.VarIsInitializedOp(resource=count)
             tensorflow.cond(there, add, lambda: tensorflow.constant(0))
 
     def news(self, tensorflow: Any) -> list[float]:
-        """The losses that were written since the last look, without those that were overwritten meanwhile."""
+        """The losses written since the last look, without those that were overwritten since."""
         with tensorflow.init_scope(), tensorflow.device("CPU:0"):
             values, count = self._handles(tensorflow)
             written = int(tensorflow.raw_ops.ReadVariableOp(resource=count, dtype=tensorflow.int64))
@@ -87,7 +87,7 @@ class _Ring:
         return [float(ring[number % RING]) for number in fresh]
 
     def _handles(self, tensorflow: Any) -> tuple[Any, Any]:
-        # By name, and not captured: a function that captured them could not be saved.
+        # By name: a function that captured the variables could not be saved.
         handle = tensorflow.raw_ops.VarHandleOp
         return (
             handle(shape=[RING], dtype=tensorflow.float32, shared_name=f"{self._shared}/values"),
@@ -96,7 +96,7 @@ class _Ring:
 
 
 class TensorFlowMetrics:
-    """Of one rank."""
+    """The losses of one rank."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
@@ -107,7 +107,7 @@ class TensorFlowMetrics:
         metrics.before_flush(self._collect)
 
     def begin(self, *, on: bool) -> None:
-        """A cell begins; ``on``: whether it wants its losses."""
+        """Start a cell; ``on``: whether it wants its losses."""
         self._on = False
         self._news()
         self._on = on
@@ -115,12 +115,12 @@ class TensorFlowMetrics:
             self._keep_looking()
 
     def end(self) -> None:
-        """The cell has ended."""
+        """End the cell."""
         self._collect()
         self._on = False
 
     def hook(self, tensorflow: ModuleType) -> None:
-        """TensorFlow was imported."""
+        """Patch TensorFlow, which was just imported."""
         self._tensorflow = tensorflow
         tape: Any = getattr(tensorflow, "GradientTape", None)
         if hasattr(tape, "gradient"):
@@ -132,7 +132,9 @@ class TensorFlowMetrics:
             try:
                 self._hear(target, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
             except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._metrics.complain(f"a loss could not be read: {type(error).__name__}: {error}", kind="tape")
+                self._metrics.complain(
+                    f"Metrics: a loss could not be read: {type(error).__name__}: {error}", kind="tape"
+                )
             return original(tape, target, *args, **kwargs)
 
         return gradient
@@ -144,13 +146,13 @@ class TensorFlowMetrics:
         if target.shape.num_elements() != 1 or _in_keras(frame):
             return
         if frame is not None and frame.f_globals.get("__name__") == _BACKPROP:
-            return  # of a jacobian
+            return  # a jacobian's
         if hasattr(target, "numpy"):
             if self._on:
                 self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)
         elif not _in_xla(tensorflow) and not _runs_elsewhere() and _is_first_replica(tensorflow):
             if self._made == RINGS:
-                words = f"losses of more than {RINGS} traced functions are not taken: %distributed restart"
+                words = f"Metrics: only {RINGS} traced functions can show losses: %distributed restart makes room"
                 self._metrics.complain(words, kind="rings")
                 return
             ring = _Ring(_name(frame) or LOSS, self._made)
@@ -168,7 +170,7 @@ class TensorFlowMetrics:
             self._keep_looking()
 
     def _keep_looking(self) -> None:
-        """No call of ours tells when a traced function has written something."""
+        """Look at the rings regularly: TensorFlow does not call us when a traced function has written to one."""
         if self._on:
             self._metrics.expect(1)
 
@@ -177,21 +179,21 @@ class TensorFlowMetrics:
         for ring in list(self._rings):
             try:
                 news += [(ring.name, value) for value in ring.news(self._tensorflow)]
-            except Exception as error:  # noqa: BLE001 — TensorFlow was reset, or executes nothing eagerly any more
+            except Exception as error:  # noqa: BLE001 — TensorFlow was reset, or cannot execute eagerly any more
                 self._rings.remove(ring)
-                self._metrics.complain(f"the losses of {ring.name} cannot be read: {error}", kind="tape")
+                self._metrics.complain(f"Metrics: the losses of {ring.name} cannot be read: {error}", kind="tape")
         return news if self._on else []
 
 
 def _runs_elsewhere() -> bool:
-    """Whether traced functions may run in other processes, which have no variable of ours: a chief's do, on workers."""
+    """Whether traced functions may run in processes without our variables: a chief's run on its workers."""
     context: Any = sys.modules.get("tensorflow.python.eager.context")
     served = context.get_server_def() if hasattr(context, "get_server_def") else None
     return served is not None and any(job.name == "ps" for job in served.cluster.job)
 
 
 def _in_keras(frame: FrameType | None) -> bool:
-    """Whether Keras trains: its callbacks tell the losses then."""
+    """Whether Keras is training, so that its callbacks report the losses."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in KERAS:
             return True
@@ -212,7 +214,7 @@ def _is_first_replica(tensorflow: Any) -> bool:
 
 
 def _name(frame: FrameType | None) -> str:
-    """The variable that ``gradient`` is asked of, where the nearest code of the user's names it; else empty."""
+    """The variable given to ``gradient`` as target, where the nearest user code names it; else empty."""
     from executing import Source
 
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
@@ -223,7 +225,7 @@ def _name(frame: FrameType | None) -> str:
         node: Any = Source.executing(frame).node
         if _GENERATED not in frame.f_code.co_filename:
             return _variable(node.args[0])
-        # AutoGraph has made a call of it that is given the method, and the arguments as a tuple of loads.
+        # AutoGraph has rewritten the call: it passes the method, and the arguments as a tuple of loads.
         return _variable(node.args[1].elts[0].args[0])
     return ""
 

@@ -1,7 +1,7 @@
-"""TensorFlow in one rank: strategies of several ranks (:mod:`.collectives`), which device it may use.
+"""TensorFlow in one rank: strategies of several ranks (:mod:`.collectives`), and the device that it may use.
 
-``MultiWorkerMirroredStrategy`` spans the world by ``TF_CONFIG``, which :mod:`.cluster` writes. Outside a
-world none of this exists: the same cell in processes that have a ``TF_CONFIG`` meets plain TensorFlow.
+``MultiWorkerMirroredStrategy`` spans the world by ``TF_CONFIG``, which :mod:`.cluster` writes. Outside a world none of
+this is active: in processes with a ``TF_CONFIG`` of their own, the same cell meets plain TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TESTED = "2.21"
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
-"""In errors that are none: there is no GPU; a library is there twice; what a release says everywhere."""
+"""In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
 _LOG = re.compile(
@@ -43,11 +43,11 @@ _LOG = re.compile(
     rf"|[\d-]+ [\d:.]+: (?:[IW] (?:tensorflow|external|xla)/|E \S+:\d+\] .*({_HARMLESS}))"
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
     r"|To enable the following instructions: "
-    # The rest of messages of several lines.
+    # Later lines of longer messages.
     r"|The error could be from a previous operation\. Restart your program|\t \[\[\{\{node "
     r"|Additional GRPC error information from remote target|:UNKNOWN:Error received from peer"
 )
-"""How a line of the log of TensorFlow's native code begins, in the forms that it has before and after it is set up."""
+"""How a log line of TensorFlow's native code begins, in the forms before and after logging is set up."""
 
 
 class TensorFlow(Framework):
@@ -62,7 +62,7 @@ class TensorFlow(Framework):
 
     def environment(self) -> dict[str, Variable]:
         """GPUs are shared with other frameworks and other ranks: memory is taken as it is needed."""
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all memory of the GPU at once")}
+        return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all GPU memory at once")}
 
     def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
         """Wait for ``tensorflow`` to be imported."""
@@ -148,7 +148,7 @@ class TensorFlow(Framework):
         if task is not None:
             strategies = len(self._collectives.strategies)
             role, number, size = task
-            return f"{role} {number} of {size} tasks; {strategies} strategies of several ranks live"
+            return f"task {role} {number} of {size}; {strategies} strategies of several ranks in use"
         problem = self._collectives.problem
         return f"none: {problem}" if problem else "none: TF_CONFIG names no other rank, or TensorFlow has not been used"
 

@@ -1,4 +1,4 @@
-"""The port of TensorFlow's server in this rank: held before the server is there, and guarded once it is.
+"""The port of this rank's TensorFlow server: held before the server exists, and guarded once it runs.
 
 TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
 them. Where all ranks are on one host, nobody else's packets get as far
@@ -31,11 +31,11 @@ def hold_port() -> socket.socket:
 
 
 def keep_here(port: int) -> None:
-    """All ranks are on this host: the server that will listen at ``port`` is for them alone."""
+    """Note that all ranks are on this host, so that the server at ``port`` is for them alone."""
     _here.add(port)
 
 
 def guard_server() -> None:
-    """TensorFlow's server of this rank may have begun to listen."""
+    """Guard this rank's TensorFlow server, which may just have begun to listen."""
     for port in _here:
         keep_on_loopback(listeners(port))

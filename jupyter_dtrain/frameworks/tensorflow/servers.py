@@ -1,14 +1,14 @@
 """Parameter servers: TensorFlow's servers in the ranks that work for a chief, beside the cells of these ranks.
 
 Under TensorFlow's own launchers a worker or parameter server is a process that starts a ``tf.distribute.Server`` and
-waits in ``server.join()`` for ever. Here the server is there as soon as such a rank has imported TensorFlow, in threads
-of TensorFlow's own; a script that starts one gets that, and ``join()`` ends the rank's cell, as nothing behind it would
-run elsewhere. So the rank takes cells, and its server works meanwhile.
+then waits in ``server.join()`` forever. Here the server starts as soon as such a rank has imported TensorFlow, in
+threads of TensorFlow's own, so the rank can run cells at the same time. A script that starts a server gets that one,
+and ``join()`` ends the rank's cell, because elsewhere no code after it would run.
 
-Under failure: a worker that dies is TensorFlow's to replace: the chief's loop goes on with the others, and nothing here
-ends it. A chief that makes a strategy while a server is missing would wait for it in native code, which no interrupt
-ends: it waits here instead, for :data:`PATIENCE` seconds, and then says who is missing. Another version, without the
-parts that are changed here, is left as it is.
+Under failure: TensorFlow replaces a worker that dies; the chief's loop goes on with the others, and this module does
+not end it. A chief that makes a strategy while a server is missing would wait in native code, which no interrupt ends.
+Here it first waits in Python, for :data:`PATIENCE` seconds, and then names the missing tasks. Another version of
+TensorFlow, without the parts that this module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ TF_CONFIG: Final = "TF_CONFIG"
 PATIENCE = 60.0
 """Seconds for which a chief waits until all servers listen: the other ranks may be importing TensorFlow."""
 TELL_AFTER = 5.0
-"""Seconds after which a chief says whom it waits for."""
+"""Seconds after which a waiting chief names the missing servers."""
 POLL = 0.1
 ANSWER = 2.0
 """Seconds in which a host must answer to a connection."""
 SERVING: Final = ("worker", "ps")
 """The roles that have a server, where there are parameter servers."""
 _LEGACY: Final = (
-    "Keras 3 cannot fit, evaluate or predict under ParameterServerStrategy: use tf_keras, the Keras of TensorFlow 2 "
-    "(`pip install tf_keras`, TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, such as with %distributed start "
-    "--env), or a loop of your own with ClusterCoordinator."
+    "Keras 3 cannot fit, evaluate or predict under ParameterServerStrategy. Use tf_keras, the Keras of TensorFlow 2 "
+    "(`pip install tf_keras`, with TF_USE_LEGACY_KERAS=1 set before TensorFlow is imported, for example by "
+    "%distributed start --env), or write the loop yourself with ClusterCoordinator."
 )
 
 
 class TensorFlowServers:
-    """The server of one rank, and the chief's way to those of others."""
+    """The server of one rank, and how the chief reaches the others' servers."""
 
     def __init__(self, config: str, addresses: list[str]) -> None:
-        """``config``: this rank's ``TF_CONFIG`` as this project has made it; ``addresses``: of all ranks, by rank."""
+        """``config``: this rank's ``TF_CONFIG`` as we have made it; ``addresses``: of all ranks, by rank."""
         self._config = config
         self._addresses = addresses
         self._made: dict[bytes, Any] = {}
-        """Servers of this process, by their definition; they are never collected, as that stops them."""
+        """Servers of this process, by definition. We keep them: collecting a server would stop it."""
         self.steps = 0
-        """Counts the steps of a chief that its workers have done."""
+        """Number of a chief's steps that its workers have made."""
 
     def install(self, shield: contextlib.AbstractContextManager[Any]) -> None:
-        """Wait for TensorFlow and Keras to be imported. ``shield`` puts off interrupts."""
+        """Hook the imports of TensorFlow and Keras. ``shield`` delays interrupts."""
         hook = wrapt.register_post_import_hook
         hook(self._hook_servers, "tensorflow.python.training.server_lib")
         hook(self._hook_strategy, "tensorflow.python.distribute.parameter_server_strategy_v2")
@@ -75,7 +75,7 @@ class TensorFlowServers:
         return bool(self._made)
 
     def _serve(self, tensorflow: Any) -> None:
-        """Start the server of this rank, if its role is to have one and the user has no other plans."""
+        """Start this rank's server, if its role calls for one and the user has no other plans."""
         if os.environ.get(TF_CONFIG) != self._config:
             return
         config = json.loads(self._config)
@@ -90,8 +90,8 @@ class TensorFlowServers:
                 protocol="grpc",
                 config=_enough_threads(tensorflow, len(cluster["worker"])),
             )
-        except Exception as error:  # noqa: BLE001 — an import must not fail for it; a chief will miss the server
-            _tell(f"TensorFlow's server of this rank could not be started: {error}")
+        except Exception as error:  # noqa: BLE001 — it must not break the import; a chief will report the missing server
+            _tell(f"TensorFlow's server of this rank could not start: {error}")
 
     def _hook_servers(self, module: Any) -> None:
         kind = getattr(module, "Server", None)
@@ -127,10 +127,10 @@ class TensorFlowServers:
                 made[known_as(*args, **kwargs)] = self
 
         def join(_self: Any) -> None:
-            """End the rank's cell: the server goes on beside the cells. Nobody waits for a thread that calls this."""
+            """End the rank's cell: the server goes on beside the cells. On another thread it returns at once."""
             if threading.current_thread() is not threading.main_thread():
                 return
-            _tell("TensorFlow's server of this rank goes on beside its cells: server.join() ends this cell.")
+            _tell("server.join() ends this cell; TensorFlow's server of this rank keeps running beside the cells.")
             raise CellEnds("server.join()")
 
         kind.__new__, kind.__init__, kind.join = __new__, __init__, join
@@ -152,7 +152,7 @@ class TensorFlowServers:
         kind.__init__ = __init__
 
     def _hook_coordinator(self, module: Any) -> None:
-        """What an interrupted loop has scheduled ends with it: it would go on behind the cells that follow."""
+        """End everything that an interrupted loop has scheduled: it would go on behind later cells."""
         kind = getattr(module, "ClusterCoordinator", None)
         queue: Any = getattr(module, "_CoordinatedClosureQueue", None)
         private = ("_raise_if_error", "_cancel_all_closures", "mark_finished")
@@ -172,16 +172,16 @@ class TensorFlowServers:
         return mark_finished
 
     def check_chief(self, resolver: Any) -> None:
-        """Raise :class:`RuntimeError` where a worker or parameter server would tell others what to do."""
+        """Raise :class:`RuntimeError` where a worker or parameter server would act as chief."""
         role, index = getattr(resolver, "task_type", None), getattr(resolver, "task_id", None)
         if role in SERVING:
             raise RuntimeError(
-                f"ParameterServerStrategy is made by the chief alone, and this rank is {role} {index}, which works for "
-                f"it: write it under `if resolver.task_type == 'chief':`, or run the cell with -r 0."
+                f"Only the chief makes a ParameterServerStrategy; this rank is {role} {index}, which works for "
+                f"it. Write it under `if resolver.task_type == 'chief':`, or run the cell with -r 0."
             )
 
     def await_servers(self, resolver: Any) -> None:
-        """Wait until all workers and parameter servers listen. Raises :class:`RuntimeError` with those that do not."""
+        """Wait until all workers and parameter servers listen. Raises :class:`RuntimeError` that names missing ones."""
         cluster = resolver.cluster_spec().as_dict()
         wanted = {address: f"{role} {index}" for role in SERVING for index, address in _tasks(cluster.get(role, []))}
         begun, told = time.monotonic(), False
@@ -190,12 +190,13 @@ class TensorFlowServers:
             missing = ", ".join(self._named(address, task) for address, task in wanted.items())
             if waited > PATIENCE:
                 raise RuntimeError(
-                    f"No TensorFlow server listens for {missing}. It is there once that rank has imported TensorFlow: "
-                    f"`import tensorflow` in a cell on all ranks. If the rank has died, %distributed restart."
+                    f"No TensorFlow server listens for {missing}. The server starts when that rank imports TensorFlow: "
+                    "run `import tensorflow` in a cell on all ranks. If the rank has died, %distributed restart "
+                    "replaces it."
                 )
             if waited > TELL_AFTER and not told:
                 told = True
-                _tell(f"Waits for {missing}, whose server is there once it has imported TensorFlow.")
+                _tell(f"Waiting for {missing}: its server starts when that rank imports TensorFlow.")
             time.sleep(POLL)
 
     def _named(self, address: str, task: str) -> str:
@@ -203,10 +204,10 @@ class TensorFlowServers:
 
 
 def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> None:
-    """A strategy's scope is entered and left wholly, or not at all.
+    """Make entering or leaving a strategy's scope atomic for interrupts.
 
-    ``schedule`` does so each time: an interrupt there would leave the thread in the scope of a strategy for ever, and
-    every other one would be refused ("Mixing different tf.distribute.Strategy objects").
+    ``schedule`` enters one each time. An interrupt in between would leave the thread in that strategy's scope forever,
+    and TensorFlow would reject every other one ("Mixing different tf.distribute.Strategy objects").
     """
     kind = getattr(module, "_CurrentDistributionContext", None)
     if kind is None:
@@ -221,7 +222,7 @@ def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> 
                 strategy = enter(self)
                 entered = True
         except BaseException:
-            if entered:  # the interrupt that was put off
+            if entered:  # the delayed interrupt
                 with shield:
                     leave(self, None, None, None)
             raise
@@ -242,11 +243,11 @@ def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]
             return original(self, *args, **kwargs)
         except Exception:
             raise
-        except BaseException:  # KeyboardInterrupt, and what ends a cell that catches that
+        except BaseException:  # KeyboardInterrupt, or the exception that ends a cell which catches that
             self.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
             queue = self._cluster.closure_queue
             with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
-                # As after a failed step: what runs is cancelled, what waits is dropped, and the loop may begin again.
+                # As after a failed step: running work is cancelled, waiting work dropped, and the loop may begin again.
                 queue._error = queue._error or InterruptedError("the loop was interrupted")  # noqa: SLF001
                 queue._raise_if_error()  # noqa: SLF001
             raise
@@ -255,7 +256,7 @@ def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _hook_keras(module: Any) -> None:
-    """Keras 3 would fail in the middle of a fit, with words that name no cure."""
+    """Explain at once what Keras 3 cannot do: it would fail in the middle of a fit, without a way out."""
     kind = getattr(module, "TensorFlowTrainer", None)
     for name in ("fit", "evaluate", "predict"):
         if kind is not None and hasattr(kind, name):
@@ -274,17 +275,17 @@ def _not_with_parameter_servers(original: Callable[..., Any]) -> Callable[..., A
 
 
 def _tasks(addresses: Any) -> list[tuple[int, str]]:
-    """Index and address: a cluster lists its tasks, or has them by index."""
+    """Index and address of each task: a cluster has them as a list, or by index."""
     return list(addresses.items() if isinstance(addresses, dict) else enumerate(addresses))
 
 
 def _is_local(definition: Any) -> bool:
-    """Whether the server is one of ``create_local_server``, each of which has a port of its own."""
+    """Whether ``create_local_server`` made the server, whose ports are its own."""
     return any(address.endswith(":0") for job in definition.cluster.job for address in job.tasks.values())
 
 
 def _enough_threads(tensorflow: Any, workers: int) -> Any:
-    """Of a server, so that it can answer all others at once: on few cores TensorFlow takes too few and may block."""
+    """Server options with a thread for each other task: on few cores TensorFlow takes too few and may block."""
     config = tensorflow.compat.v1.ConfigProto()
     if (os.cpu_count() or 1) < workers + 1:
         config.inter_op_parallelism_threads = workers + 1

@@ -1,8 +1,8 @@
 """Whether a rank's main thread waits for other ranks in TensorFlow, read from its Python frames.
 
-TensorFlow computes and communicates in threads of its own, while the main thread is in the one call that executes an
+TensorFlow computes and communicates in threads of its own, while the main thread stays in the call that executes an
 operation or a traced function. So a rank waits where its main thread is in such a call and the whole process uses
-next to no processor.
+almost no CPU.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 
 LISTEN = 0.03
-"""Seconds for which the process is listened to."""
+"""Seconds over which to measure the CPU use of the process."""
 IDLE = 0.25
-"""A process that takes less of a processor than this waits."""
+"""Share of one CPU below which a process counts as waiting."""
 
 _EXECUTING = {
     ("eager", "execute.py"),
     ("eager", "executor.py"),
     ("eager", "context.py"),
     ("ops", "gen_collective_ops.py"),
-    # What a strategy runs untraced runs in threads of its own, for which the main thread waits.
+    # A strategy runs untraced functions in threads of its own, and the main thread waits for those.
     ("distribute", "cross_device_ops.py"),
     ("distribute", "mirrored_run.py"),
     ("training", "coordinator.py"),
 }
-"""Folder and name of the files whose functions are left for native code that may wait for other ranks."""
+"""Folder and name of the files whose functions enter native code that may wait for other ranks."""
 _WRAPPERS = {"error_handler", "__call__", "_call", "__init__", "wrapper", "<lambda>", "new_func", "_method_wrapper"}
-"""Functions that say nothing of what was called."""
+"""Functions whose names do not describe the call."""
 _FOR_THREADS = (threading.__file__, multiprocessing.pool.__file__)
 """Python's own files, in which a thread waits for others."""
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 def call_that_waits(frame: FrameType) -> str:
-    """What the user's code has called that waits for other ranks, such as ``fit`` or the name of a traced function.
+    """The function, called by user code, that waits for other ranks: ``fit``, say, or a traced function by name.
 
-    Empty when nothing does. ``frame``: the innermost of a thread that uses no processor, or of a traceback.
+    Empty when none does. ``frame``: the innermost of a thread that uses no CPU, or of a traceback.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or not getattr(tensorflow, "__file__", None):
@@ -63,11 +63,11 @@ def call_that_waits(frame: FrameType) -> str:
 
 
 def _outermost(frame: FrameType | None) -> str:
-    """What the user's code has called of TensorFlow or Keras, whose frames reach to ``frame``."""
+    """The function of TensorFlow or Keras that user code called, found outwards from ``frame``."""
     packages = tuple(f"{os.sep}{library}{os.sep}" for library in _LIBRARIES)
     name = ""
     while frame is not None and any(package in frame.f_code.co_filename for package in packages):
-        # Without running code of theirs: to ask a variable of several replicas for an attribute can be a collective.
+        # Without running their code: asking a variable of several replicas for an attribute can be a collective.
         traced = inspect.getattr_static(frame.f_locals.get("self"), "_python_function", None)
         if traced is not None and frame.f_code.co_name in _WRAPPERS:
             name = traced.__name__ if type(traced) in {FunctionType, MethodType} else name
@@ -78,8 +78,8 @@ def _outermost(frame: FrameType | None) -> str:
 
 
 def _is_alive(frame: FrameType) -> bool:
-    """Whether the main thread is in ``frame`` now; it has left those of a traceback."""
-    current = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented all the same
+    """Whether the main thread is in ``frame`` now; it has left the frames of a traceback."""
+    current = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented in spite of its name
     while current is not None:
         if current is frame:
             return True

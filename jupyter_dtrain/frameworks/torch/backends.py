@@ -1,9 +1,9 @@
-"""The backends of torch's process groups: which this build has, which of them can work here, and in words why not.
+"""The backends of torch's process groups: which this build has, which can work here, and why others cannot.
 
-torch itself says of a backend that it lacks only that, after all ranks have come; of too few GPUs NCCL says so in the
-first collective. Here both are said before, with what works.
+torch reports a missing backend only after all ranks have come, and without an alternative. NCCL reports too few GPUs
+only in the first collective. This module reports both before the set-up, and names a backend that works.
 
-Whoever only looks counts GPUs without asking CUDA itself: once it is asked, ``CUDA_VISIBLE_DEVICES`` counts no more.
+Code that only inspects counts GPUs without asking CUDA: CUDA ignores later changes to ``CUDA_VISIBLE_DEVICES``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-"""Those of torch, by the names that ``torch.distributed.is_NAME_available`` has."""
+"""torch's backends, as in ``torch.distributed.is_NAME_available``."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _COMES_WITH = {
     "nccl": "NCCL comes with PyTorch's builds for CUDA and ROCm",
-    "mpi": "MPI comes only with a PyTorch that was built from source where an MPI is",
-    "ucc": "UCC comes only with a PyTorch that was built from source with it",
-    "xccl": "XCCL comes with PyTorch's builds for Intel's GPUs",
+    "mpi": "Only a PyTorch built from source on a machine with MPI has it",
+    "ucc": "Only a PyTorch built from source with UCC has it",
+    "xccl": "XCCL comes with PyTorch's builds for Intel GPUs",
 }
 
 
@@ -34,24 +34,24 @@ def built_in(dist: Any) -> list[str]:
 
 
 def count_gpus(*, at_set_up: bool = False) -> int:
-    """The GPUs that torch, which is imported, finds for this process; ``at_set_up`` only those that CUDA can use."""
+    """How many GPUs torch (imported already) finds for this process; ``at_set_up``: only those that CUDA can use."""
     torch: Any = sys.modules["torch"]
     return 0 if at_set_up and not torch.cuda.is_available() else int(torch.cuda.device_count())
 
 
 class Backends:
-    """What one rank can set up."""
+    """The backends that one rank can set up."""
 
     def __init__(self, place: Placement, wanted: str) -> None:
-        """``wanted``: what is taken when the cell names none; ``auto`` is what fits."""
+        """``wanted``: the default when the cell names none; ``auto`` is whatever fits."""
         self._place = place
         self._wanted = wanted
         self._visible = _visible()
 
     def choose(self, *, at_set_up: bool = False) -> tuple[str, str]:
-        """What ``init_process_group()`` takes, and why."""
+        """The backend that ``init_process_group()`` takes, and the reason."""
         if self._wanted != "auto":
-            return self._wanted, f"as --torch-backend {self._wanted} says"
+            return self._wanted, f"set by --torch-backend {self._wanted}"
         gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size
         if gpus and "nccl" not in built_in(sys.modules["torch.distributed"]):
             return "gloo", "this PyTorch is built without NCCL"
@@ -59,10 +59,10 @@ class Backends:
         return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
 
     def check(self, dist: ModuleType, backend: Any, *, by_option: bool, whole: bool) -> None:
-        """Raise what stands in the way of ``backend``, which is as torch takes it.
+        """Raise what stands in the way of ``backend``, given as torch takes it.
 
-        :class:`RuntimeError` where this torch lacks it, :class:`ValueError` where there are too few GPUs for it, as
-        torch itself. ``by_option``: it was not named in the cell; ``whole``: it is for all ranks of the world.
+        :class:`RuntimeError` where this torch lacks it, :class:`ValueError` where it has too few GPUs, as torch itself
+        does. ``by_option``: the cell did not name it; ``whole``: the group is for all ranks of the world.
         """
         names = [part.rpartition(":")[2].strip() for part in str(backend).lower().split(",")]
         here = built_in(dist)
@@ -83,12 +83,12 @@ class Backends:
         gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
         if not gpus:
             raise ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
-        # Where a cell has chosen GPUs for each rank, all may have one of their own.
+        # A cell that has chosen GPUs for each rank may have given every rank one of its own.
         if each and gpus < ranks and self._visible == _visible():
             has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
             raise ValueError(
-                f"{asked}: NCCL needs a GPU for each rank, and the {ranks} ranks of this host have {has}. "
-                f"{cure} %distributed start -n {gpus} starts as many ranks as there are GPUs."
+                f"{asked}: NCCL needs one GPU for each rank, but the {ranks} ranks of this host share {has}. "
+                f"{cure} Or %distributed start -n {gpus} starts one rank for each GPU."
             )
 
 
@@ -99,5 +99,5 @@ def _visible() -> list[str | None]:
 def _cure(here: list[str], *, by_option: bool) -> str:
     if "gloo" not in here:
         return ""
-    fits = "a world that is started without that" if by_option else "without a backend, init_process_group()"
-    return f'init_process_group("gloo") works here; {fits} takes what fits.'
+    fits = "a world started without that option" if by_option else "init_process_group() without a backend"
+    return f'init_process_group("gloo") works here; {fits} chooses a backend that works.'

@@ -1,10 +1,10 @@
-"""What a rank compiles for itself, ``torch.utils.cpp_extension``: a bar that counts the seconds, and so no hang.
+"""A bar for what a rank compiles itself with ``torch.utils.cpp_extension``, so that no build looks like a hang.
 
-Half a minute and more may pass in which no rank comes to another line: one compiles, the others wait for it at a lock
-or in a collective. Every rank that is at it says so once a second, from a thread of its own, which is a sign of life
-for whoever looks out for hangs. What was compiled before is loaded in less than a second, and nothing is shown.
+For half a minute or more no rank may reach another line: one compiles, the others wait for it at a lock or in a
+collective. Each building rank reports once a second, from a thread of its own, and the hang detector sees progress.
+Loading an extension that is already compiled takes less than a second and shows nothing.
 
-Under failure: the bar ends where the build does, however that ends.
+Under failure: the bar ends when the build ends, whether it succeeds or not.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from jupyter_dtrain.engine.home import Bar
 
 PERIOD = 1.0
-"""Seconds between two words of a build."""
+"""Seconds between two reports of a build."""
 
 _within: ContextVar[bool] = ContextVar("within", default=False)
-"""Whether a build is shown already that this one is a part of."""
+"""Whether an outer build, which includes this one, already has a bar."""
 
 
 def hook_builds(module: Any) -> None:
-    """``torch.utils.cpp_extension`` has been imported."""
+    """Patch ``torch.utils.cpp_extension``, which user code has just imported."""
     for name in ("load", "load_inline"):
         if hasattr(module, name):
             setattr(module, name, _shown(getattr(module, name)))
@@ -35,11 +35,11 @@ def hook_builds(module: Any) -> None:
 
 @contextlib.contextmanager
 def building(what: str) -> Iterator[None]:
-    """Show for how long ``what`` has been built, while it lasts."""
+    """Show how many seconds ``what`` has been building, as long as this context lasts."""
     if _within.get():
         yield
         return
-    # Numbered when it begins, so that it has one number on all ranks.
+    # The bar takes its number when the build begins, so all ranks give it the same one.
     bar, done, began = Bar(f"Building {what} (seconds)", None), threading.Event(), time.monotonic()
     thread = threading.Thread(target=_count, args=(bar, what, done, began), name="dtrain-build", daemon=True)
     token = _within.set(True)
@@ -53,7 +53,7 @@ def building(what: str) -> Iterator[None]:
         thread.join()
         _within.reset(token)
         seconds = time.monotonic() - began
-        # One that nothing was said of was only loaded.
+        # A build that ends before its first report was only loaded.
         bar.end(round(seconds), None, f"Building {what}: {ended} after {seconds:.0f} s" if seconds >= PERIOD else "")
 
 

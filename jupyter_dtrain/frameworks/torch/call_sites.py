@@ -1,9 +1,9 @@
-"""What the user calls a value: the name of the variable at a call, found from the frames of the running call.
+"""The user's name for a value: the variable at a call, found from the frames of the running call.
 
-``loss.backward()`` names ``loss``; ``accelerator.backward(loss)`` does so too, some frames further out. Every
-instruction is looked at once, with the source that tracebacks use; after that a look-up costs less than a microsecond.
+``loss.backward()`` names ``loss``; so does ``accelerator.backward(loss)``, some frames further out. The first look at
+an instruction reads the source that tracebacks use; later look-ups cost less than a microsecond.
 
-Under failure: a call whose source cannot be read, or whose value has no name, has none; the caller has a word for it.
+Under failure: a call without readable source, or a value without a name, yields no name; the caller chooses one.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import NamedTuple
 from jupyter_dtrain.engine.libraries import is_library
 
 MAX_SITES = 4096
-"""Instructions to remember; a cell that is run again brings new ones."""
+"""Number of instructions to remember; each rerun of a cell brings new ones."""
 MAX_INDEX = 64
-"""``losses[i]`` is a name of its own for each ``i`` below this."""
+"""``losses[i]`` has a name of its own for each ``i`` below this."""
 
 _SAME = {"sum", "mean", "float", "double", "half", "bfloat16", "to", "cpu", "cuda"}
 _SAME |= {"squeeze", "reshape", "view", "clone", "contiguous", "requires_grad_"}
-"""Methods of a tensor after which it is still what its name says."""
+"""Methods of a tensor whose result still deserves the tensor's name."""
 _SCALING = ("scale", "scale_loss")
-"""Methods whose first argument is what the result shows, as in ``scaler.scale(loss)``."""
+"""Methods whose result shows their first argument, as in ``scaler.scale(loss)``."""
 
 
 class Call(Enum):
-    """How the frame that is looked at came to us."""
+    """How the inspected frame reached us."""
 
     METHOD = 1
     """It calls a method of the value: ``loss.backward()``."""
     FUNCTION = 2
-    """It gives the value or values to a function: ``torch.autograd.backward([a, b])``."""
+    """It passes the value or values to a function: ``torch.autograd.backward([a, b])``."""
     THROUGH = 3
-    """It called a library that came to us: ``accelerator.backward(loss)``."""
+    """It called a library that called us: ``accelerator.backward(loss)``."""
     STEP = 4
-    """Somewhere it calls ``step`` of the value: ``optimizer.step()``."""
+    """It calls ``step`` of the value, perhaps through others: ``optimizer.step()``."""
     STEP_OF = 5
     """It calls ``step`` with the value: ``scaler.step(optimizer)``."""
 
@@ -52,7 +52,7 @@ class Label(NamedTuple):
     variable: str | None = None
 
     def read(self, frame: FrameType) -> str:
-        """The name in ``frame``, where the index has a value."""
+        """The name in ``frame``, with the index's value there."""
         if self.variable is None:
             return self.text
         value = frame.f_locals.get(self.variable, frame.f_globals.get(self.variable))
@@ -65,7 +65,7 @@ class _Site:
     """One instruction of the user's code."""
 
     def __init__(self, labels: Sequence[Label | None], *, spread: bool) -> None:
-        """``spread``: the label is that of a list of values."""
+        """``spread``: the label belongs to a list of values."""
         self._labels = labels
         self._spread = spread
         only = labels[0] if len(labels) == 1 else None
@@ -82,7 +82,7 @@ class _Site:
 
 
 _OUTWARD = {Call.METHOD: Call.THROUGH, Call.FUNCTION: Call.THROUGH, Call.STEP_OF: Call.STEP}
-"""What a call is to the code that called it."""
+"""The kind of a call, seen from the code that called it."""
 _NAMELESS = _Site((None,), spread=False)
 
 
@@ -92,21 +92,21 @@ class CallSites:
     def __init__(self) -> None:
         self._sites: dict[tuple[int, int, Call], _Site | None] = {}
         self.known: dict[tuple[int, int], str] = {}
-        """For hurried callers: names of values whose method is called, by the id of the code and the instruction."""
-        # While a code object lives, no other has its id.
+        """A shortcut: names of values whose method is called, by the code's id and the instruction."""
+        # Holds each code object, so that no other one gets its id.
         self._codes: list[CodeType] = []
 
     def forget(self) -> None:
-        """Make room where many cells have run."""
+        """Make room after many cells."""
         if len(self._sites) > MAX_SITES:
             self.known.clear()
             self._sites.clear()
             self._codes.clear()
 
     def names(self, frame: FrameType | None, call: Call, count: int = 1) -> tuple[str | None, ...] | None:
-        """What the user calls the ``count`` values of the call that ``frame`` has made, or its nearest user code.
+        """The user's names for the ``count`` values of the call that ``frame``, or its nearest user code, makes.
 
-        A value without a name is None. None in place of the names: no code of the user's is on this stack.
+        A value without a name is None. The whole result is None where no user code is on this stack.
         """
         while frame is not None:
             key = (id(frame.f_code), frame.f_lasti, call)
@@ -134,7 +134,7 @@ class CallSites:
 
 def _is_users(file: str) -> bool:
     if file.startswith("<"):
-        # A cell, or code that a library has generated: that one has no source.
+        # Source exists for a cell, not for code that a library has generated.
         return bool(linecache.getlines(file))
     return not is_library(file)
 
@@ -145,7 +145,7 @@ def _site(frame: FrameType, call: Call) -> _Site:
     found = Source.executing(frame)
     if isinstance(found.node, ast.Call):
         return _read_call(found.node, call)
-    # Code that was rewritten (by torch.compile, say) still has its lines: good enough where they leave no doubt.
+    # Rewritten code (by torch.compile, say) keeps its line numbers: use them where a line has only one such call.
     word = "step" if call in {Call.STEP, Call.STEP_OF} else "backward"
     line = frame.f_lineno
     sites = [
@@ -199,7 +199,7 @@ def _function_name(node: ast.Call) -> str:
 
 
 def _label(node: ast.expr) -> Label | None:
-    """What an expression is called. None for one without a name, such as ``model(x).sum()`` or ``a + b``."""
+    """The name of an expression; None where it has none, such as ``model(x).sum()`` or ``a + b``."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.NamedExpr(target=ast.Name(id=name)):
             return Label(name)

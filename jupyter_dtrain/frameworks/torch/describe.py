@@ -1,6 +1,6 @@
 """A report on PyTorch in this rank, for ``%distributed env``: its build, backends, process group and GPUs.
 
-It only reads, and asks CUDA nothing that would fix the rank's choice of GPUs.
+It only reads. It never asks CUDA anything that would fix the rank's choice of GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
-    """What torch, which is imported, sees in this rank."""
+    """The facts about torch (imported already) in this rank."""
     found = {"built for": _built_for(torch)}
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available():
@@ -36,7 +36,7 @@ def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
 def _built_for(torch: Any) -> str:
     names = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
     built = [f"{name} {version}" for key, name in names.items() if (version := getattr(torch.version, key, None))]
-    return ", ".join(built) or "processors only"
+    return ", ".join(built) or "CPUs only"
 
 
 def _default_group(dist: Any) -> str:

@@ -1,8 +1,8 @@
-"""What torch's flight recorder holds of this rank: which collectives it has begun, in which order, of what shape.
+"""The content of torch's flight recorder in this rank: the collectives it began, their order and their shapes.
 
-It is part of torch's process groups (gloo and NCCL in torch 2.13), and on where ``TORCH_FR_BUFFER_SIZE`` is set.
-Its numbers are the same on all ranks of a group, so that they tell which rank has not come to a collective, and which
-has come to another one.
+The recorder is part of torch's process groups (gloo and NCCL in torch 2.13); ``TORCH_FR_BUFFER_SIZE`` turns it on.
+Its numbers agree on all ranks of a group, so they show which rank has not come to a collective, and which rank went to
+another one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from jupyter_dtrain.engine.framework import Collective
 
 RECORDED = "256"
-"""Collectives that are kept, over all groups."""
+"""Number of collectives to keep, over all groups."""
 LAST = 8
-"""Of each group, as many are told."""
+"""Number of collectives to report for each group."""
 MOMENT = 0.3
-"""Seconds in which what all ranks have begun comes about."""
+"""Seconds that a collective which all ranks have begun may take to finish."""
 
 
 def recorded_collectives(since: int) -> list[Collective]:
-    """The last of each group that is there; nothing where torch records none. Any thread.
+    """The last collectives of each existing group; empty where torch records none. Any thread may call it.
 
-    ``since``: those that were begun later than this, in ``time.time_ns()``.
+    ``since``: only those begun later than this, in ``time.time_ns()``.
     """
     members = _members()
     entries = _entries()
@@ -41,9 +41,9 @@ def recorded_collectives(since: int) -> list[Collective]:
 
 
 def is_unfinished(since: int) -> bool:
-    """Whether a collective of gloo's that this rank has begun later than ``since`` does not come about.
+    """Whether a gloo collective that this rank began later than ``since`` does not finish.
 
-    One that all ranks have begun is given a moment. Of a GPU's none is known: those that are queued there are many.
+    It gives a collective :data:`MOMENT` seconds. A GPU's collectives do not count: many are always queued there.
     """
     deadline = time.monotonic() + MOMENT
     while any(_is_pending(entry, since) for entry in _entries()):
@@ -64,7 +64,7 @@ def _entries() -> list[dict[str, Any]]:
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_fr_trace_json", None)
     if dump is not None:
-        # The format is torch's own, and no promise.
+        # The format is torch's own and may change.
         with contextlib.suppress(Exception):
             found: list[dict[str, Any]] = json.loads(dump(includeCollectives=True))["entries"]
             return found
@@ -72,7 +72,7 @@ def _entries() -> list[dict[str, Any]]:
 
 
 def _members() -> dict[str, list[int]]:
-    """The groups that there are, by name, with their ranks."""
+    """The existing groups, by name, with their ranks."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return {}

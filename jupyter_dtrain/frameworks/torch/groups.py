@@ -1,21 +1,21 @@
-"""Process groups of torch in one rank: set up again and again, freed when a peer is gone, whole again afterwards.
+"""Process groups of torch in one rank: set up again and again, freed when a peer is gone, made again afterwards.
 
-Two functions of ``torch.distributed`` are changed when user code imports it, ``init_process_group`` and the rendezvous
-behind ``env://``, and the one that makes each group is listened to:
+When user code imports ``torch.distributed``, this module replaces ``init_process_group`` and the rendezvous behind
+``env://`` and ``tcp://``. It also wraps the function that makes each group:
 
-* the store is the steward's, with a prefix per generation and set-up: a second set-up on the same port never meets
-  the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed); so it is for a
-  ``tcp://`` address of this host;
-* ranks wait for each other in Python, so that an interrupt or a release ends a set-up to which some rank never comes;
-  one that failed asks for a new generation, since it leaves torch's group counters different across ranks;
-* a second ``init_process_group()`` in a live group is harmless; after a change of the world it joins the new one;
-* without a backend the one that fits is taken: nccl (and gloo for CPU tensors) where every local rank has a GPU, else
-  gloo; one that cannot work here is refused at once, see :mod:`.backends`;
-* ranks that a cell sends to an address of its own (``MASTER_PORT``, ``tcp://``) meet without it, or in reach of an
-  interrupt, see :mod:`.rendezvous`.
+* The store is the steward's, with a prefix for each generation and set-up, so a second set-up on the same port never
+  meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed). The same
+  holds for a ``tcp://`` address of this host.
+* Ranks wait for each other in Python, so an interrupt or a release ends a set-up that some rank never joins. A failed
+  set-up asks for a new generation, because it leaves torch's group counters different across ranks.
+* A second ``init_process_group()`` in a live group does no harm; after a change of the world it joins the new group.
+* Without a backend, the rank takes the one that fits: nccl (and gloo for CPU tensors) where every local rank has a
+  GPU, else gloo. A backend that cannot work here fails at once, see :mod:`.backends`.
+* When a cell sends ranks to an address of its own (``MASTER_PORT``, ``tcp://``), they meet at the world's store
+  instead, or at that address within reach of an interrupt, see :mod:`.rendezvous`.
 
-Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise; with the next generation
-:meth:`TorchGroups.recover` makes the default group again, as it was made, and gives it to the DDP modules that used it.
+Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise. In the next generation
+:meth:`TorchGroups.recover` makes the default group again, as it was, and gives it to the DDP modules that used it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PLAIN = ("timeout", "pg_options", "device_id")
 """Arguments of a set-up that can be given a second time."""
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-"""torch's own, for groups on the processors."""
+"""torch's own default for groups on CPUs."""
 RECOVER_PATIENCE = 10.0
 """Seconds that ranks wait for each other before they make their group again."""
 
@@ -60,12 +60,12 @@ class _SetUp(NamedTuple):
     kwargs: dict[str, Any]
 
     def is_whole(self, place: Placement) -> bool:
-        """Whether it is for all ranks of the world, in their order, as far as one can tell."""
+        """Whether the group spans all ranks of the world, in their order, as far as the arguments show."""
         own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
         return not self.args and all(self.kwargs.get(name, -1) in plain for name, plain in own.items())
 
     def again(self, place: Placement) -> str:
-        """Equal on ranks that can make their group again together; empty where that is not known."""
+        """A key that is equal on ranks that can make their group again together; empty where that is unknown."""
         by_address = (self.init_method or "env://").startswith(("env://", "tcp://"))
         if not by_address or not self.is_whole(place) or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
             return ""
@@ -73,46 +73,46 @@ class _SetUp(NamedTuple):
 
 
 class TorchGroups:
-    """The process groups of this rank. Methods are for the main thread, but for :meth:`release`."""
+    """The process groups of this rank. Call its methods on the main thread; :meth:`release` may run on any thread."""
 
     def __init__(self, place: Placement, generation: int, backend: str, address: tuple[str, int]) -> None:
-        """``backend``: what is taken when the cell names none; ``auto`` is what fits. ``address``: the store's."""
+        """``backend``: the default when the cell names none (``auto``: whatever fits). ``address``: the store's."""
         self._place = place
         self._generation = generation
         self._address = address
         self.backends = Backends(place, backend)
         self._attempts = 0
         self._meetings: dict[Address, int] = {}
-        """How often this rank has gone to an address of the cell's own in this generation."""
+        """How often this rank has gone to each address of the cell's own in this generation."""
         self._port = address[1]
-        """Where the set-up that is at work meets."""
+        """The port at which the current set-up meets."""
         self._group_generation: int | None = None
         self._set_up: _SetUp | None = None
         self.made_at = 0
-        """When the default group was made last, in ``time.time_ns()``."""
+        """When the default group was last made, in ``time.time_ns()``."""
         self._half_made = False
         self._released = False
         self._arriving = False
         self._loops: set[int] = set()
-        """The epoll instances of gloo."""
+        """gloo's epoll instances."""
 
     @property
     def unusable(self) -> bool:
-        """Whether, in the cell that ran last, a set-up failed or the groups were released."""
+        """Whether a set-up failed, or the groups were released, in the last cell."""
         return self._half_made or self._released
 
     @property
     def on_device(self) -> bool:
-        """Whether there may be groups whose collectives a GPU does, which Python does not wait for."""
+        """Whether a GPU may run the collectives of some group, so that Python does not wait for them."""
         torch = sys.modules.get("torch")
         return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
     def hook(self, module: ModuleType) -> None:
-        """``torch.distributed`` has been imported."""
+        """Patch ``torch.distributed``, which user code has just imported."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         rendezvous = sys.modules.get("torch.distributed.rendezvous")
         if c10d is None or rendezvous is None:
-            # A torch without distributed support: its own error says so when it is used.
+            # This torch lacks distributed support: its own error says so on first use.
             return
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
         for scheme in ("env", "tcp"):
@@ -120,7 +120,7 @@ class TorchGroups:
                 handlers[scheme] = self._rendezvous(module, handlers[scheme])
         original = c10d.init_process_group
         init = self._init(module, c10d, original)
-        # Parts of torch have it by name already: a DeviceMesh sets up the default group where there is none.
+        # Some parts of torch already hold it by name: a DeviceMesh sets up the default group where there is none.
         for name, part in list(sys.modules.items()):
             if name.startswith("torch.distributed") and vars(part).get("init_process_group") is original:
                 vars(part)["init_process_group"] = init
@@ -129,7 +129,7 @@ class TorchGroups:
             setattr(c10d, make, self._listening(module, getattr(c10d, make)))
 
     def begin_cell(self, generation: int) -> None:
-        """Set-ups of a new generation are counted from 0 on every rank."""
+        """Start a cell: every rank counts the set-ups of a new generation from 0."""
         if generation != self._generation:
             self._generation = generation
             self._attempts = 0
@@ -148,7 +148,7 @@ class TorchGroups:
                     return None
                 if self._group_generation in (None, self._generation):
                     raise ValueError(
-                        f"The process group is up with backend {dist.get_backend()!r}; call "
+                        f"The process group is already up with backend {dist.get_backend()!r}. Call "
                         f"torch.distributed.destroy_process_group() before you set it up with {backend!r}."
                     )
                 dist.destroy_process_group()
@@ -159,7 +159,7 @@ class TorchGroups:
                 self.backends.check(dist, backend, by_option=True, whole=set_up.is_whole(self._place))
             elif backend is not None:
                 self.backends.check(dist, backend, by_option=False, whole=set_up.is_whole(self._place))
-            # A set-up that failed leaves this counter different across ranks, and the next one then waits for ever.
+            # A failed set-up leaves this counter different across ranks; the next set-up would then wait forever.
             c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
             self._half_made = True
             self._attempts += 1
@@ -172,9 +172,9 @@ class TorchGroups:
         return init_process_group
 
     def _listening(self, dist: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Learn which epoll instances a new group brings; and wait for its ranks, where gloo would.
+        """Record the epoll instances that a new group opens, and wait in Python for its ranks before gloo does.
 
-        gloo waits in native code that keeps the interpreter lock, so that nothing could end it.
+        gloo waits in native code that keeps the interpreter lock, so nothing could end its wait.
         """
         signature = inspect.signature(original)
 
@@ -208,7 +208,7 @@ class TorchGroups:
             if meeting is None or meeting.address.port == self._port:
                 source = original(url, timeout=timeout, **kwargs)
             elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
-                # All ranks of the world: they have a place to meet, which nobody else takes, set-up after set-up.
+                # All ranks of the world go there: the world's store serves them, on a port that is surely free.
                 source = iter([(self._store(dist, timeout), self._place.rank, self._place.size)])
             else:
                 yield self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size
@@ -226,7 +226,7 @@ class TorchGroups:
         return dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
 
     def _meet_elsewhere(self, dist: Any, meeting: Meeting, timeout: timedelta) -> Any:
-        """The store at an address of the cell's own, for some ranks of the world, or for others as well."""
+        """The store at an address of the cell's own, which may serve some ranks of the world, or outsiders too."""
         address = meeting.address
         self._meetings[address] = count = self._meetings.get(address, 0) + 1
         prefix = f"generation-{self._generation}/{address}/{count}"
@@ -247,18 +247,18 @@ class TorchGroups:
     # Releasing.
 
     def release(self) -> None:
-        """Make what waits in a group raise, and whatever would. The control thread."""
+        """Make every present and later wait in a group raise. Call it on the control thread."""
         self._released = True
         self._abort_devices()
         # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
         # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
         end_connections(registered(self._loops & epolls()))
         if self._half_made and not self._arriving:
-            # It may wait for the store, in native code.
+            # The main thread may wait for the store, in native code.
             end_connections(connected_to(self._port))
 
     def _abort_devices(self) -> None:
-        """NCCL's own way. One group of aborts: one after the other they may wait for each other (pytorch#119797)."""
+        """Abort NCCL's groups together: aborted one by one they may wait for each other (pytorch#119797)."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         torch = sys.modules.get("torch")
         if c10d is None or torch is None or not torch.cuda.is_available() or not c10d.is_nccl_available():
@@ -280,9 +280,9 @@ class TorchGroups:
     # Recovering.
 
     def recover(self) -> list[str]:
-        """In a new generation, with all ranks: make the default group again; what else is to be done, in words.
+        """Make the default group again, in a new generation and with all ranks; return notes on what the user must do.
 
-        Raises :class:`TimeoutError` when a rank does not come, and what ``init_process_group`` raises.
+        Raises :class:`TimeoutError` when a rank does not come, and whatever ``init_process_group`` raises.
         """
         dist: Any = sys.modules.get("torch.distributed")
         if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
@@ -298,12 +298,16 @@ class TorchGroups:
                 dist.destroy_process_group()
             self._group_generation = self._set_up = None
             without = [rank for rank, plan in plans.items() if plan == "none"]
-            why = f"{count_ranks(without)} had none" if without else "it was not set up in one plain way"
+            why = (
+                f"{count_ranks(without)} had none"
+                if without
+                else "ranks made it differently, or in a way that cannot be repeated"
+            )
             return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
         return self._make_again(dist)
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
-        """What each rank had."""
+        """The plan of each rank, by rank."""
         client = self._store(dist, timedelta(seconds=RECOVER_PATIENCE))
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
         store.set(f"{self._place.rank}", json.dumps(mine))
@@ -321,14 +325,14 @@ class TorchGroups:
     def _make_again(self, dist: Any) -> list[str]:
         assert self._set_up is not None
         old = dist.group.WORLD
-        gc.collect()  # modules that nobody has any more
+        gc.collect()  # drops modules that are no longer referenced
         modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
-        # One whose making was ended is nobody's, and has nothing to be given a group.
+        # An interrupted constructor leaves a half-made module behind, which cannot take a group.
         modules = [module for module in modules if "reducer" in vars(module)]
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, kwargs = self._set_up
-        dist.init_process_group(backend, init_method, *args, **kwargs)  # leaves the old group first
+        dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
         notes = []
         strangers = []
         for module in modules:
@@ -340,29 +344,29 @@ class TorchGroups:
             names = sorted(name for name, value in user_names() if any(value is one for one in strangers))
             notes.append(
                 f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
-                f"with new_group() again, then `{names[0] if names else 'module'}._update_process_group(group)`."
+                f"group again with new_group(), then `{names[0] if names else 'module'}._update_process_group(group)`."
             )
         if sharded:
-            # One that was in its forward or backward has parts of its parameters in the wrong place: no group helps.
+            # Interrupted in forward or backward, it has parts of its parameters in the wrong place: no new group helps.
             names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
             notes.append(
-                f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the process group of "
-                f"before and cannot go on: make the model and FullyShardedDataParallel around it again."
+                f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the old process group and "
+                f"cannot go on. Make the model again and wrap it in FullyShardedDataParallel again."
             )
         if meshes:
             notes.append(
-                "a DeviceMesh, and what was made with it (fully_shard, DTensor, parallelize_module), belongs to the "
-                "process group of before: make them again with init_device_mesh()."
+                "DeviceMesh, and everything made with it (fully_shard, DTensor, parallelize_module), belongs to the "
+                "old process group: make them again with init_device_mesh()."
             )
         return notes
 
 
 def _instances(module: str, name: str) -> list[Any]:
-    """The living objects of a class, if its module was imported. Slow: looks at every object there is."""
+    """All living objects of a class whose module is imported. Slow: it looks at every object in the process."""
     kind = getattr(sys.modules.get(module), name, None)
     if kind is None:
         return []
-    # By ``type``: a proxy's ``__class__`` may run anybody's code.
+    # By ``type``: asking a proxy for ``__class__`` may run foreign code.
     return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 

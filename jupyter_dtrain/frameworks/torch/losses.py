@@ -1,15 +1,15 @@
-"""Values of ``backward()``, waiting for the optimizer step that makes points of them.
+"""Values of ``backward()`` that wait for the optimizer step that turns them into points.
 
-* Several values of one name before a step are gradient accumulation, and become one point: their mean, times what
-  each was divided by, if that is how many there are. The last accumulation of a run may be shorter than the others.
-* Within a step (a closure that is called again and again) the first value of a name counts, and those from before it.
-* A library that divides or scales what it is given says so (:func:`~.metrics.hearing`), or that the values
-  before a step are parts of one (:func:`~.metrics.adding`): then their sum is the point.
-* A value that a GradScaler has scaled counts as it was before.
-* Values for which no step comes are points of their own, in their order, numbered from 0: at once while no optimizer
-  exists, from :data:`WAITING` values of a name on while none makes a step, and at the end of the cell.
+* Several values of one name before a step are gradient accumulation. They become one point: their mean, times the
+  number that each was divided by, if that is how many there are. The last accumulation of a run may be shorter.
+* Within a step (a closure that the optimizer calls repeatedly) the first value of a name counts, with those before it.
+* A library that divides or scales the loss it is given reports that (:func:`~.metrics.hearing`). It may also report
+  that the values before a step are parts of one loss (:func:`~.metrics.adding`): then their sum is the point.
+* A value that a GradScaler has scaled counts as it was before scaling.
+* Values for which no step comes become points of their own, in order, numbered from 0. That happens at once while no
+  optimizer exists, from :data:`WAITING` values of a name on while none makes a step, and at the end of the cell.
 
-Under failure: a value that cannot be read is left out, which is said once.
+Under failure: a value that cannot be read is left out; one note per run says so.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
 WAITING = 512
-"""Values of one name that wait for a step; more micro-batches than anybody accumulates."""
+"""Values of one name that may wait for a step; no accumulation has as many micro-batches."""
 MAX_THREADS = 64
-"""Threads after which those that have ended are forgotten."""
+"""Number of threads beyond which those that have ended are dropped."""
 NEAR = 16
-"""Nodes of the graph in which a scaled loss is looked for, from the value that ``backward()`` is called on."""
+"""How many nodes of the graph to search for a scaled loss, starting from the value given to ``backward()``."""
 UNNAMED = "loss"
 _SCALED = "jupyter_dtrain.scaled"
-"""Key in the metadata that torch keeps for users beside each node of a graph."""
+"""Key in the metadata that torch keeps for users on each node of a graph."""
 
 
 class _Scaled(NamedTuple):
-    """What is known of a loss that was scaled."""
+    """What is known about a loss that was scaled."""
 
     value: float | Later | None
     scale: Any
@@ -48,7 +48,7 @@ class _Scaled(NamedTuple):
 
 
 class Training:
-    """What one of the user's threads does in a run."""
+    """The state of one of the user's threads in a run."""
 
     def __init__(self) -> None:
         self.on = True
@@ -57,30 +57,30 @@ class Training:
         self.waiting: dict[str, Any] = {}
         """By name: a number, or a list of values."""
         self.listed = False
-        """Whether there is a list among those."""
+        """Whether any of those is a list."""
         self.divisors: dict[str, float | None] = {}
-        """By what each waiting value of a name was divided, where it was the same for all."""
+        """By name: the divisor of its waiting values, where all have the same one."""
         self.by_hand: set[str] = set()
         """Names whose values do not wait."""
         self.quick = False
-        """Whether the next value of a name that does not wait yet is just kept."""
+        """Whether to keep the next value without looking at it, for a name with no value waiting."""
         self.spoke = False
-        """Whether it ever had a value."""
+        """Whether this thread ever had a value."""
         self.stepped = False
         """Whether its values are for its own steps."""
         self.steps = 0
-        """Steps that it has made."""
+        """Number of steps that it has made."""
         self.depth = 0
-        """Calls of ``backward`` that it is in."""
+        """Number of nested ``backward`` calls that it is in."""
         self.stepping = False
         self.in_step: set[str] = set()
-        """Names that have had their value in the step that it is in."""
+        """Names that already had their value in the current step."""
         self.parts = False
-        """Whether its values are parts of one."""
+        """Whether its values are parts of one loss."""
         self.nested = 0
-        """Steps within the step that it is in."""
+        """Number of steps inside the current step."""
         self.one_step = False
-        """Whether all steps that optimizers make now are one of a library's."""
+        """Whether all optimizer steps now belong to one step of a library."""
         self.scaler_steps: str | None = None
         """The name of the optimizer that a GradScaler is about to step."""
 
@@ -100,41 +100,41 @@ class Losses:
         optimizers_exist: Callable[[], bool],
         tell_steps: Callable[[], None],
     ) -> None:
-        """``tell_steps`` adds the points of all steps so far, so that those that are added after it come later."""
+        """``tell_steps`` adds the points of all steps so far, so that points added after it come later."""
         self._metrics = metrics
         self._sites = sites
         self._optimizers_exist = optimizers_exist
         self._tell_steps = tell_steps
         self._lock = threading.Lock()
         self.local = _Local()
-        """``local.training``: the thread's own :class:`Training`; of an earlier run where it is not ``on``."""
+        """``local.training`` is the thread's own :class:`Training`, one of an earlier run where it is not ``on``."""
         self._trainings: list[Training] = []
         self.begin()
 
     def begin(self) -> None:
-        """A run begins: nothing waits."""
+        """Start a run: nothing waits."""
         self.forget()
         self._scaling = False
-        # How many values of a name made one point, at most; and by what each was divided for that.
+        # The largest number of values of a name that made one point, and what each was divided by for that.
         self._gathered: dict[str, int] = {}
         self._divided: dict[str, float] = {}
-        # Names whose values are parts of one.
+        # Names whose values are parts of one loss.
         self._parts: set[str] = set()
 
     def end(self) -> None:
-        """The run ends: what waits are points now."""
+        """End the run: turn everything that waits into points."""
         for training in self._trainings:
             self.give_up(training)
         self.forget()
 
     def forget(self) -> None:
-        """No thread trains."""
+        """Forget all threads."""
         for training in self._trainings:
             training.on = False
         self._trainings = []
 
     def training(self) -> Training:
-        """That of the calling thread."""
+        """The calling thread's :class:`Training`, which this makes if needed."""
         training = self.local.training
         if training is None or not training.on:
             training = self.local.training = Training()
@@ -154,15 +154,15 @@ class Losses:
         *,
         whole: bool = False,
     ) -> None:
-        """``backward()`` is about to be called, by ``frame``, on one tensor or several.
+        """Note that ``frame`` is about to call ``backward()`` on one tensor or several.
 
-        ``whole``: what they were divided by has nothing to do with accumulation.
+        ``whole``: the divisor of their values has nothing to do with accumulation.
         """
         torch = sys.modules["torch"]
         if isinstance(tensors, torch.Tensor):
             tensors = (tensors,)
         elif not isinstance(tensors, (list, tuple)):
-            # Something that can be gone through only once, or the edge of a graph.
+            # An iterator that can be read only once, or the edge of a graph.
             return
         names = self._sites.names(frame, call, len(tensors))
         if names is None and gradients is not None:
@@ -175,7 +175,7 @@ class Losses:
                 try:
                     self._hear_one(training, name, tensor, whole=whole)
                 except ValueError as error:
-                    self._metrics.complain(f"{name!r} is left out: {error}")
+                    self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
 
     def _hear_one(self, training: Training, name: str, tensor: Any, *, whole: bool) -> None:
         if training.stepping:
@@ -194,7 +194,7 @@ class Losses:
             self.take(training, name, value, None if whole else node)
 
     def take(self, training: Training, name: str, value: Value, node: Any = None) -> None:
-        """A loss: a point at the next step, or now. ``node``: whose result it is, where it may have been divided."""
+        """Take a loss, a point at the next step or now. ``node`` made it, where it may have been divided."""
         training.spoke = True
         if not training.stepped and (name in training.by_hand or not self._optimizers_exist()):
             self.add(name, value)
@@ -202,7 +202,7 @@ class Losses:
             self._wait(training, name, value, node)
 
     def _wait(self, training: Training, name: str, value: Value, node: Any) -> None:
-        """``value``, the result of a ``node``, waits for a step."""
+        """Keep ``value``, the result of ``node``, for a step."""
         training.listed = True
         waiting = training.waiting.get(name)
         if waiting is None:
@@ -218,7 +218,7 @@ class Losses:
             waiting = training.waiting[name] = [waiting]
         divisor = values.divisor(node)
         if len(waiting) == 1 and name not in training.divisors:
-            # Of the first value nobody knew yet that there would be others.
+            # When the first value came, it was not yet clear that others would follow.
             training.divisors[name] = divisor
         elif divisor != training.divisors.get(name):
             training.divisors[name] = None
@@ -229,11 +229,11 @@ class Losses:
             self.give_up(training, [name])
 
     def add(self, name: str, value: Value, step: int | None = None, at: float | None = None) -> None:
-        """A point."""
+        """Add a point."""
         self._metrics.add(name, value, step, read=None if type(value) is float else values.read, at=at)
 
     def step(self, training: Training) -> dict[str, Value]:
-        """A thread has made a step: the points that were waiting for it."""
+        """The points that were waiting for the step that this thread has just made."""
         if not training.quick:
             training.stepped = True
             training.by_hand.clear()
@@ -268,13 +268,13 @@ class Losses:
         return values.merge(found, (divisor or 1) / count if divided else 1 / count)
 
     def give_up(self, training: Training, names: Sequence[str] | None = None) -> None:
-        """No step comes for what waits on a thread, or for ``names`` of it."""
+        """Stop waiting for a step, for all values of a thread or for ``names`` only."""
         if training.waiting:
             self._tell_steps()
         for name in list(training.waiting) if names is None else names:
             found, divisor = training.waiting.pop(name, []), training.divisors.pop(name, None)
             if name in self._parts and training.stepped:
-                continue  # parts of a loss of which the rest never came
+                continue  # parts of a loss whose other parts never came
             if not isinstance(found, list):
                 found = [found]
             if 0 < len(found) < self._gathered.get(name, 0):
@@ -285,7 +285,7 @@ class Losses:
                     self.add(name, value)
 
     def scaled(self, outputs: Any, result: Any, scale: Any) -> None:
-        """A scaler has made ``result`` of the loss or losses ``outputs``."""
+        """Note that a scaler made ``result`` from the loss or losses ``outputs``."""
         if not self._scaling:
             self._scaling = True
             self._look_at_each()
@@ -293,11 +293,11 @@ class Losses:
             for output, one in zip(outputs, result, strict=False):
                 self.scaled(output, one, scale)
         elif getattr(result, "grad_fn", None) is not None:
-            # Known there as long as the graph lives, and no longer.
+            # The metadata lives exactly as long as the graph.
             result.grad_fn.metadata[_SCALED] = _Scaled(values.take(outputs), scale, outputs.grad_fn)
 
     def _look_at_each(self) -> None:
-        """From now on, no value of this run is just kept."""
+        """From now on, look at each value of this run before keeping it."""
         for training in self._trainings:
             training.quick = False
 
@@ -307,7 +307,7 @@ def _close(left: float, right: float) -> bool:
 
 
 def _find_scaled(node: Any) -> _Scaled | None:
-    """What was scaled close to ``node``, the end of a graph."""
+    """The scaled loss close to ``node``, the end of a graph."""
     look = [node]
     for _ in range(NEAR):
         if not look:

@@ -1,20 +1,19 @@
-"""Losses, steps and learning rates out of PyTorch's own calls, without a line of logging code.
+"""Losses, steps and learning rates from PyTorch's own calls, without a line of logging code.
 
-When the user's code imports torch, ``torch.autograd.backward`` (through which every ``Tensor.backward`` goes), the
-hooks around optimizers' steps, ``torch.amp.GradScaler`` and the DataLoader's iterators are listened to. What a cell
-shows then:
+When user code imports torch, this module hooks ``torch.autograd.backward`` (every ``Tensor.backward`` goes through
+it), optimizer steps, ``torch.amp.GradScaler`` and the DataLoader's iterators. A cell then shows:
 
-* The value that ``backward()`` is called on is a series named after the variable at the call (see
-  :mod:`.call_sites`), ``loss`` where it has no name. It waits, as a number, for the next optimizer step on its
-  thread; the point's step is that step's number. :mod:`.losses` says what becomes of several values.
-* A step that a GradScaler skips is a step, too. A step within another (of an optimizer that calls another's) is none.
+* Each value given to ``backward()`` is in a series named after the variable at the call (see :mod:`.call_sites`), or
+  ``loss`` where it has no name. The value waits, as a number, for the next optimizer step on its thread; the point
+  takes that step's number. :mod:`.losses` describes how several values become one point.
+* A step that a GradScaler skips counts as a step. A step inside another one (an optimizer that calls another) does not.
 * A step on a thread that never calls ``backward`` takes the values of all threads that never make a step.
-* ``steps/s``, ``samples/s`` and ``lr`` are added when metrics are flushed, see :mod:`.steps`. With
-  ``--grad-norm`` each step adds the norm of its gradients as the optimizer meets them (clipped, if they were;
-  unscaled): ``grad_norm``, ``grad_norm/NAME``.
+* ``steps/s``, ``samples/s`` and ``lr`` are added when metrics are flushed, see :mod:`.steps`. With ``--grad-norm``
+  each step adds ``grad_norm`` or ``grad_norm/NAME``: the norm of its gradients as the optimizer meets them (clipped,
+  if they were; unscaled).
 
-Nothing here waits for a device, raises into the user's code, or keeps a graph. In a cell without metrics, and between
-cells, each hook is one comparison. ``torch.compile`` makes the same graphs as without: it is told not to look in here.
+These hooks never wait for a device, never raise into user code and keep no graph. In a cell without metrics, and
+between cells, each hook costs one comparison. ``torch.compile`` skips this package and makes the same graphs without.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _Made = tuple[Stepper, Step, dict[str, values.Value]]
 
 
 class TorchMetrics:
-    """What :class:`~jupyter_dtrain.frameworks.torch.plugin.Torch` sees of a training loop."""
+    """The part of :class:`~jupyter_dtrain.frameworks.torch.plugin.Torch` that follows a training loop."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
@@ -60,13 +59,13 @@ class TorchMetrics:
         self._sites = CallSites()
         self._steppers = Steppers(metrics)
         self._losses = Losses(metrics, self._sites, optimizers_exist=self._steppers.exist, tell_steps=self._tell_steps)
-        # Steps whose points are made when the metrics are flushed, outside of the loop.
+        # Their points are made when the metrics are flushed, outside the training loop.
         self._made: deque[_Made] = deque()
         self._telling = threading.Lock()
         self._samples = 0
 
     def install(self) -> None:
-        """Wait for torch to be imported."""
+        """Hook torch once user code imports it."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
         wrapt.register_post_import_hook(self._hook, "torch")
@@ -76,7 +75,7 @@ class TorchMetrics:
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, watch: Watching) -> None:
-        """A cell begins."""
+        """Start a cell."""
         self._sites.forget()
         self._steppers.begin()
         self._losses.begin()
@@ -87,7 +86,7 @@ class TorchMetrics:
 
     @contextlib.contextmanager
     def hearing(self, loss: Any, frame: FrameType | None, *, divides: bool) -> Iterator[None]:
-        """See :func:`hearing`. ``frame``: who gave ``loss`` away."""
+        """See :func:`hearing`. ``frame``: the caller that gave ``loss`` to the library."""
         training = self._losses.training() if self._on else None
         if training is None or training.depth:
             yield
@@ -104,7 +103,7 @@ class TorchMetrics:
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
-        """Backward passes in this context add no loss: the caller gives it to :meth:`add_loss`."""
+        """Ignore the losses of backward passes in this context: the caller gives the loss to :meth:`add_loss`."""
         training = self._losses.training()
         training.depth += 1
         try:
@@ -113,7 +112,7 @@ class TorchMetrics:
             training.depth -= 1
 
     def add_loss(self, parts: Sequence[Any], factor: float) -> None:
-        """The sum of ``parts``, tensors as they are now, times ``factor`` is a loss of the calling thread."""
+        """Add the sum of ``parts``, tensors as they are now, times ``factor`` as a loss of the calling thread."""
         found = [value for value in map(values.take, parts) if value is not None]
         if self._on and found:
             self._losses.take(self._losses.training(), UNNAMED, values.merge(found, factor))
@@ -147,21 +146,21 @@ class TorchMetrics:
         self._skipped(training, optimizer)
 
     def steps(self) -> dict[str, int]:
-        """How many steps each optimizer has made in this run, by its variable."""
+        """How many steps each optimizer has made in this run, by its variable's name."""
         return self._steppers.counts()
 
     def end(self) -> None:
-        """The cell has ended: what still waits are points now."""
+        """End the cell: turn everything that still waits into points."""
         self._on = False
         self._losses.end()
 
     def _forked(self) -> None:
-        """What a forked process does is no part of the cell; and the locks that it has got may be held for ever."""
+        """Ignore training in a forked process: it is no part of the cell, and locks copied there may stay locked."""
         self._on = False
         self._losses.forget()
 
     def _tell(self) -> None:
-        """The metrics are about to be flushed."""
+        """Make points of all steps so far, because the metrics are about to be flushed."""
         self._tell_steps()
         self._steppers.tell()
 
@@ -174,7 +173,7 @@ class TorchMetrics:
                     self._losses.add(name, value, newest[0] - 1, at=newest[1])
 
     def _failed(self, error: Exception) -> None:
-        self._metrics.complain(f"some of the cell's metrics are missing: {type(error).__name__}: {error}")
+        self._metrics.complain(f"Metrics: some points are missing: {type(error).__name__}: {error}")
 
     # ---- hooks --------------------------------------------------------------------------------------------------
 
@@ -183,7 +182,7 @@ class TorchMetrics:
         for part in (self._hook_backward, self._hook_optimizers, self._hook_scaler, self._hook_loaders):
             try:
                 part(torch)
-            except Exception as error:  # noqa: BLE001 — a torch that is different inside must be imported all the same
+            except Exception as error:  # noqa: BLE001 — importing torch must work even where its internals differ
                 self._failed(error)
 
     def _hook_backward(self, torch: Any) -> None:
@@ -191,7 +190,7 @@ class TorchMetrics:
 
     def _hook_optimizers(self, torch: Any) -> None:
         torch.optim.Optimizer.__init__ = self._optimizer_init(torch.optim.Optimizer.__init__)
-        # The module; torch.optim has taken the name away.
+        # The module itself: torch.optim rebinds its name.
         module: Any = sys.modules["torch.optim.optimizer"]
         module.register_optimizer_step_pre_hook(self._before_step())
         module.register_optimizer_step_post_hook(self._after_step())
@@ -201,11 +200,11 @@ class TorchMetrics:
         torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
 
     def _hook_sharded_scaler(self, module: Any) -> None:
-        # It has a way to scale of its own, and steps like the other.
+        # It has its own scale() and inherits step().
         module.ShardedGradScaler.scale = self._scale(module.ShardedGradScaler.scale)
 
     def _hook_loaders(self, torch: Any) -> None:
-        iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — what every loader gives out
+        iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — every loader returns one
         iterator.__next__ = self._next_batch(torch, iterator.__next__)
 
     def _backward(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 — see below
@@ -213,7 +212,7 @@ class TorchMetrics:
         getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
         method, plain = torch.Tensor.backward.__code__, torch.Tensor
 
-        # Half of this is there to be quick: beside a small model, each line of code is felt.
+        # The fast path below looks redundant: with a small model, each line of Python here costs measurable time.
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             training = local.training
@@ -224,10 +223,10 @@ class TorchMetrics:
             if not training.depth:
                 try:
                     heard = False
-                    # Within a step it matters whether a name has had its value.
+                    # Within a step, it matters whether a name has had its value.
                     plainly = training.quick and grad_tensors is None and not training.stepping
                     if plainly and type(tensors) is plain and tensors.is_cpu:
-                        # Through Tensor.backward; a frame that called us directly is not known by that.
+                        # The caller of Tensor.backward. Code that calls this function directly misses this look-up.
                         frame = getframe(2)
                         name = known.get((id(frame.f_code), frame.f_lasti))
                         if name is not None and name not in training.waiting and tensors.numel() == 1:
@@ -256,7 +255,7 @@ class TorchMetrics:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
             try:
                 if self._on:
-                    # What waits cannot be meant for this one.
+                    # The waiting values cannot be meant for a new optimizer.
                     self._losses.give_up(self._losses.training())
                 self._steppers.born(optimizer)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
@@ -313,7 +312,7 @@ class TorchMetrics:
                 if not training.quick or training.listed or stepper is None or stepper.optimizer() is not optimizer:
                     self._stepped(training, optimizer)
                     return
-                # What _stepped does, in short.
+                # A short form of _stepped.
                 training.stepping = False
                 training.steps += 1
                 stepper.count += 1
@@ -328,7 +327,7 @@ class TorchMetrics:
         return _hidden(after_step)
 
     def _stepped(self, training: Training, optimizer: Any) -> None:
-        """An optimizer's step has ended, or was skipped by a scaler."""
+        """Count a step that an optimizer ended or a scaler skipped."""
         training.stepping = False
         training.steps += 1
         stepper = self._find(training, optimizer)
@@ -403,7 +402,7 @@ class TorchMetrics:
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
             batch = original(iterator)
-            # Batches that nobody learns from do not count.
+            # Batches without gradients are no training samples.
             if self._on and torch.is_grad_enabled():
                 try:
                     self._samples += values.first_size(batch) or 0
@@ -418,16 +417,16 @@ _of_rank: TorchMetrics | None = None
 
 
 def hearing(loss: Any, frame: FrameType | None, *, divides: bool) -> contextlib.AbstractContextManager[None]:
-    """``loss`` is what the user calls backward on, and what a library makes of it in this context is not listened to.
+    """Take ``loss`` as the user's loss, and ignore what a library makes of it within this context.
 
-    For a library whose backward divides or scales what it is given. ``frame``: that of the library's caller.
-    ``divides``: whether it divides by the steps of an accumulation, so that the user has not.
+    For a library whose backward divides or scales its argument. ``frame``: that of the library's caller.
+    ``divides``: whether the library divides by the steps of an accumulation, so that the user's value is undivided.
     """
     return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides)
 
 
 def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
-    """Whenever ``kind.backward(loss)`` is called, ``loss`` is :func:`hearing`'s; ``divides`` is asked of the object."""
+    """Wrap ``kind.backward(loss)`` in :func:`hearing`; ``divides`` gets the object and says whether it divides."""
     original = kind.backward
 
     @functools.wraps(original)
@@ -440,25 +439,25 @@ def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
 
 
 def adding() -> contextlib.AbstractContextManager[None]:
-    """What backward is called on in this context is a part of the loss of the step that follows: they are added."""
+    """In this context, each value given to backward is a part of the next step's loss, which is their sum."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
 
 
 def unheard() -> contextlib.AbstractContextManager[None]:
-    """What backward is called on in this context is nobody's loss: a library tells its losses itself."""
+    """In this context, ignore the values given to backward: a library reports its losses itself."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
 
 
 def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """What optimizers do in this context is one step, of ``optimizer``: however many they make, or none (an overflow).
+    """Count everything that optimizers do in this context as one step of ``optimizer``, even if none of them steps.
 
-    For a library that steps once for each group of parameters.
+    For a library that steps once for each group of parameters, or skips a step after an overflow.
     """
     return contextlib.nullcontext() if _of_rank is None else _of_rank.one_step(optimizer)
 
 
 def number(value: Any) -> tuple[Any, Read] | None:
-    """What to add to the metrics for a tensor with one element; None for what is no tensor.
+    """The number to add to the metrics for a tensor with one element; None for other objects than tensors.
 
     Raises :class:`ValueError` for a tensor that is no number.
     """
@@ -469,20 +468,20 @@ def number(value: Any) -> tuple[Any, Read] | None:
 
 
 def _hidden(function: _Hook) -> _Hook:
-    """``function``, which torch.compile calls instead of looking into it: what torch.compiler.disable sets."""
+    """Mark ``function`` so that torch.compile calls it without tracing it, as torch.compiler.disable would."""
     vars(function)["_torchdynamo_disable"] = True
     return function
 
 
 def _hide(rules: ModuleType) -> None:
-    """Tell torch.compile that no frame of this package is worth compiling."""
+    """Make torch.compile skip all frames of this package."""
     add = getattr(rules, "add", None)
     if add is not None:
         add(__name__.partition(".")[0])
 
 
 def _is_within_step(frame: FrameType) -> bool:
-    """Whether torch's wrapper around an optimizer's step, which is ``frame``, is inside another one's."""
+    """Whether ``frame``, torch's wrapper around an optimizer's step, runs inside another optimizer's wrapper."""
     file = frame.f_code.co_filename
     outer = frame.f_back
     while outer is not None:

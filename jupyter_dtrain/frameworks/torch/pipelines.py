@@ -1,18 +1,18 @@
-"""Pipelines of ``torch.distributed.pipelining``: one loss for each step, and what each stage did when.
+"""Pipelines of ``torch.distributed.pipelining``: one loss for each step, and a record of what each stage did when.
 
 * **The loss** of a schedule's ``step()`` is the mean of its micro-batches' losses, or their sum where the schedule
-  does not divide gradients (``scale_grads=False``); the rank that has the last stage tells it. It waits for the
-  optimizer's step as any other does. What ``backward()`` is called on within is not listened to: schedules that
-  compute gradients of inputs and weights apart call it for some micro-batches only, or for none.
-* **What stages did** is noted for every step, by the host's clock, and told of one in about :data:`PERIOD` seconds.
-  Ranks agree without a word on which: one whose number is divisible by a power of two, as large as its own pace asks
-  for. Two ranks that have chosen different powers have the steps of the larger one in common; and at the end of the
-  cell each tells the last.
-* Actions are seen where every schedule does them: in the methods of stages, and the functions that begin and await
-  sends and receives. Waiting for a neighbour's result is a receive, and counts as idle.
+  does not divide gradients (``scale_grads=False``). The rank with the last stage reports it, and it waits for the
+  optimizer's step like any other. Values given to ``backward()`` within the step do not count: a schedule that
+  computes the gradients of inputs and weights separately calls it for some micro-batches only, or for none.
+* **The actions of stages** are recorded at every step, by the host's clock, and reported for one step in about
+  :data:`PERIOD` seconds. Ranks choose the same steps without communicating: each reports steps whose number is
+  divisible by a power of two, chosen by its own pace. Two ranks with different powers share the steps of the larger
+  one, and at the end of the cell each rank reports its last step.
+* The hooks are where every schedule passes: the methods of stages, and the functions that begin and await sends and
+  receives. Waiting for a neighbour's result is a receive, and counts as idle.
 
-Nothing here waits for a device, so that on a GPU the times are those of the launches, which is told. Under failure:
-another version of PyTorch without these methods shows what ``backward()`` is called on, and nothing is noted.
+Nothing here waits for a device. On a GPU the times are therefore those of the launches, and the report says so. Under
+failure: with a PyTorch that lacks these methods, the loss is the value given to ``backward()``; no step is recorded.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from .metrics import TorchMetrics
 
 PERIOD: Final = 1.0
-"""Seconds between two steps that are told, about."""
+"""About how many seconds pass between two reported steps."""
 MOST_ACTIONS: Final = 4096
-"""Actions of one step on one rank that are told: 53 kB. The others are counted."""
+"""Actions of one step on one rank to report: 53 kB. The others are only counted."""
 MOST_ORDERED: Final = 50_000
-"""Computations of a step on all ranks up to which it is worked out how long the schedule idles in theory."""
+"""Computations of a step on all ranks, up to which a schedule's theoretical idle time is calculated."""
 MOST_COUNTED: Final = (1 << 16) - 1
-"""Stages, and micro-batches, of schedules that are told."""
+"""The largest number of stages, and of micro-batches, of a schedule that is reported."""
 SHORTEST: Final = 50e-6
-"""Seconds from which a wait for the end of a send is noted."""
+"""Seconds that a wait for the end of a send must take to be recorded."""
 _LONGEST: Final = 1 << 16  # the largest power of two
 _KNOWN: Final = ("ScheduleGPipe", "Schedule1F1B")
-_FULL: Final = 2  # place of ``full_backward`` among the arguments of a stage's backward
-_LABEL: Final = "_dtrain_pipeline"  # attribute of a send or receive that says what it is
+_FULL: Final = 2  # position of ``full_backward`` among the arguments of a stage's backward
+_LABEL: Final = "_dtrain_pipeline"  # attribute that labels a send or receive
 
 
 class _Step:
-    """One step of a schedule while it goes on."""
+    """One step of a schedule while it runs."""
 
     __slots__ = ("actions", "base", "began", "left_out", "losses", "works")
 
@@ -65,7 +65,7 @@ class _Step:
         self.left_out = 0
         self.losses: list[Any] = []
         self.works: dict[int, tuple[str, int, int]] = {}
-        """By the id of a list of sends and receives: what is waited for with them."""
+        """By the id of a list of sends and receives: what a wait for them is for."""
 
     def note(self, kind: str, stage: int, microbatch: int, began: float) -> None:
         if len(self.actions) < MOST_ACTIONS:
@@ -74,13 +74,13 @@ class _Step:
             self.left_out += 1
 
     def extend(self, stage: int, microbatch: int) -> None:
-        """The forward that was noted last goes on until now, with the loss."""
+        """Extend the last recorded forward until now, so that it includes the loss."""
         if self.actions and self.actions[-1][:3] == ("F", stage, microbatch):
             self.actions[-1] = (*self.actions[-1][:4], time.perf_counter())
 
 
 class _Schedule:
-    """Schedules of one kind and size in a run: one, or several that were made one after the other."""
+    """The schedules of one kind and size in a run: a single one, or several made one after the other."""
 
     def __init__(self, schedule: Any, number: int) -> None:
         first = _first(schedule)
@@ -89,15 +89,15 @@ class _Schedule:
         self.ranks = _ranks(first)
         self.place = int(first.group_rank)
         self.stages = int(first.num_stages)
-        self.microbatches = int(schedule._n_microbatches)  # noqa: SLF001 — given to every schedule by its user
+        self.microbatches = int(schedule._n_microbatches)  # noqa: SLF001 — every schedule gets it from its user
         self.on_host = first.device.type != "cpu"
         self.theory = _theory(schedule, self.stages, self.microbatches) if self.place == 0 else None
         self.steps = 0
         self.newest: _Step | None = None
         self.told = -1
-        """The last step that was told."""
+        """Number of the last step that was reported."""
         self.met = 0.0
-        """When its second step began: the first one sets things up."""
+        """When its second step began: the first one includes set-up work."""
 
 
 class _Local(threading.local):
@@ -106,7 +106,7 @@ class _Local(threading.local):
 
 
 class TorchPipelines:
-    """What :class:`~jupyter_dtrain.frameworks.torch.plugin.Torch` sees of schedules."""
+    """The part of :class:`~jupyter_dtrain.frameworks.torch.plugin.Torch` that follows schedules."""
 
     def __init__(self, training: TorchMetrics, metrics: MetricBuffer) -> None:
         self._training = training
@@ -116,17 +116,17 @@ class TorchPipelines:
         self._schedules: dict[Hashable, _Schedule] = {}
 
     def install(self) -> None:
-        """Wait for the schedules to be imported."""
+        """Hook the schedules once user code imports them."""
         wrapt.register_post_import_hook(self._hook, "torch.distributed.pipelining.schedules")
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, *, on: bool) -> None:
-        """A cell begins; ``on``: whether it wants to see anything."""
+        """Start a cell; ``on``: whether it shows metrics."""
         self._schedules = {}
         self._on = on
 
     def end(self) -> None:
-        """The cell has ended: tell the last step of each schedule."""
+        """End the cell: report the last step of each schedule."""
         if self._on:
             for met in self._schedules.values():
                 self._tell(met)
@@ -143,8 +143,8 @@ class TorchPipelines:
 
     def _hook(self, module: Any) -> None:
         try:
-            base = module._PipelineSchedule  # noqa: SLF001 — of all schedules
-            update = base._update_losses  # noqa: SLF001 — where all schedules give out their losses
+            base = module._PipelineSchedule  # noqa: SLF001 — the base of all schedules
+            update = base._update_losses  # noqa: SLF001 — all schedules publish their losses here
             steps = [(kind, kind.step) for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti)]
         except AttributeError:
             return
@@ -173,7 +173,7 @@ class TorchPipelines:
 
     def _hook_transfers(self, module: Any) -> None:
         with contextlib.suppress(AttributeError):
-            begin, wait = module._batch_p2p, module._wait_batch_p2p  # noqa: SLF001 — all sends and receives go through
+            begin, wait = module._batch_p2p, module._wait_batch_p2p  # noqa: SLF001 — all sends and receives pass here
             module._batch_p2p = self._beginning(begin)  # noqa: SLF001
             module._wait_batch_p2p = self._waiting(wait)  # noqa: SLF001
 
@@ -182,7 +182,7 @@ class TorchPipelines:
 
         @functools.wraps(original)
         def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            # An evaluation goes forward alone.
+            # An evaluation only goes forward.
             if not self._on or local.inside or not getattr(schedule, "_has_backward", False):
                 return original(schedule, *args, **kwargs)
             local.inside = True
@@ -281,7 +281,7 @@ class TorchPipelines:
 
         return _wait_batch_p2p
 
-    # ---- what is told -------------------------------------------------------------------------------------------
+    # ---- reports ------------------------------------------------------------------------------------------------
 
     def _ended(self, schedule: Any, step: _Step) -> None:
         if step.losses:
@@ -333,7 +333,7 @@ def _power(ratio: float) -> int:
 
 
 def _first(schedule: Any) -> Any:
-    """The first of the stages that its user has given to a schedule."""
+    """The first of the stages that the user gave to a schedule."""
     return schedule._stage if hasattr(schedule, "_stage") else schedule._stages[0]  # noqa: SLF001
 
 
@@ -351,7 +351,7 @@ def _ranks(stage: Any) -> list[int]:
 
 def _theory(schedule: Any, stages: int, microbatches: int) -> float | None:
     if type(schedule).__name__ in _KNOWN:
-        # PyTorch's own table of 1F1B counts micro-batches that there are not.
+        # PyTorch's own table for 1F1B counts micro-batches that do not exist.
         return (stages - 1) / (microbatches + stages - 1)
     with contextlib.suppress(Exception):
         return ideal_bubble(_order(schedule))
@@ -359,7 +359,7 @@ def _theory(schedule: Any, stages: int, microbatches: int) -> float | None:
 
 
 def _order(schedule: Any) -> dict[int, list[tuple[str, int, int]]]:
-    """By rank, kind, stage and micro-batch of each computation, in the order in which the schedule does them."""
+    """By rank: kind, stage and micro-batch of each computation, in the schedule's order."""
     order = getattr(schedule, "pipeline_order_with_comms", None) or schedule.pipeline_order
     found = {rank: list(_computations(actions)) for rank, actions in order.items()}
     return found if sum(map(len, found.values())) <= MOST_ORDERED else {}

@@ -1,6 +1,6 @@
-"""PyTorch in one rank: process groups, :mod:`.groups`, losses, :mod:`.metrics`, :mod:`.pipelines`.
+"""PyTorch in one rank: process groups in :mod:`.groups`, losses in :mod:`.metrics`, pipelines in :mod:`.pipelines`.
 
-Outside a world none of this exists: the same cell under torchrun meets plain torch.
+Outside a world none of this is active: under torchrun the same cell meets plain torch.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Torch(Framework):
         rank has begun, is off unless it has a size.
         """
         return {
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": Variable("0", "NCCL must not end a rank that can be released"),
-            "TORCH_FR_BUFFER_SIZE": Variable(RECORDED, "the flight recorder tells which collective a rank is in"),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": Variable("0", "NCCL must not end a rank that a release can free"),
+            "TORCH_FR_BUFFER_SIZE": Variable(RECORDED, "the flight recorder shows which collective a rank is in"),
         }
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:

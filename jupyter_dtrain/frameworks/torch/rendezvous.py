@@ -1,12 +1,12 @@
-"""An address at which a cell wants some ranks to meet: ``MASTER_PORT`` set by hand, or ``tcp://host:port``.
+"""Meeting at an address of the cell's own: ``MASTER_PORT`` set by hand, or ``tcp://host:port``.
 
-torch's own way does not work in a rank. Since somebody else keeps the store there (``TORCHELASTIC_USE_AGENT_STORE``),
-no rank would serve one at an address of its own; and whoever connects to a port that another program listens on waits
-for ever, in native code that no interrupt ends (torch 2.13). Here the group's rank 0 serves, and says so through the
-world's own store; the others connect once it does.
+torch's own way fails in a rank, for two reasons. ``TORCHELASTIC_USE_AGENT_STORE`` says that another process keeps the
+store, so no rank would serve one at an address of its own. And a rank that connects to a port of another program waits
+forever, in native code that no interrupt ends (torch 2.13). Here the group's rank 0 serves the store and announces that
+in the world's store; only then do the others connect.
 
-Under failure: a port that is taken is an error on all ranks of the group, at once; one to which rank 0 does not come is
-waited for in Python, which an interrupt ends.
+Under failure: a port that is already taken raises an error on all ranks of the group, at once. If rank 0 never comes,
+the others wait in Python, which an interrupt ends.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jupyter_dtrain.engine.sockets import listeners
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, awaits_ranks
 
 OUTSIDE_PATIENCE = 30.0
-"""Seconds after which whoever listens there, and is no rank of the world, is taken for the group's rank 0."""
+"""Seconds after which a listener outside the world counts as the group's rank 0."""
 _SERVED = "served"
 
 
 class Address(NamedTuple):
-    """Where, and how many."""
+    """A host and port, and the number of ranks that meet there."""
 
     host: str
     port: int
@@ -38,14 +38,14 @@ class Address(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Where, and who this is."""
+    """An address, and this process's rank there."""
 
     address: Address
     rank: int
 
 
 def meeting_at(url: str) -> Meeting | None:
-    """What torch makes of ``url`` and of the environment; None where something is missing, as torch will say."""
+    """The meeting that torch reads from ``url`` and the environment; None where a part is missing (torch says so)."""
     parts, environ = urlparse(url), os.environ
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     try:
@@ -62,8 +62,8 @@ def meeting_at(url: str) -> Meeting | None:
 def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, is_released: Callable[[], bool]) -> Any:
     """The store of ``meeting``, which its rank 0 serves. ``world``: a store that the ranks of the world share.
 
-    ``is_released`` tells whether to wait for rank 0 no longer. Raises :class:`RuntimeError` then, and when rank 0
-    cannot serve there; and :class:`TimeoutError`.
+    ``is_released`` ends the wait for rank 0. Raises :class:`RuntimeError` then, and when rank 0 cannot serve there;
+    :class:`TimeoutError` when rank 0 does not come within ``timeout``.
     """
     address = meeting.address
     if meeting.rank == 0:
@@ -84,13 +84,13 @@ def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, is_release
 
 
 def _serve(dist: Any, address: Address, timeout: timedelta) -> tuple[Any, str]:
-    """A store that listens, and the prefix for its keys: of one that served before there may be old ones."""
+    """A listening store, and a prefix for its keys, which an earlier store on this port may have used."""
     options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False, "multi_tenant": True}
     try:
-        # By our own hand: told that somebody else keeps the store, torch takes a port that is taken for that.
+        # We bind the port ourselves: torch assumes another process keeps the store, and would take a busy port for it.
         listener = socket.create_server(address[:2])
     except OSError as error:
-        # It may be an earlier group's, of this process, whose store something still holds: torch finds that again.
+        # An earlier group of this process may still hold its store there: torch finds that one again.
         if error.errno != errno.EADDRINUSE or not listeners(address.port):
             raise
         prefix = f"again-{time.monotonic_ns()}"
@@ -102,12 +102,12 @@ def _serve(dist: Any, address: Address, timeout: timedelta) -> tuple[Any, str]:
 
 def _why_not(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        why = "is taken by another program"
+        why = "another program uses it"
     else:
-        why = f"cannot be served by rank 0 ({error.strerror or error})"
+        why = f"rank 0 cannot serve it ({error.strerror or error})"
     return (
-        f"init_process_group: {address.host}:{address.port}, where the cell wants its ranks to meet, {why}. "
-        f"Take another port, or leave out init_method, MASTER_ADDR and MASTER_PORT: the ranks of a world know where "
+        f"init_process_group: the cell's ranks cannot meet at {address.host}:{address.port}: {why}. "
+        f"Choose another port, or leave out init_method, MASTER_ADDR and MASTER_PORT: the ranks of a world know where "
         f"to meet."
     )
 
@@ -116,7 +116,7 @@ def _why_not(address: Address, error: OSError) -> str:
 def _await_server(
     call: str, world: Any, address: Address, timeout: timedelta, is_released: Callable[[], bool]
 ) -> dict[str, str]:
-    """What rank 0 says of what it serves: the prefix of its keys, or why it does not."""
+    """Rank 0's announcement: the prefix of its keys, or the reason why it does not serve."""
     begun = time.monotonic()
     deadline = begun + timeout.total_seconds()
     while not world.check([_SERVED]):

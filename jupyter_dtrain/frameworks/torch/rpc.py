@@ -3,18 +3,19 @@
 This module changes four functions of it when user code imports it:
 
 * ``init_rpc`` meets at the world's store under a name of its own for each generation and set-up, after the ranks have
-  waited for each other in Python; where rpc is up already, as the same worker, it does nothing;
-* ``remote`` refuses a second agent of the process: torch keeps one table of RRefs for as long as the process lives and
-  closes it with the first agent (``RRefContext`` in torch 2.13). ``rpc_sync`` and ``rpc_async`` need no table;
-* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has ended rpc before;
-* the wait for other ranks' RRefs, a part of ``shutdown``, can be interrupted.
+  waited for each other in Python. Where rpc is already up as the same worker, it does nothing.
+* ``remote`` raises an error in a process that has had an agent before: torch keeps one table of RRefs for as long as
+  the process lives and closes it with the first agent (``RRefContext`` in torch 2.13). ``rpc_sync`` and ``rpc_async``
+  need no table.
+* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has already ended rpc.
+* The wait for other ranks' RRefs, a part of ``shutdown``, becomes interruptible.
 
 A rank whose cell has failed still answers the calls of others. So a rank that waits for an answer waits for a function
 that does not return, or in ``shutdown`` for a rank that does not come to it.
 
-Under failure: :meth:`TorchRpc.release` ends the agent of every rank: nothing else frees a rank that waits for an
-answer. :meth:`TorchRpc.recover` clears the agent away and says so: RRefs are gone, and the user calls ``init_rpc``
-again. A function that runs for another rank cannot be ended; it goes on, and its answer is dropped.
+Under failure: :meth:`TorchRpc.release` ends the agent of every rank, because nothing else frees a rank that waits for
+an answer. :meth:`TorchRpc.recover` clears the agent away and returns a note: RRefs are gone, and the user calls
+``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 
 INIT = "init_rpc"
 SCHEME = "dtrain-rpc"
-"""Of the ``init_method`` under which torch finds our rendezvous."""
+"""The scheme of the ``init_method`` by which torch finds our rendezvous."""
 NOT_ALL = "shutdown: not all ranks came."
-"""No RuntimeError's: torch would log each at length."""
+"""The text of a ConnectionAbortedError: torch would log a RuntimeError at length."""
 END_PATIENCE = 2.0
-"""Seconds in which an agent ends; one that runs a function of the user's takes as long as that."""
+"""Seconds in which an agent ends; one that runs a user's function takes as long as that function."""
 NO_TABLE = (
     "rpc.remote needs RRefs, and PyTorch keeps them for the first set-up of rpc in a process only. rpc_sync and "
     "rpc_async work; %distributed restart gives fresh ranks, in which RRefs work again."
@@ -60,11 +61,11 @@ NO_TABLE = (
 _WAITING = (f"distributed{os.sep}rpc{os.sep}", f"futures{os.sep}")
 """The parts of torch that wait for an answer."""
 _CALLS = {"rpc_async", "remote", "collect_all", "then"}
-"""Calls whose result ``wait()`` is called on without a name."""
+"""Calls whose unnamed results user code may call ``wait()`` on."""
 
 
 class TorchRpc(Framework):
-    """torch's rpc in one rank. Methods are for the main thread, but for :meth:`waits` and :meth:`release`."""
+    """torch's rpc in one rank. Its methods are for the main thread, except :meth:`waits` and :meth:`release`."""
 
     name = "rpc"
 
@@ -73,18 +74,18 @@ class TorchRpc(Framework):
         self._generation = self._agent_generation = spec.generation
         self._attempts = 0
         self._worker: tuple[str, int | None] | None = None
-        """The name and the number of workers with which rpc was set up last."""
+        """The name, and the number of workers, of the last set-up."""
         self._meeting = (0, 0)
         """Rank and number of ranks of a set-up."""
         self._agents = 0
         """Agents that this process has started; torch's table of RRefs serves the first."""
         self._before: set[int] | None = None
-        """In a set-up: the epoll instances that were there before."""
+        """During a set-up: the epoll instances that existed before it."""
         self._lock = threading.Lock()
         self._ending: tuple[Any, threading.Thread] | None = None
-        """The agent that is being ended, and where."""
+        """The agent that is ending, and the thread that ends it."""
         self._waits_for_none = False
-        """Whether the end of rpc waits for no RRef: some rank has no table for them."""
+        """Whether the end of rpc skips the wait for RRefs, because some rank has no table for them."""
         self._half_made = self._arriving = self._leaving = self._released = self._ended = False
         wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
 
@@ -120,7 +121,7 @@ class TorchRpc(Framework):
         return outermost_of(frame, root)
 
     def release(self) -> None:
-        """End the agent of this rank: whatever waits for it raises. The control thread."""
+        """End the agent of this rank, so that every wait for it raises. Call it on the control thread."""
         self._released = True
         api = _api()
         if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001 — torch has no public way
@@ -128,9 +129,9 @@ class TorchRpc(Framework):
             with contextlib.suppress(RuntimeError):  # the main thread has just ended it
                 self._end(api)
         if self._arriving:
-            return  # it looks whether it was released
+            return  # its poll sees the release
         if self._leaving or self._before is not None:
-            # They may wait for the store, or in a group that torch makes for rpc alone.
+            # The main thread may wait for the store, or in a group that torch makes for rpc alone.
             with contextlib.suppress(ValueError):
                 end_connections(connected_to(int(os.environ.get("MASTER_PORT", ""))))
             if self._before is not None:
@@ -179,8 +180,8 @@ class TorchRpc(Framework):
                     if worker == self._worker:
                         return None
                     raise RuntimeError(
-                        f"RPC is up, with this rank as {api.get_worker_info().name!r}; call "
-                        f"torch.distributed.rpc.shutdown() on all ranks before you set it up anew."
+                        f"RPC is already up, with this rank as {api.get_worker_info().name!r}. Call "
+                        f"torch.distributed.rpc.shutdown() on all ranks before you set it up again."
                     )
                 self._clear()
             size = given.get("world_size")
@@ -188,14 +189,14 @@ class TorchRpc(Framework):
                 given["rpc_backend_options"] = _options(module, given)
             self._attempts += 1
             self._meeting = given.get("rank", -1), size or 0
-            # Equal on all ranks, also where an earlier set-up or end failed on some of them.
+            # Equal on all ranks, even where an earlier set-up or end failed on some of them.
             module._init_counter = 0  # noqa: SLF001
             api._all_gather_sequence_id.clear()  # noqa: SLF001
             api._all_gather_sequence_id_to_states.clear()  # noqa: SLF001
             self._half_made, self._before = True, epolls()
             try:
                 with warnings.catch_warnings(), _meeting_here(given.get("rpc_backend_options"), bool(size)):
-                    # Of how torch's own set-up calls torch.
+                    # The warning is about torch's own call.
                     warnings.filterwarnings("ignore", "You are using a Backend")
                     result = original(**given)
             except BaseException:
@@ -229,7 +230,7 @@ class TorchRpc(Framework):
     # Ending.
 
     def _states(self, kind: type[Any]) -> Callable[[], Any]:
-        """What torch waits with for other ranks: in Python, and until a release."""
+        """A factory of the states by which torch waits for other ranks: here in Python, and until a release."""
 
         class Signal(threading.Event):
             def wait(signal, timeout: float | None = None) -> bool:  # noqa: N805 — ``self`` is the framework's
@@ -248,9 +249,9 @@ class TorchRpc(Framework):
         return make
 
     def _in_python(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        """The wait for the ranks that hold RRefs, in native code and for as long as 100 s: a thread makes it.
+        """Run the wait for ranks that hold RRefs (native code, up to 100 s) in a thread, so that it can be interrupted.
 
-        Where a rank has had an agent before, no RRef can be confirmed any more, and all ranks go without the wait.
+        Where a rank has had an agent before, no RRef can be confirmed any more, and all ranks skip the wait.
         """
 
         @functools.wraps(original)
@@ -262,7 +263,7 @@ class TorchRpc(Framework):
             def run() -> None:
                 try:
                     ended.set_result(original())
-                except Exception as error:  # noqa: BLE001 — raised where it is waited for
+                except Exception as error:  # noqa: BLE001 — raised again by the waiting thread
                     ended.set_exception(error)
 
             threading.Thread(target=run, name="dtrain-rpc", daemon=True).start()
@@ -299,7 +300,7 @@ class TorchRpc(Framework):
         return shutdown
 
     def _end(self, api: Any) -> threading.Thread:
-        """End the agent, in a thread: it waits for the functions that run in it. Once: two at a time would crash."""
+        """End the agent, in a thread that waits for its running functions. Only once: two at a time would crash."""
         agent = api._get_current_rpc_agent()  # noqa: SLF001
         with self._lock:
             if self._ending is None or self._ending[0] is not agent:
@@ -309,7 +310,7 @@ class TorchRpc(Framework):
             return self._ending[1]
 
     def _finalize(self, api: Any) -> None:
-        """The local end of rpc: as torch's own, but that a release ends its wait for functions that still run here."""
+        """End rpc locally like torch, except that a release ends the wait for functions that still run here."""
         try:
             api._destroy_rref_context(api._ignore_rref_leak)  # noqa: SLF001
         finally:
@@ -342,7 +343,7 @@ def _api() -> Any:
 
 
 def _options(module: Any, given: dict[str, Any]) -> Any:
-    """The options of a set-up, torch's own where none are given."""
+    """The options of a set-up, or torch's own defaults."""
     found = given.get("rpc_backend_options")
     if found is not None:
         return found
@@ -352,7 +353,7 @@ def _options(module: Any, given: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
-    """Torch meets by ``env://`` in our way; a group without a size, which ranks may join later, in torch's own."""
+    """Make torch meet by ``env://`` through us; a group without a size, which ranks may join later, meets by itself."""
     given = getattr(options, "init_method", "")
     if not static or not (given == "env://" or is_here(given)):
         yield
@@ -365,7 +366,7 @@ def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
 
 
 def _called_without_torch(frame: FrameType, call: ast.Call | None) -> str:
-    """Native code that the user's code has called: ``future.wait()``, ``rref.to_here()``, ``backward`` of autograd."""
+    """Native code that user code called directly: ``future.wait()``, ``rref.to_here()``, ``backward`` of autograd."""
     if call is None or not isinstance(call.func, ast.Attribute):
         return ""
     name, torch = call.func.attr, sys.modules["torch"]
@@ -376,7 +377,7 @@ def _called_without_torch(frame: FrameType, call: ast.Call | None) -> str:
         case "backward":
             is_module = isinstance(owner, ModuleType) and owner.__name__ == "torch.distributed.autograd"
             return name if is_module else ""
-        case "wait" if isinstance(owner, torch._C.Future):  # noqa: SLF001 — torch.futures.Future is one of its kinds
+        case "wait" if isinstance(owner, torch._C.Future):  # noqa: SLF001 — the base of torch.futures.Future
             return name
         case "wait" if owner is None and isinstance(call.func.value, ast.Call):
             made = call.func.value.func

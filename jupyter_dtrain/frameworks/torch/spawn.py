@@ -1,10 +1,10 @@
-"""Processes that a rank's own code starts with ``torch.multiprocessing.spawn``: a world of their own.
+"""Processes that a rank starts with ``torch.multiprocessing.spawn``: they form a world of their own.
 
-A script that is started with plain ``python`` spawns its ranks and says where they meet. In a rank it would pass on
-this rank's variables, and those of torchrun among them: told that somebody else keeps the store, nobody would.
+A script written for plain ``python`` spawns its ranks and sets where they meet. Without this module its processes
+would inherit the rank's variables, torchrun's among them, and each would expect another process to keep the store.
 
-What the script itself has set stays: where it says that they meet elsewhere, only what is torchrun's own is taken away.
-Workers of DataLoaders, and whatever else is started in another way, keep the rank's environment.
+Values that the script itself sets stay: where it names another meeting point, only torchrun's variables are removed.
+DataLoader workers, and processes started in other ways, keep the rank's environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def hook_spawn(variables: Mapping[str, str], module: ModuleType) -> None:
-    """``torch.multiprocessing.spawn`` has been imported. ``variables``: those that the rank was given."""
+    """Patch ``torch.multiprocessing.spawn``, just imported. ``variables``: the environment that the rank was given."""
     start = getattr(module, "start_processes", None)
     if start is None:
         return

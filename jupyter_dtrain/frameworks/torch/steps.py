@@ -1,15 +1,16 @@
 """The optimizers of a run: how many steps each has made, how fast, and with which learning rates.
 
-A step is told as a tuple; what becomes points of it is made when the metrics are flushed.
+The hook records each step as a tuple; a flush of the metrics turns the tuples into points.
 
-* A step's number is how many steps its optimizer made in this run before it: 0 for the first. An optimizer that was
-  made after its namesake's first step on the same thread (a second training in one cell) goes on with its numbers.
-* ``lr`` and ``lr/1`` … are the parameter groups of the first optimizer; those of another are ``lr/NAME`` and
-  ``lr/NAME/1`` …, by its variable. The first :data:`MAX_GROUPS` groups of :data:`MAX_OPTIMIZERS` optimizers are shown.
-* ``steps/s`` counts the optimizer that made the most steps since the last point, from end of step to end of step; so
-  do ``samples/s`` the samples that DataLoaders gave out meanwhile.
+* A step's number is how many steps its optimizer made in this run before it: 0 for the first. A second optimizer with
+  the same name, made after the first one's first step on the same thread, continues that one's numbers (a second
+  training in one cell).
+* ``lr`` and ``lr/1`` … are the parameter groups of the first optimizer. Another optimizer's are ``lr/NAME`` and
+  ``lr/NAME/1`` …, by its variable. Series exist for :data:`MAX_GROUPS` groups of :data:`MAX_OPTIMIZERS` optimizers.
+* ``steps/s`` counts the optimizer that made the most steps since the last point, from end of step to end of step.
+  ``samples/s`` counts the samples that DataLoaders returned in that time.
 
-Under failure: an optimizer that is gone keeps its numbers and adds nothing.
+Under failure: an optimizer that no longer exists keeps its numbers and adds nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 MAX_OPTIMIZERS = 8
 MAX_GROUPS = 8
 SHORTEST = 0.1
-"""Seconds over which a rate is measured at least, but for the first in a run."""
+"""The least number of seconds over which a rate is measured; the first rate of a run may cover less."""
 
 
 Step = tuple[int, float, int, list[Any]]
-"""The newest step of an optimizer: steps so far, when, samples given out until then, learning rates."""
+"""The newest step of an optimizer: number of steps, time, samples returned so far, learning rates."""
 
 
 class Stepper:
@@ -40,7 +41,7 @@ class Stepper:
     __slots__ = ("base", "count", "label", "met", "name", "newest", "optimizer", "thread", "told")
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
-        """``label``: what its series' names end with; None when it has none. ``met``: when its first step was."""
+        """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
         self.thread = thread
         self.optimizer = weakref.ref(optimizer)
         self.name = name
@@ -49,19 +50,19 @@ class Stepper:
         self.met = met
         self.newest: Step | None = None
         self.base: Step | None = None
-        """Where the next rate is measured from."""
+        """Where the measurement of the next rate starts."""
         self.told = count
-        """Steps whose learning rates are told."""
+        """Number of steps whose learning rates are recorded."""
 
     def stepped(self, newest: Step) -> None:
-        """It has made a step."""
+        """Note its newest step."""
         self.newest = newest
         if self.base is None:
             self.base = newest
 
 
 def rates_of(optimizer: Any) -> list[Any]:
-    """The learning rates of an optimizer's groups, the first :data:`MAX_GROUPS` of them; None for a group without."""
+    """The learning rates of an optimizer's first :data:`MAX_GROUPS` groups; None for a group without one."""
     groups = optimizer.param_groups
     if len(groups) == 1:
         rate = groups[0].get("lr")
@@ -70,7 +71,7 @@ def rates_of(optimizer: Any) -> list[Any]:
 
 
 def _fix(rate: Any) -> Any:
-    # A schedule changes a tensor in place; one on another device is read when the points are made.
+    # A schedule changes a CPU tensor in place, so take its value now; a device's tensor is read with the points.
     return float(rate) if getattr(rate, "is_cpu", False) else rate
 
 
@@ -83,19 +84,19 @@ class Steppers:
         self._clock = 0
         self._lock = threading.Lock()
         self.found: dict[int, Stepper] = {}
-        """By the id of the optimizer, which another may have got since."""
+        """By the optimizer's id, which a newer optimizer may have got since."""
         self._all: list[Stepper] = []
         self._shown = False
 
     def begin(self) -> None:
-        """A run begins: nobody has made a step."""
+        """Start a run without any steps."""
         with self._lock:
             self.found = {}
             self._all = []
             self._shown = False
 
     def counts(self) -> dict[str, int]:
-        """How many steps each optimizer has made in this run, by its name; of namesakes, the one that made the most."""
+        """How many steps each optimizer has made in this run, by name; among namesakes, the largest number."""
         with self._lock:
             steppers = list(self._all)
         found: dict[str, int] = {}
@@ -105,17 +106,17 @@ class Steppers:
         return found
 
     def born(self, optimizer: Any) -> None:
-        """An optimizer was made."""
+        """Note that an optimizer was made."""
         with self._lock:
             self._clock += 1
             self._births[optimizer] = self._clock
 
     def exist(self) -> bool:
-        """Whether there is an optimizer in this process that might make a step."""
+        """Whether this process has an optimizer that might make a step."""
         return bool(self._births)
 
     def meet(self, optimizer: Any, thread: object, name: str) -> Stepper:
-        """The first step in this run of ``optimizer``, which is called ``name``, on a ``thread``."""
+        """Add ``optimizer`` at its first step in this run, with its ``name`` and the ``thread`` that steps it."""
         with self._lock:
             stepper = self.found[id(optimizer)] = self._meet(optimizer, thread, name)
         return stepper
@@ -140,7 +141,7 @@ class Steppers:
         return stepper
 
     def tell(self) -> None:
-        """Add the points that were not told yet."""
+        """Add the points that are not recorded yet."""
         with self._lock:
             steppers = list(self._all)
         for stepper in steppers:

@@ -1,6 +1,6 @@
-"""The world's rendezvous store: a TCPStore server in a process of its own, so that it dies with no rank.
+"""The world's rendezvous store: a TCPStore server in a process of its own, so that it outlives every rank.
 
-Run by the steward with a socket that already listens (``--fd``) at ``--port``; what connected before it was up is
+The steward starts it with a listening socket (``--fd``) at ``--port``; clients that connected before it was up are
 served then. It ends with the steward.
 """
 

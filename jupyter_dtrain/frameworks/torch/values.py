@@ -1,11 +1,11 @@
-"""Numbers out of tensors, without ever making the training loop wait for a device.
+"""Numbers from tensors, without ever making the training loop wait for a device.
 
-A tensor on the processor is read at once. Of one on another device a copy is queued there, and :func:`read` fetches
-many copies in one go, on the thread that flushes the metrics. No graph and no big tensor is kept alive.
+A CPU tensor is read at once. For a tensor on another device, a copy is queued on that device; :func:`read` later
+fetches many copies together, on the thread that flushes the metrics. No graph and no big tensor is kept alive.
 
-Of a :class:`DTensor` the part that lives on this rank counts, since to gather it is a collective that the user's code
-has not asked for: right for a replicated value, a rank's share of one that is yet to be summed; and a gradient norm is
-the norm of the gradients' local shards.
+For a :class:`DTensor` only this rank's part counts, because gathering it is a collective that user code has not asked
+for. That is exact for a replicated value; for a value still to be summed it is the rank's share; and a gradient norm
+is the norm of the gradients' local shards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 MAX_DEPTH = 4
 """How deep in a batch its first tensor may lie."""
 MAX_LOOK = 16
-"""How many items of each list in a batch are looked at."""
+"""How many items of each list in a batch to look at."""
 
 
 class Later(NamedTuple):
     """A number that is still on its device."""
 
     tensor: Any
-    """Ours: one element, without a graph."""
+    """A copy of our own: one element, without a graph."""
     stream: Any = None
     """The CUDA stream that computes it."""
 
@@ -39,13 +39,13 @@ class Total(NamedTuple):
 
 
 Value = float | Later | Total
-"""What stands for a number until it is read."""
+"""A stand-in for a number until it is read."""
 
 
 def take(tensor: Any) -> float | Later | None:
     """The number in ``tensor`` as it is now, whatever happens to the tensor later. Never waits for a device.
 
-    None for what has no value to show: more or less than one element, a fake or meta tensor, a CUDA graph that is
+    None where there is no value to show: more or less than one element, a fake or meta tensor, a CUDA graph that is
     being captured. Raises :class:`ValueError` for a complex number.
     """
     torch = sys.modules["torch"]
@@ -54,7 +54,7 @@ def take(tensor: Any) -> float | Later | None:
     if tensor is None or tensor.numel() != 1 or tensor.is_meta:
         return None
     if tensor.is_complex():
-        raise ValueError("it is complex, and a curve of it would not be")
+        raise ValueError("it is complex, and a curve shows real numbers")
     if tensor.layout is not torch.strided:
         tensor = tensor.detach().to_dense()
     if tensor.is_cpu:
@@ -68,7 +68,7 @@ def take(tensor: Any) -> float | Later | None:
 
 
 def number(tensor: Any) -> float | Later:
-    """As :func:`take`, for a tensor that the user has called a number: :class:`ValueError` where it is none."""
+    """Like :func:`take`, for a tensor that the user logs as a number: raises :class:`ValueError` where it is none."""
     found = take(tensor)
     if found is None:
         count = tensor.numel()
@@ -77,7 +77,7 @@ def number(tensor: Any) -> float | Later:
 
 
 def unscaled(tensor: Any, scale: Any) -> float | Later | None:
-    """The number in ``tensor`` divided by that in ``scale``, both as they are now."""
+    """The number in ``tensor`` divided by the one in ``scale``, both as they are now."""
     torch = sys.modules["torch"]
     with torch.no_grad():
         return take(tensor.detach() / scale.detach().to(tensor.device, non_blocking=True))
@@ -86,12 +86,12 @@ def unscaled(tensor: Any, scale: Any) -> float | Later | None:
 def merge(values: Sequence[Value], factor: float) -> Value:
     """The sum of ``values`` times ``factor``."""
     if all(type(value) is float for value in values):
-        return sum(values) * factor  # type: ignore[arg-type] # looked at each
+        return sum(values) * factor  # type: ignore[arg-type] # all floats, checked above
     return Total(values, factor)
 
 
 def read(values: Sequence[Value]) -> list[float]:
-    """All of ``values`` as numbers. Waits for their devices, once for each stream of work."""
+    """All of ``values`` as numbers. Waits for their devices, once for each stream."""
     groups: defaultdict[tuple[Any, ...], list[Later]] = defaultdict(list)
     for part in _parts(values):
         if isinstance(part, Later):
@@ -119,13 +119,13 @@ def _parts(values: Sequence[Value]) -> Iterable[float | Later]:
 def _fetch(tensors: list[Any], stream: Any) -> list[float]:
     torch = sys.modules["torch"]
     with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
-        # The copy to the processor waits for this stream alone.
+        # The copy to the host waits for this stream alone.
         numbers: list[float] = torch.stack(tensors).cpu().double().tolist()
     return numbers
 
 
 def _local(tensor: Any) -> Any:
-    """The part of a DTensor that is on this rank; other tensors as they are; None for one that holds no data."""
+    """The part of a DTensor that is on this rank; any other tensor itself; None for one that holds no data."""
     torch = sys.modules["torch"]
     if not isinstance(tensor, torch.Tensor) or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
         return None
@@ -136,9 +136,9 @@ def _local(tensor: Any) -> Any:
 
 
 def divisor(node: Any) -> float | None:
-    """By what plain number the result of this node of the graph was divided, in the last operation before it.
+    """The plain number by which the last operation before this node of the graph divided its result.
 
-    None where the last operation was another. Looks at the graph alone, never at a device.
+    None where that operation did something else. It looks at the graph alone, never at a device.
     """
     try:
         kind = node.name()
@@ -150,14 +150,14 @@ def divisor(node: Any) -> float | None:
         factor = float(other.item())
         return factor if kind == "DivBackward0" else 1 / factor
     except (AttributeError, IndexError, RuntimeError, TypeError, ZeroDivisionError):
-        # A node of another kind, or one whose graph is gone.
+        # A node of another kind, or one whose graph has been freed.
         return None
 
 
 def gradient_norm(groups: Iterable[Mapping[str, Any]], scale: Any = None) -> float | Later | None:
     """The 2-norm of all gradients in an optimizer's parameter ``groups`` together, divided by ``scale``.
 
-    None where there are none. Computed on their device; of DTensors the local shards count.
+    None where there are no gradients. Computed on their device; for DTensors the local shards count.
     """
     torch = sys.modules["torch"]
     with torch.no_grad():
@@ -189,13 +189,13 @@ def _dense(gradient: Any) -> Any:
 def _norms(gradients: list[Any]) -> list[Any]:
     torch = sys.modules["torch"]
     if gradients[0].dtype in {torch.float32, torch.float64}:
-        return list(torch._foreach_norm(gradients, 2))  # noqa: SLF001 — what torch's own clipping calls
-    # The squares of half precision would overflow.
+        return list(torch._foreach_norm(gradients, 2))  # noqa: SLF001 — torch's own clipping calls it
+    # In half precision the squares would overflow.
     return [torch.linalg.vector_norm(one.float() if one.is_floating_point() else one) for one in gradients]
 
 
 def first_size(batch: Any, depth: int = 0) -> int | None:
-    """Samples in a batch: the first dimension of the first tensor in it. None where none is found."""
+    """Samples in a batch: the first dimension of the first tensor in it. None where it has no tensor."""
     torch = sys.modules["torch"]
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.ndim else None
@@ -215,7 +215,7 @@ def first_size(batch: Any, depth: int = 0) -> int | None:
 
 
 def on_host(value: Any) -> Any:
-    """``value`` with the tensors in it on the host. Raises :class:`ValueError` for a tensor that is sharded."""
+    """``value`` with its tensors copied to the host. Raises :class:`ValueError` for a sharded tensor."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -223,7 +223,7 @@ def on_host(value: Any) -> Any:
         if not isinstance(one, torch.Tensor):
             return one
         if hasattr(one, "to_local"):
-            raise ValueError("it is sharded: each rank holds its own part of it")
+            raise ValueError("it is sharded: each rank holds only a part of it")
         return one.detach().cpu()
 
     return tree_map(moved, value)

@@ -1,7 +1,7 @@
 """Whether a rank's main thread waits for other ranks in torch, read from its Python frames.
 
-A rank that waits and one that computes look alike from outside: both are in native code. What tells them apart is who
-called that code, and that a rank which waits for gloo uses no processor.
+From outside, a waiting rank and a computing rank look alike: both are in native code. Two things tell them apart: the
+function that called that code, and the CPU, which a rank waiting in gloo does not use.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from jupyter_dtrain.frameworks.rendezvous import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
-"""Functions that say nothing of what was called."""
+"""Functions whose names do not describe the call."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
 """The parts of torch whose functions wait for other ranks."""
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""The folder of all frameworks: frames of ours, of which some wait for ranks in Python."""
+"""The folder of all frameworks: some of our own functions wait for ranks in Python."""
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
-    """What the user's code has called that waits for other ranks, such as ``all_reduce``; empty when nothing does.
+    """The function, called by user code, that waits for other ranks, such as ``all_reduce``; empty when none does.
 
-    ``frame``: the innermost of a thread that uses no processor; ``call``: what is called there. ``on_device``: whether
-    there are groups whose work is done by a GPU, for which any wait for the GPU may be one for others.
+    ``frame``: the innermost of a thread that uses no CPU; ``call``: the call that it makes. ``on_device``: whether a
+    GPU may do some group's work, so that any wait for the GPU may be a wait for other ranks.
     """
     torch = sys.modules.get("torch")
     if torch is None or torch.__file__ is None:
@@ -39,7 +39,7 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
         return arriving
     root = f"{Path(torch.__file__).parent}{os.sep}"
     inner: FrameType | None = frame
-    # The collectives of DTensor and FSDP2 are operators, which Python calls through a class of their own.
+    # DTensor's and FSDP2's collectives are operators, which Python calls through a class of their own.
     while inner is not None and inner.f_code.co_filename == f"{root}_ops.py":
         inner = inner.f_back
     communicating = tuple(root + part for part in _COMMUNICATING)
@@ -49,7 +49,7 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
 
 
 def outermost_of(frame: FrameType | None, root: str) -> str:
-    """The function that the user's code has called: of torch, at ``root``, whose frames and ours reach to ``frame``."""
+    """The function of torch (at ``root``) that user code called, found outwards from ``frame`` over torch and us."""
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith((root, OURS)):
         if frame.f_code.co_filename.startswith(root) and frame.f_code.co_name not in _WRAPPERS:
@@ -59,12 +59,12 @@ def outermost_of(frame: FrameType | None, root: str) -> str:
 
 
 def _called(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
-    """Native code that the user's own code has called: ``work.wait()``, or ``loss.item()`` on a GPU."""
+    """The name of native code that user code called directly: ``work.wait()``, or ``loss.item()`` on a GPU."""
     if call is None or not isinstance(call.func, ast.Attribute):
         return ""
     name = call.func.attr
     if name not in {"wait", *(_ON_DEVICE if on_device else ())}:
         return ""
     owner = value_of(frame, call.func.value)
-    # Unknown where it is no variable, as in ``all_reduce(x, async_op=True).wait()``.
+    # The owner is unknown where it is no variable, as in ``all_reduce(x, async_op=True).wait()``.
     return name if owner is None or type(owner).__module__.startswith("torch") else ""

@@ -1,6 +1,6 @@
-"""The one way in which tensors are reduced here: copied into a bucket, which travels whole.
+"""The one way to reduce tensors here: they are copied into a bucket, which travels as one tensor.
 
-Under failure: what torch.distributed raises; :meth:`Bucket.forget` lets go of a reduction whose process group is gone.
+Under failure: torch.distributed's own errors; :meth:`Bucket.forget` drops a reduction whose process group is gone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OPS = {Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX, Product: dist.ReduceOp.P
 BUCKET = 25 << 20
 """Bytes of a full bucket."""
 FIRST_BUCKET = 1 << 20
-"""Bytes of the first one: its gradients are there first and travel soon."""
+"""Bytes of the first one: its gradients are ready first and travel soon."""
 
 
 class Codec(NamedTuple):
-    """A form in which tensors travel; Horovod's users may bring a class of their own with these two functions."""
+    """A form in which tensors travel; users of Horovod may bring a class of their own with these two functions."""
 
     compress: Callable[[torch.Tensor], tuple[torch.Tensor, Any]]
-    """Gives the tensor to send, and what :attr:`decompress` needs."""
+    """Returns the tensor to send, and what :attr:`decompress` needs."""
     decompress: Callable[[torch.Tensor, Any], torch.Tensor]
 
 
@@ -50,9 +50,9 @@ def wait_for(call: str, work: Any) -> None:
 
 
 def chosen(op: int | None, average: bool | None = None) -> int:
-    """The way to reduce, out of the arguments of a call; the default is Average."""
+    """The reduction that a call's arguments choose; the default is Average."""
     if op is not None and average is not None:
-        raise ValueError("average is the old name of op: give one of them.")
+        raise ValueError("average is the old name of op: pass only one of them.")
     op = op if op is not None else Sum if average is False else Average
     if op == Adasum:
         raise NotInStandIn("Adasum")
@@ -62,7 +62,7 @@ def chosen(op: int | None, average: bool | None = None) -> int:
 
 
 def _scale(tensor: torch.Tensor, factor: float) -> None:
-    """In place. Horovod cuts off the fraction of whole numbers."""
+    """Scale in place. Horovod truncates the results for integers."""
     if factor == 1.0:
         return
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -101,13 +101,13 @@ class Bucket:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was begun."""
+        """Forget a round that has begun."""
         self.work = None
         self._sent, self._ctx = self._flat, None
 
 
 def in_buckets(tensors: Iterable[torch.Tensor]) -> list[list[int]]:
-    """Places of ``tensors``, in their order, in lists of one type and device that fill a bucket each."""
+    """Indices of ``tensors``, in order, in lists of one type and device that each fill a bucket."""
     buckets: list[list[int]] = []
     fill: dict[Any, tuple[list[int], int]] = {}
     for place, one in enumerate(tensors):

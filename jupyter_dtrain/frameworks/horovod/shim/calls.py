@@ -1,6 +1,6 @@
 """The stand-in's module ``horovod.torch``: all its names, and the calls on whole states and objects.
 
-Names, arguments and results are those of Horovod 0.28. Under failure: what torch.distributed raises; a name that the
+Names, arguments and results are those of Horovod 0.28. Under failure: torch.distributed's own errors; a name that the
 stand-in lacks raises :class:`NotInStandIn`.
 """
 

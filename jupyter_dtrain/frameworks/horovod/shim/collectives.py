@@ -1,10 +1,10 @@
 """The collectives of the stand-in for ``horovod.torch``: one table, from which each call's variants are made.
 
-torch's default process group at the time of the call does the work: a world makes it again after a failure, and these
-calls go on. Ranks make their calls in the same order; Horovod itself matches them by name, which says nothing here.
-Names, arguments, results and gradients are those of Horovod 0.28.
+torch's default process group at the time of the call does the work, so after a failure these calls use the group that
+the world has made again. Ranks must make their calls in the same order; the names by which Horovod matches them have
+no effect here. Names, arguments, results and gradients are those of Horovod 0.28.
 
-Under failure: what torch.distributed raises. Nothing notices beforehand that ranks bring tensors of different shapes.
+Under failure: torch.distributed's own errors. No check reports beforehand that ranks bring tensors of different shapes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Handle(NamedTuple):
     call: str
     works: list[Any]
     finish: Callable[[], Any]
-    """Gives its result, once the works are done. Called once."""
+    """Returns its result, once the works are done. Called once."""
 
 
 def poll(handle: Handle) -> bool:
-    """Whether :func:`synchronize` would not have to wait."""
+    """Whether :func:`synchronize` would return at once."""
     return all(work.is_completed() for work in handle.works)
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for a collective that was begun, and give its result."""
+    """Wait for a collective that has begun, and return its result."""
     for work in handle.works:
         wait_for(handle.call, work)
     return handle.finish()
@@ -48,7 +48,7 @@ def barrier(process_set: Any = None) -> None:
 
 
 def _rows(count: int) -> list[int]:
-    """Rows of each rank, out of ``count``: the first ranks have one more where it must be."""
+    """Rows of each rank, out of ``count``: where they do not divide evenly, the first ranks have one more."""
     return [count // size() + (one < count % size()) for one in range(size())]
 
 
@@ -57,7 +57,7 @@ def _mine(counts: Sequence[int]) -> slice:
 
 
 def _exchange_counts(call: str, counts: torch.Tensor) -> torch.Tensor:
-    """Each rank's number for this one."""
+    """The number that each rank has for this one."""
     theirs = torch.empty_like(counts)
     wait_for(call, dist.all_to_all_single(theirs, counts, async_op=True))
     return theirs

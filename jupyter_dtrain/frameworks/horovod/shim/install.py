@@ -1,10 +1,10 @@
 """A stand-in for ``horovod.torch`` over torch.distributed, where Horovod itself is not installed. It is not Horovod.
 
-:func:`install_shim` makes ``import horovod.torch as hvd`` find :mod:`.calls`: the same calls with the same
-results, on the process group that a rank has anyway, under ``torchrun`` as well as in a world. What it lacks says so
-when it is asked for: process sets, elastic training, Adasum, join, the timeline, TensorFlow.
+:func:`install_shim` makes ``import horovod.torch as hvd`` find :mod:`.calls`: the same calls with the same results, on
+the process group that a rank has anyway, under ``torchrun`` as well as in a world. Any use of a missing part raises an
+error that names it: process sets, elastic training, Adasum, join, the timeline, TensorFlow.
 
-Under failure: where Horovod is installed, nothing is done and the reason is raised.
+Under failure: where Horovod is installed, :func:`install_shim` changes nothing and raises the reason.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
-"""What the stand-in's ``__version__`` is: no number of Horovod's."""
+"""The stand-in's ``__version__``, which is no version of Horovod."""
 LACKING = "without process sets, elastic training, Adasum, join and the timeline"
 NOTICE = f"horovod.torch is not Horovod here: jupyter-dtrain's stand-in over torch.distributed, {LACKING}."
 
 
 def install_shim(*, replace: bool = False) -> ModuleType:
-    """Make ``import horovod.torch`` find the stand-in, and give that module; once more, it is the same one.
+    """Make ``import horovod.torch`` find the stand-in, and return that module; a second call returns the same one.
 
     Raises :class:`RuntimeError` where Horovod is installed, unless ``replace``, and :class:`ImportError` without torch.
     """
@@ -35,14 +35,14 @@ def install_shim(*, replace: bool = False) -> ModuleType:
     if installed and not replace:
         raise RuntimeError(
             f"Horovod {installed} is installed: `import horovod.torch as hvd` finds it, and needs no stand-in. "
-            f"install_shim(replace=True) takes the stand-in all the same."
+            f"install_shim(replace=True) installs the stand-in all the same."
         )
     calls = import_module(f"{__package__}.calls")
     package = ModuleType("horovod", NOTICE)
     vars(package).update(__version__=SHIM_VERSION, __path__=[], torch=calls)
     package.__spec__ = ModuleSpec("horovod", None, is_package=True)
     sys.modules.update({"horovod": package, "horovod.torch": calls})
-    print(f"[jupyter-dtrain] {NOTICE}", file=sys.stderr)  # noqa: T201 — once in a process, for whoever reads its output
+    print(f"[jupyter-dtrain] {NOTICE}", file=sys.stderr)  # noqa: T201 — once in a process, for its users
     return calls
 
 
@@ -52,7 +52,7 @@ def is_shim(module: ModuleType | None) -> bool:
 
 
 def installed_version() -> str:
-    """Of Horovod itself; empty where it is not installed."""
+    """The version of Horovod itself; empty where it is not installed."""
     try:
         return version("horovod")
     except PackageNotFoundError:

@@ -1,12 +1,11 @@
 """The stand-in's optimizer: each step takes the gradients of all ranks.
 
-A bucket of gradients travels while the backward pass still computes, as soon as it is full, in an order that is the
-same on all ranks: from the last parameter to the first. ``step()`` waits for them and sends zeros for a parameter
-without a gradient, as Horovod does. An optimizer that is made again for the same parameters takes them over, so that a
-cell can be run again.
+A full bucket of gradients travels while the backward pass still computes, in an order that is the same on all ranks:
+from the last parameter to the first. ``step()`` waits for the buckets and sends zeros for a parameter without a
+gradient, as Horovod does. A new optimizer for the same parameters takes them over, so a cell can run again.
 
-Under failure: :meth:`Distributed.begin_anew` forgets what was begun. A world calls it once its process group was made
-again; the next step is then one of whole gradients.
+Under failure: :meth:`Distributed.begin_anew` forgets unfinished work. A world calls it when its process group has been
+made again; the next step then uses whole gradients.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from .buckets import Average, Bucket, Compression, Sum, chosen, in_buckets
 from .world import NotInStandIn, check
 
 _hooks: Any = WeakIdKeyDictionary()
-"""By parameter: the hook of the optimizer that it belongs to."""
+"""By parameter: the hook of its optimizer."""
 _TOO_MANY = (
-    "There were more backward passes than backward_passes_per_step before step(): the first gradients are on their way "
-    "already. Set DistributedOptimizer's backward_passes_per_step to the number of passes."
+    "More backward passes than backward_passes_per_step came before step(), and the first gradients are already on "
+    "their way. Set DistributedOptimizer's backward_passes_per_step to the number of passes."
 )
 _TOO_SOON = (
     "zero_grad() between backward() and step(): the gradients are on their way to the other ranks. "
@@ -39,7 +38,7 @@ class Distributed(torch.optim.Optimizer):
     """The stand-in's half of an optimizer; the other half is the class of the user's optimizer."""
 
     def distribute(self, op: int, compression: Any, passes: int, predivide: float, *, sparse_as_dense: bool) -> None:
-        """From now on, reduce the gradients."""
+        """Start to reduce the gradients."""
         self._op, self._compression, self._predivide = op, compression, predivide
         self._sparse_as_dense = sparse_as_dense
         parameters = [one for group in self.param_groups for one in group["params"] if one.requires_grad][::-1]
@@ -59,7 +58,7 @@ class Distributed(torch.optim.Optimizer):
         self._passes_left = dict.fromkeys(self._bucket_of, passes)
 
     def begin_anew(self) -> None:
-        """Forget what was begun: the process group that it went through is gone."""
+        """Forget unfinished work, whose process group is gone."""
         for bucket in self._buckets:
             bucket.forget()
         self._missing, self._begun = [len(part) for part in self._parts], 0
@@ -67,7 +66,7 @@ class Distributed(torch.optim.Optimizer):
         self._synchronized, self._synchronizes = False, True
 
     def has(self, parameter: torch.Tensor) -> None:
-        """A backward pass has computed the gradient of ``parameter``, or added to it."""
+        """Note that a backward pass has computed the gradient of ``parameter``, or added to it."""
         if parameter.grad is not None and parameter.grad.is_sparse and not self._sparse_as_dense:
             raise NotInStandIn("sparse gradients (DistributedOptimizer(sparse_as_dense=True) makes them dense)")
         if self._passes_left[parameter] == 0:
@@ -112,7 +111,7 @@ class Distributed(torch.optim.Optimizer):
         """Make one step with the gradients of all ranks."""
         if self._synchronizes:
             if self._synchronized:
-                words = "step() after synchronize() reduces the gradients once more: call it in skip_synchronize()."
+                words = "step() after synchronize() reduces the gradients a second time: call it in skip_synchronize()."
                 warnings.warn(words, stacklevel=2)
             self.synchronize()
         self._synchronized = False
@@ -125,7 +124,7 @@ class Distributed(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load a state, and forget what was begun."""
+        """Load a state, and forget unfinished work."""
         self.begin_anew()
         super().load_state_dict(state_dict)
 
@@ -154,7 +153,7 @@ def DistributedOptimizer(  # noqa: N802 — Horovod's name
     kind = type(optimizer)
     made: Any = type(kind.__name__, (Distributed, kind), {})
     found = made.__new__(made)
-    # The constructors of optimizers differ; this takes over what they leave.
+    # Optimizers' constructors differ; this copies what they leave behind.
     torch.optim.Optimizer.__init__(found, optimizer.param_groups, optimizer.defaults)
     vars(found).update(vars(optimizer))
     passes, predivide = backward_passes_per_step, gradient_predivide_factor

@@ -64,7 +64,7 @@ def is_initialized() -> bool:
 
 
 def check(process_set: Any = None) -> None:
-    """Raise the error that Horovod raises before ``init()``, and refuse process sets."""
+    """Raise the error that Horovod raises before ``init()``, and an error for process sets."""
     if not is_initialized():
         raise ValueError("Horovod's stand-in is not set up: call hvd.init() first.")
     if process_set is not None and process_set is not global_process_set:
@@ -72,7 +72,7 @@ def check(process_set: Any = None) -> None:
 
 
 def _place(variable: str, otherwise: Callable[[], int]) -> Callable[[], int]:
-    """A question for this process' place: torchrun's ``variable`` answers, else ``otherwise``."""
+    """A function for this process' place: torchrun's ``variable`` answers, else ``otherwise``."""
 
     def answer() -> int:
         check()
@@ -89,7 +89,7 @@ cross_rank = _place("GROUP_RANK", lambda: rank() // local_size())
 cross_size = _place("GROUP_WORLD_SIZE", lambda: size() // local_size())
 
 PLACES = {"local_rank": local_rank, "local_size": local_size, "cross_rank": cross_rank, "cross_size": cross_size}
-"""Horovod's questions for a process' place."""
+"""Horovod's functions for a process' place."""
 global_process_set = SimpleNamespace(process_set_id=0, size=size, rank=rank, included=lambda: True)
 """All ranks: the only process set of the stand-in."""
 BUILDS: dict[str, Callable[[], bool]] = {
@@ -101,4 +101,4 @@ BUILDS: dict[str, Callable[[], bool]] = {
     "rocm_built": lambda: getattr(torch.version, "hip", None) is not None,
     **dict.fromkeys(("mpi_enabled", "mpi_built", "mpi_threads_supported", "ddl_built", "ccl_built"), lambda: False),
 }
-"""Horovod's questions for how it was built."""
+"""Horovod's functions that describe its build."""
