@@ -11,16 +11,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.core.world import TorchBackend
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
-from .options import Option, schema
+from . import options
 
 DEFAULT_RANKS: Final = 2
 """Where there is no GPU."""
@@ -29,53 +28,13 @@ _BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module
 """Run a module without the working directory on ``sys.path``: a user's ``random.py`` must not break a start."""
 
 
-OPTIONS: Final = (
-    Option("n", "Ranks", "how many ranks (default: one per visible GPU, else 2)", "-n", "count", metavar="N"),
-    Option("name", "Name", "the world's name (default: world, world-2, …)", "--name"),
-    Option("env", "Variables", "variables for the ranks", "--env", "variables", metavar="K=V"),
-    Option(
-        "torch_backend",
-        "PyTorch's backend",
-        "what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
-        "--torch-backend",
-        "choice",
-        "auto",
-        get_args(TorchBackend),
-    ),
-    Option(
-        "chief",
-        "Chief",
-        "with TensorFlow: rank 0 is the chief, who hands out work; the others are its workers",
-        "--chief",
-        "switch",
-    ),
-    Option(
-        "ps",
-        "Parameter servers",
-        "with TensorFlow and a chief: how many of the last ranks are parameter servers (default: 0)",
-        "--ps",
-        "number",
-        metavar="N",
-    ),
-    Option("mpiexec", "mpiexec", "which mpiexec (default: this environment's own)", "--mpiexec", metavar="PATH"),
-    Option(
-        "tensorboard",
-        "TensorBoard folder",
-        "write metrics as TensorBoard's event files as well",
-        "--tensorboard",
-        metavar="DIR",
-    ),
-)
-"""What a person may say of a world on this machine."""
-
-
 def describe() -> dict[str, Any]:
     """What starts worlds here: its options, and what there is. Takes a moment: it looks for GPUs."""
     gpus = count_gpus()
     return {
         "name": "local",
         "title": "This machine",
-        "schema": schema(OPTIONS),
+        "schema": options.schema(),
         "cores": os.cpu_count() or 1,
         "gpus": gpus,
         "default_ranks": gpus or DEFAULT_RANKS,
@@ -203,9 +162,9 @@ def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
         env.pop(name, None)
     for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
         del env[name]
-    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.env)
-    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.env))
-    return env | values_of(launched) | request.env | spec.to_environment()
+    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.options.env)
+    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.options.env))
+    return env | values_of(launched) | request.options.env | spec.to_environment()
 
 
 def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import psutil
@@ -22,12 +21,13 @@ from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
+from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
+from .options import Asked, assign_roles
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder
 
 MAX_PORT = 65535
@@ -143,36 +143,13 @@ def scratch_folder(world_id: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
-def launch(
-    n: int | None,
-    *,
-    name: str | None,
-    env: Mapping[str, str],
-    torch_backend: TorchBackend,
-    mpiexec: str | None,
-    tensorboard: str | None,
-    chief: bool = False,
-    ps: int = 0,
-    settings: Settings,
-    cwd: Path | None = None,
-) -> tuple[Listing, WorldRequest]:
-    """Start the steward of a new world; its ranks come up afterwards. ``cwd``: of the ranks, default this process's.
+def launch(asked: Asked, *, settings: Settings, cwd: Path | None = None) -> tuple[Listing, WorldRequest]:
+    """Start the steward of a new world, which starts the ranks. ``cwd``: the ranks' folder, default this process's.
 
     Raises as :meth:`.Session.start`; then nothing is left behind.
     """
     with one_at_a_time():
-        request = _make_request(
-            n,
-            name=name,
-            env=env,
-            torch_backend=torch_backend,
-            mpiexec=mpiexec,
-            chief=chief,
-            ps=ps,
-            settings=settings,
-            tensorboard=tensorboard,
-            cwd=cwd,
-        )
+        request = _make_request(asked, settings, cwd)
         try:
             return _launch_steward(request, settings), request
         except BaseException:
@@ -192,57 +169,51 @@ def default_size() -> int:
     return local.count_gpus() or local.DEFAULT_RANKS
 
 
-def _make_request(
-    n: int | None,
-    *,
-    name: str | None,
-    env: Mapping[str, str],
-    torch_backend: TorchBackend,
-    mpiexec: str | None,
-    chief: bool,
-    ps: int,
-    settings: Settings,
-    tensorboard: str | None,
-    cwd: Path | None,
-) -> WorldRequest:
-    """Check what is asked for and make the world's folders."""
-    size = check_size(default_size() if n is None else n)
-    if torch_backend not in get_args(TorchBackend):
-        raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
-    roles = assign_roles(size, chief=chief, ps=ps)
-    variables = check_environment(env)
-    port = variables.get("MASTER_PORT", "0")
+def find_paths(options: WorldOptions) -> WorldOptions:
+    """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
+
+    Raises :class:`BadRequest` and :class:`StartFailed` with the cure.
+    """
+    return msgspec.structs.replace(
+        options,
+        mpiexec=local.find_mpiexec(options.mpiexec),
+        tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
+    )
+
+
+def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRequest:
+    """Check the options together and make the world's folders."""
+    size = asked.world.n or default_size()
+    roles = assign_roles(asked, size)
+    check_environment(asked.world.env)
+    port = asked.world.env.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > MAX_PORT:
-        raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
+        # The message does not show the value: those of variables may be secrets.
+        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.")
     try:
         folder = str(cwd or Path.cwd())
     except OSError as error:
         raise BadRequest(
-            "The working directory, which the ranks would share, is gone: change to another one."
+            "The working directory no longer exists, and the ranks would run in it: change to another one."
         ) from error
-    chosen = choose_name(name)
-    found = local.find_mpiexec(mpiexec)
-    events = None if tensorboard is None else check_folder(tensorboard)
+    chosen = choose_name(asked.world.name)
+    options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
     runtime, spool = make_folders(world_id)
     return WorldRequest(
-        name=chosen,
         id=world_id,
-        size=size,
+        options=options,
+        frameworks=asked.framework_values,
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
         scratch=str(scratch_folder(world_id)),
         spool=str(spool),
         cwd=folder,
         path=[str(Path(path).absolute()) for path in sys.path if path],
-        env=variables,
-        mpiexec=found,
-        torch_backend=torch_backend,
-        roles=roles,
         settings=settings,
         store=str(store_file()),
-        tensorboard=events,
+        roles=roles,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.launch import LAUNCHERS, local, starting, worlds
+from jupyter_dtrain.launch import LAUNCHERS, starting, worlds
 from jupyter_dtrain.launch.options import check
 
 
@@ -22,18 +22,12 @@ def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing
     """
     if launcher not in LAUNCHERS:
         raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")
-    wanted = check(local.OPTIONS, options)
+    if not isinstance(options, dict):
+        raise BadRequest("The options must be a JSON object.")
+    # The dialog sends a field that a person has emptied as empty text or as an empty object.
+    given = {name: value for name, value in options.items() if value not in ("", {})}
     listing, _ = starting.launch(
-        wanted.get("n"),
-        name=wanted.get("name"),
-        env=wanted.get("env", {}),
-        torch_backend=wanted.get("torch_backend", "auto"),
-        mpiexec=wanted.get("mpiexec"),
-        tensorboard=wanted.get("tensorboard"),
-        chief=wanted.get("chief", False),
-        ps=wanted.get("ps", 0),
-        settings=Settings.from_environment(),
-        cwd=_inside(root, folder),
+        check(given, titled=True), settings=Settings.from_environment(), cwd=_inside(root, folder)
     )
     return listing
 
