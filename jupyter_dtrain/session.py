@@ -439,7 +439,7 @@ class Session(RankAccess):
             self._link.stop()
         if not self._await_steward_end():
             pid = self._link.listing.steward
-            raise WorldLost(f"World {self.name!r} was told to stop, but its steward (pid {pid}) is still there.")
+            raise WorldLost(f"World {self.name!r} did not stop: its steward (pid {pid}) is still running.")
         self._close()
 
     def stop_soon(self) -> None:

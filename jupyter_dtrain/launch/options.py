@@ -227,16 +227,18 @@ def lists_options(method: Method) -> Method:
 
 def _list_options(function: Any) -> None:
     own = inspect.signature(function)
+    left = {option.name: option for option in options()}
+    positional, keyword_only = [], []
+    for parameter in own.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        option = left.pop(parameter.name, None)
+        shown = parameter if option is None else parameter.replace(annotation=option.annotation)
+        (keyword_only if parameter.kind is inspect.Parameter.KEYWORD_ONLY else positional).append(shown)
     listed = [
-        inspect.Parameter(
-            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.annotation
-        )
-        for option in options()
-        if option.name not in own.parameters
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.annotation)
+        for name, option in left.items()
     ]
-    given = own.parameters.values()
-    positional = [parameter for parameter in given if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    keyword_only = [parameter for parameter in given if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     function.__signature__ = own.replace(parameters=[*positional, *listed, *keyword_only])
     lines = "\n".join(f"    {option.name}: {option.description}" for option in options())
     function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace(OPTIONS_HERE, lines)

@@ -39,9 +39,9 @@ MAX_SOCKET_PATH = 90
 
 @contextlib.contextmanager
 def one_at_a_time(patience: float = 15.0) -> Iterator[None]:
-    """Keep other starts of this user waiting: two at once would take the same name.
+    """Keep other starts of this user waiting: two at the same time would take the same name.
 
-    Where another one takes longer than ``patience`` seconds, or locks do not work, this one goes on.
+    This start goes on after ``patience`` seconds, or where locks do not work.
     """
     try:
         runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +94,8 @@ def new_id(name: str) -> str:
 def make_folders(world_id: str) -> tuple[Path, Path]:
     """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails.
 
-    A spool that cannot be made among Jupyter's data (a read-only home) lies in the run-time folder, and ends with it.
+    Where Jupyter's data folder is not writable (a read-only home), the spool lies in the run-time folder and ends with
+    it.
     """
     runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
     try:
@@ -119,12 +120,12 @@ def _make_private(folder: Path) -> None:
 
 
 def explain_spool(request: WorldRequest) -> str:
-    """What is to be said of where the spool lies; empty when that is its usual place."""
+    """A warning where the spool is not in its usual place; else empty."""
     if not request.spool.startswith(request.folder):
         return ""
     return (
-        f"{spool_folder()} cannot be written: what runs print is kept until their world ends. Set JUPYTER_DATA_DIR to "
-        f"a folder that can."
+        f"{spool_folder()} is not writable: the output of runs is kept only until their world ends. Set "
+        f"JUPYTER_DATA_DIR to a writable folder."
     )
 
 
@@ -136,7 +137,7 @@ def socket_folder(runtime: Path) -> Path:
 def scratch_folder(world_id: str) -> Path:
     """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
 
-    Never in the home: it may lie on a network, and what MPI keeps here is mapped by its ranks.
+    Never in the home: it may lie on a network, and ranks map the files that MPI keeps here.
     """
     memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
     usable = memory.is_dir() and os.access(memory, os.W_OK)
@@ -158,14 +159,14 @@ def launch(asked: Asked, *, settings: Settings, cwd: Path | None = None) -> tupl
 
 
 def abandon(listing: Listing, request: WorldRequest) -> None:
-    """End a world that was launched, and that nobody can talk to; nothing is left of it."""
+    """End a launched world that no client can reach, and remove its folders."""
     with contextlib.suppress(OSError):
         _end_steward(os.getpgid(listing.steward))
     _remove_folders(request)
 
 
 def default_size() -> int:
-    """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
+    """The number of ranks by default: one per visible GPU, else 2."""
     return local.count_gpus() or local.DEFAULT_RANKS
 
 
@@ -218,13 +219,13 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
 
 
 def _remove_folders(request: WorldRequest) -> None:
-    """Remove what :func:`make_folders` made, for a world that never was."""
+    """Remove all folders of a world that did not start."""
     for folder in (*request.passing_folders, request.spool):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_runtime(request: WorldRequest) -> None:
-    """Remove the run-time folders of a world whose steward has ended, and could not."""
+    """Remove the run-time folders of a world whose steward ended without removing them."""
     for folder in request.passing_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -244,9 +245,9 @@ def _last_change(folder: Path) -> float:
 
 
 def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
-    """Start the steward of a new world, as nobody's child; it starts the ranks. Returns once it has its process.
+    """Start the steward of a new world, detached from this process; it starts the ranks.
 
-    The request goes over a pipe: it may hold secrets.
+    Returns as soon as the steward's process exists. The request goes over a pipe: it may hold secrets.
     """
     folder = Path(request.folder)
     connection_file, _ = write_connection_file(
@@ -283,7 +284,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
             raise
         log_text = log_file.read_text(errors="replace")[-2000:]
-        raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
+        raise StartFailed(f"The world's steward did not start. Its log ends with:\n{log_text}") from error
     listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
     file = folder / "world.json"
     with contextlib.suppress(OSError):
@@ -293,10 +294,10 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:
-    """End a steward that nobody can talk to yet, by the process group that it began in, and wait for it."""
+    """End a steward that no client can reach yet, by the process group that it began in, and wait for its end."""
     deadline = time.monotonic() + patience
     with contextlib.suppress(OSError):
-        # Not SIGKILL: mpiexec is in that group, and takes its ranks along only when it is asked to end.
+        # Not SIGKILL: mpiexec is in that group, and ends its ranks only when it gets a SIGTERM.
         os.killpg(group, signal.SIGTERM)
         while any(_in_group(process, group) for process in psutil.process_iter()):
             if time.monotonic() > deadline:

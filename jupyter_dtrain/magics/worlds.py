@@ -1,4 +1,4 @@
-"""The verbs that make, show and end worlds."""
+"""The verbs that start, show and end worlds."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class ProgressLine:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """Show ``text`` in place of what was said before."""
+        """Show ``text`` in place of the text before."""
         self.show({"text/plain": text})
 
     def show(self, data: dict[str, str]) -> None:
-        """The same of anything. Any thread."""
+        """Show a mimebundle in place of the one before. Any thread may call it."""
         with self._lock:
             if self._said:
                 self._painter.update(data, {}, self._id)
@@ -113,7 +113,7 @@ class ProgressLine:
             self._said = True
 
     def end(self) -> None:
-        """The line stays as it is."""
+        """Leave the line as it is."""
         if self._said:
             self._painter.settle(self._id)
 
@@ -123,16 +123,16 @@ def stop_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="another world of yours, as %%distributed list names it (default: this one)",
+        help="name of another world, as in %%distributed list (default: this notebook's)",
         completer=world_names,
     )
-    parser.add_argument("--all", action="store_true", help="all worlds of yours on this machine")
+    parser.add_argument("--all", action="store_true", help="stop all your worlds on this machine")
 
 
 def stop(args: Parsed) -> None:
     """``%distributed stop [NAME]``."""
     if args.all and args.name is not None:
-        raise BadRequest("Either a name or --all.")
+        raise BadRequest("Give either a name or --all, not both.")
     names = [world.name for world in list_worlds()] if args.all else [args.name]
     if not names:
         print("No world of yours is running on this machine.")
@@ -172,7 +172,7 @@ def status(_args: Parsed) -> None:
         others = len(list_worlds())
         print(nothing)
         if others:
-            print(f"{others} world{'s' if others > 1 else ''} of yours run elsewhere: see %distributed list.")
+            print(f"You have {others} world{'s' if others > 1 else ''} elsewhere: see %distributed list.")
         return
     world = session.world
     rows = [

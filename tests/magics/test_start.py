@@ -143,7 +143,7 @@ def test_a_cell_without_a_world_starts_a_default_one_and_says_so(empty):
         ("%%distributed\nx = (1 +", "never closed"),
         ("%%distributed\n", "The cell is empty"),
         ("%%distributed -i nowhere\n1", "no such variable"),
-        ("%%distributed --pull x --no-wait\n1", "--pull needs the end"),
+        ("%%distributed --pull x --no-wait\n1", "--pull must wait for the end"),
         ("%%distributed --timeout 0\n1", "not above 0"),
         ("%%rank\n1", "RANKS"),
         ("%%distributed -r 99\n1", "There is no rank 99"),
@@ -166,7 +166,7 @@ def test_worlds_of_other_notebooks_are_told_of(empty, launch):
     rows = empty.ok("%distributed list").display_texts[0].splitlines()
     elsewhere.stop()
 
-    assert "1 world of yours run" in status
+    assert "You have 1 world elsewhere" in status
     assert [row.split()[0] for row in rows[2:]] == ["elsewhere"]
     assert "this notebook" not in rows[2]
     assert f"process {os.getpid()}" in rows[2]

@@ -103,7 +103,7 @@ async def test_who_may_only_read_cannot_act(jp_fetch):
     ("body", "words"),
     [
         ("[]", "JSON object"),
-        ('{"launcher": "moon"}', "no launcher 'moon': local"),
+        ('{"launcher": "moon"}', "no launcher 'moon'. There is: local"),
         ('{"options": {"n": 0}}', "Ranks must be a whole number, at least 1 and at most 1024, not 0"),
         ('{"options": {"n": true}}', "at least 1 and at most 1024, not True"),
         ('{"options": {"size": 2}}', "no option 'size'. The options are n, name"),
@@ -167,7 +167,7 @@ async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetc
     assert (told["name"], told["state"]) == ("b", "unreachable")
     assert "connection file cannot be read" in told["words"]
     assert caught.value.code == 504
-    assert "cannot be asked: its connection file" in json.loads(caught.value.response.body)["message"]
+    assert "cannot be reached: its connection file" in json.loads(caught.value.response.body)["message"]
 
 
 async def test_launchers_describe_what_they_can_be_told(jp_fetch):
