@@ -228,7 +228,8 @@ def lists_options(method: Method) -> Method:
 def _list_options(function: Any) -> None:
     own = inspect.signature(function)
     left = {option.name: option for option in options()}
-    positional, keyword_only = [], []
+    positional: list[inspect.Parameter] = []
+    keyword_only: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
