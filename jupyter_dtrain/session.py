@@ -34,12 +34,13 @@ from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, TorchBackend, World, parse_ranks
+from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds
+from .launch.options import check, lists_options
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -77,45 +78,29 @@ class Session:
 
     # Starting.
 
+    @lists_options
     @classmethod
     def start(
         cls,
         n: int | None = None,
         *,
-        name: str | None = None,
-        env: Mapping[str, str] | None = None,
-        torch_backend: TorchBackend = "auto",
-        mpiexec: str | None = None,
-        tensorboard: str | os.PathLike[str] | None = None,
-        chief: bool = False,
-        ps: int = 0,
         progress: Callable[[str], None] | None = None,
         settings: Settings | None = None,
+        **options: Any,
     ) -> Self:
-        """Start a world of ``n`` ranks on this machine.
+        """Start a world on this machine, and return when its ranks are ready.
 
-        ``n``: default one per visible GPU, else 2. ``name``: default ``world``, ``world-2``, …. ``env``: variables for
-        the ranks. ``torch_backend``: what ``init_process_group()`` takes when the cell names none. ``mpiexec``: default
-        this environment's. ``tensorboard``: a folder that gets metrics as TensorBoard's event files, one folder per run
-        and rank. ``chief``: rank 0 is TensorFlow's chief and the others its workers, but for the last ``ps`` ranks,
-        which are parameter servers; default: all ranks are alike. ``progress`` is called with a line of text whenever
-        there is news. ``settings``: default :meth:`Settings.from_environment`.
+        {options}
+            progress: a function that gets a line of text whenever the start makes progress
+            settings: durations and sizes (default: Settings.from_environment())
 
-        Raises :class:`BadRequest` for arguments that cannot be, and :class:`StartFailed` with the reason and what the
-        logs say; either leaves nothing behind.
+        Paths may be text or :class:`pathlib.Path`; None stands for the default.
+
+        Raises :class:`BadRequest` for options that cannot be, and :class:`StartFailed` with the reason and the end of
+        the logs. Either way nothing is left behind.
         """
         settings = settings or Settings.from_environment()
-        listing, request = starting.launch(
-            n,
-            name=name,
-            env=env or {},
-            torch_backend=torch_backend,
-            mpiexec=mpiexec,
-            settings=settings,
-            tensorboard=None if tensorboard is None else os.fspath(tensorboard),
-            chief=chief,
-            ps=ps,
-        )
+        listing, request = starting.launch(check({"n": n, **options}), settings=settings)
         session = None
         try:
             session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -16,12 +15,11 @@ from .errors import BadRequest
 from .events import RankState
 from .variables import Variable
 
-TorchBackend = Literal["auto", "nccl", "gloo"]
 Ranks = str | int | Iterable[int] | None
 """What :func:`parse_ranks` takes."""
 
 MAX_RANKS = 1024
-"""More ranks than this in one request is taken for a slip of the keyboard."""
+"""The most ranks that one world may have: a larger number is probably a typing error."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 
@@ -45,7 +43,7 @@ class Rank(msgspec.Struct, frozen=True):
     words: str = ""
     """Why the rank is ``dead``, in words; else empty."""
     role: str = ""
-    """The rank's role, where ranks have different ones: ``chief``, ``worker`` or ``ps``; else empty."""
+    """The role of the rank, in its framework's words; empty where all ranks are alike."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -97,38 +95,6 @@ def check_name(name: str) -> str:
             f"beginning with a letter or digit."
         )
     return name
-
-
-def check_size(n: int) -> int:
-    """Return ``n`` if a world can have that many ranks. Raises :class:`BadRequest` otherwise."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise BadRequest(f"A world needs at least 1 rank, not {n!r}.")
-    if n > MAX_RANKS:
-        raise BadRequest(f"{n} ranks are more than the {MAX_RANKS} that one world may have.")
-    return n
-
-
-def assign_roles(size: int, *, chief: bool = False, ps: int = 0) -> list[str]:
-    """What each of ``size`` ranks is for, by rank, in TensorFlow's words; empty where all are alike.
-
-    With ``chief`` rank 0 hands out work; the last ``ps`` ranks keep parameters; those between them work.
-
-    Raises :class:`BadRequest` for parameter servers without a chief, and for too few ranks: there must be a worker.
-    """
-    if isinstance(ps, bool) or not isinstance(ps, int) or ps < 0:
-        raise BadRequest(f"There are 0 parameter servers or more, not {ps!r}.")
-    if not isinstance(chief, bool):
-        raise BadRequest(f"There is a chief or there is none (True or False), not {chief!r}.")
-    if not chief and not ps:
-        return []
-    if not chief:
-        raise BadRequest("Parameter servers need a chief, who tells workers what to do: add --chief (chief=True).")
-    if size < 2 + ps:
-        who = "A chief and at least 1 worker"
-        if ps:
-            who = f"A chief, at least 1 worker and {ps} parameter server{'s' if ps > 1 else ''}"
-        raise BadRequest(f"{who} need {2 + ps} ranks or more, not {size}: ask for more with -n.")
-    return ["chief", *["worker"] * (size - 1 - ps), *["ps"] * ps]
 
 
 def parse_ranks(ranks: Ranks, size: int) -> list[int]:
@@ -228,9 +194,9 @@ def placements(hosts: Sequence[str]) -> list[Placement]:
 def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, Variable]:
     """The variables that a rank gets before any user code: those that torchrun sets, with its meanings.
 
-    But for ``TORCH_NCCL_ASYNC_ERROR_HANDLING``, which has another value here and is set with what else torch gets.
+    Each framework's plug-in adds its own, such as the settings of its watchdogs, which torchrun sets as well.
 
-    Source: ``torch/distributed/elastic/agent/server/local_elastic_agent.py`` (torch 2.13), ``_start_workers``.
+    Source: ``_start_workers`` in torchrun's ``local_elastic_agent.py``, version 2.13.
     ``NODE_RANK`` is not torchrun's, but scripts read it; ``TORCHELASTIC_USE_AGENT_STORE`` is true because the store
     at ``MASTER_ADDR:MASTER_PORT`` is the steward's, as it is the agent's under torchrun.
     """
@@ -254,11 +220,10 @@ def rank_environment(place: Placement, *, master_addr: str, master_port: int, ru
     }
 
 
-def check_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` if every entry can be an environment variable. Raises :class:`BadRequest` otherwise."""
+def check_environment(env: Mapping[str, str]) -> None:
+    """Raise :class:`BadRequest` unless every entry can be an environment variable. No message has a value."""
     for key, value in env.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise BadRequest(f"The variable {key!r} must map text to text.")
-        if not key or "=" in key or "\0" in key + value:
+        if not key or "=" in key or "\0" in key:
             raise BadRequest(f"{key!r} cannot name an environment variable.")
-    return dict(env)
+        if "\0" in value:
+            raise BadRequest(f"The variable {key!r} cannot have a value with a NUL character.")

@@ -1,8 +1,8 @@
 """From a request to a running ipyparallel cluster of MPI ranks.
 
 A launcher knows the commands of one kind of place (this machine; later hosts over ssh, a Slurm allocation); the
-steward runs them and owns the processes. :mod:`.request` holds what travels from the session to the steward and
-from there to each rank; :mod:`.options` what a person may say of a world.
+steward runs them and owns the processes. :mod:`.options` lists the start options, :mod:`.starting` makes a request of
+them (:mod:`jupyter_dtrain.wire.requests`) and starts the steward, :mod:`.worlds` is the registry of worlds that run.
 """
 
 from __future__ import annotations
@@ -13,4 +13,4 @@ from typing import Any, Final
 from . import local
 
 LAUNCHERS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"local": local.describe}
-"""Each launcher's own description: its name, what it is in words, its options as JSON Schema, and what it found."""
+"""The function that describes each launcher: its name, title, start options as JSON Schema, cores and GPUs."""

@@ -1,8 +1,8 @@
-"""ipyparallel's controller, of which nobody here asks that it follow what the ranks say.
+"""ipyparallel's controller, without its hub's copy of every announcement of the ranks.
 
-Its hub has every announcement on the way to the clients copied to itself and reads it, to tell an engine's end from it
-and to write it to a database: we take the end from the watches, and have no database. Without, a training run costs a
-tenth less of processor outside of its ranks.
+The hub reads each announcement on its way to the clients, to notice the end of an engine and to write it to a database.
+Our watches report the end of a rank, and we keep no such database. Without the copy, a training run needs a tenth less
+processor time outside its ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Controller(IPController):  # type: ignore[misc]  # ipyparallel has no type
     """One world's controller."""
 
     def init_hub(self) -> None:
-        """As ipyparallel's; then the hub hears of requests and answers alone."""
+        """Set up ipyparallel's hub, then subscribe it to requests and answers alone."""
         super().init_hub()
         monitor = self.hub.monitor
         for topic in self.hub.monitor_handlers:

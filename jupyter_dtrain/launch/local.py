@@ -11,71 +11,30 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.core.world import TorchBackend
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
-from .options import Option, schema
+from . import options
 
 DEFAULT_RANKS: Final = 2
-"""Where there is no GPU."""
+"""The number of ranks by default where there is no GPU."""
 
 _BOOTSTRAP = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main()"
 """Run a module without the working directory on ``sys.path``: a user's ``random.py`` must not break a start."""
 
 
-OPTIONS: Final = (
-    Option("n", "Ranks", "how many ranks (default: one per visible GPU, else 2)", "-n", "count", metavar="N"),
-    Option("name", "Name", "the world's name (default: world, world-2, …)", "--name"),
-    Option("env", "Variables", "variables for the ranks", "--env", "variables", metavar="K=V"),
-    Option(
-        "torch_backend",
-        "PyTorch's backend",
-        "what init_process_group() takes when a cell names none (default: nccl with a GPU per rank, else gloo)",
-        "--torch-backend",
-        "choice",
-        "auto",
-        get_args(TorchBackend),
-    ),
-    Option(
-        "chief",
-        "Chief",
-        "with TensorFlow: rank 0 is the chief, who hands out work; the others are its workers",
-        "--chief",
-        "switch",
-    ),
-    Option(
-        "ps",
-        "Parameter servers",
-        "with TensorFlow and a chief: how many of the last ranks are parameter servers (default: 0)",
-        "--ps",
-        "number",
-        metavar="N",
-    ),
-    Option("mpiexec", "mpiexec", "which mpiexec (default: this environment's own)", "--mpiexec", metavar="PATH"),
-    Option(
-        "tensorboard",
-        "TensorBoard folder",
-        "write metrics as TensorBoard's event files as well",
-        "--tensorboard",
-        metavar="DIR",
-    ),
-)
-"""What a person may say of a world on this machine."""
-
-
 def describe() -> dict[str, Any]:
-    """What starts worlds here: its options, and what there is. Takes a moment: it looks for GPUs."""
+    """Describe this launcher: its start options, and this machine's cores and GPUs. Looking for GPUs takes a moment."""
     gpus = count_gpus()
     return {
         "name": "local",
         "title": "This machine",
-        "schema": schema(OPTIONS),
+        "schema": options.schema(),
         "cores": os.cpu_count() or 1,
         "gpus": gpus,
         "default_ranks": gpus or DEFAULT_RANKS,
@@ -111,7 +70,7 @@ def find_mpiexec(wanted: str | None) -> str:
 
 
 def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
-    """Ask ``mpiexec`` who it is. Raises :class:`StartFailed` when it does not answer within ``timeout`` seconds."""
+    """Ask ``mpiexec`` for its version. Raises :class:`StartFailed` without an answer in ``timeout`` seconds."""
     try:
         answer = subprocess.run(
             [path, "--version"],
@@ -140,7 +99,7 @@ _ROOT_VARIABLES = dict.fromkeys(
         "PRTE_ALLOW_RUN_AS_ROOT",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
     ),
-    Variable("1", "Open MPI refuses root without it, who is an ordinary user of a container"),
+    Variable("1", "lets Open MPI run as root, the usual user of a container"),
 )
 
 _BACKED_BY_FILES = ("btl_sm", "osc_sm", "osc_rdma", "osc_ucx")
@@ -150,8 +109,8 @@ _BACKED_BY_FILES = ("btl_sm", "osc_sm", "osc_rdma", "osc_ucx")
 def controller_command(request: WorldRequest) -> list[str]:
     """The ipyparallel controller.
 
-    Death is taken from the watches, so heartbeats may miss without end: a rank that is stopped for a minute must not
-    be unregistered. The hub keeps no task database (it would append all text by copying).
+    The watches report the end of ranks, so the hub may miss any number of heartbeats: it must not unregister a rank
+    that is stopped for a minute. The hub keeps no task database, which would append all text by copying it.
     """
     return [
         sys.executable,
@@ -196,31 +155,31 @@ def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
 def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
     """The environment of ``mpiexec``, which the ranks inherit.
 
-    ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host and the user said nothing.
+    ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host, unless the user sets it.
     """
     env = dict(os.environ)
     for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "IPP_CONNECTION_INFO", "MPLBACKEND"):
         env.pop(name, None)
     for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
         del env[name]
-    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.env)
-    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.env))
-    return env | values_of(launched) | request.env | spec.to_environment()
+    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.options.env)
+    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.options.env))
+    return env | values_of(launched) | request.options.env | spec.to_environment()
 
 
 def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
-    """What the ranks are to have where the user has not set it."""
-    wanted = {"PYTHONUNBUFFERED": Variable("1", "what is printed is seen at once")}
+    """The variables that the ranks get unless the user sets them."""
+    wanted = {"PYTHONUNBUFFERED": Variable("1", "print() shows its text at once")}
     if request.size > 1:
-        wanted["OMP_NUM_THREADS"] = Variable("1", "ranks share the processors, as torchrun has it")
+        wanted["OMP_NUM_THREADS"] = Variable("1", "ranks share the processors; torchrun sets the same")
     for component in _BACKED_BY_FILES:
-        why = "what MPI shares among ranks goes with the world, also where they are killed"
+        why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)
     return wanted
 
 
 def explain_mpiexec(log: str) -> str | None:
-    """What ``mpiexec`` complained of, in words with a cure; None when its log says nothing that is known."""
+    """The cause of a failure in the log of ``mpiexec``, with a cure; None when the log names no known cause."""
     if "not enough slots" in log:
         return "MPI has too few slots for this many ranks: ask for fewer with -n."
     if "run as root" in log or "running prterun as root" in log.lower():
@@ -231,10 +190,10 @@ def explain_mpiexec(log: str) -> str | None:
 
 
 def lost_a_port(log: str) -> bool:
-    """Whether the controller, by its log, found a port taken that had been free when it chose it.
+    """Whether the controller's log says that another process took a port that the controller had chosen.
 
-    It chooses its ports, writes them down for ranks and clients, and listens later (ipyparallel 9). Where the port was
-    a thread's, the controller lives on without it.
+    It chooses its ports, writes them down for ranks and clients, and listens later (ipyparallel 9). Where a thread
+    listens on the port, the controller goes on without that thread.
     """
     return "Address already in use" in log
 

@@ -1,112 +1,245 @@
-"""What can be said of a world that is to be started: one table, for the magics' ``-h`` and the sidebar's dialog.
+"""The start options of a world: those of :class:`WorldOptions` and those that frameworks declare, in one flat list.
 
-A launcher lists its options as :class:`Option`; :func:`schema` is the same as JSON Schema, from which a dialog is
-drawn, and :func:`check` takes what comes out of it.
+The signature and docstring of ``Session.start``, the arguments of ``%distributed start``, the JSON Schema of the
+sidebar's dialog and the checks of values all come from :func:`options`. Nothing reads the frameworks' declarations
+before one of them is asked for, so that importing the package stays light.
+
+Under failure: a framework whose options cannot be used (an option without a default, of a type that no dialog knows, or
+with the name of another option) is logged once and left out; the other options count.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable
-from typing import Any, Literal
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.wire.requests import WorldOptions
 
-Kind = Literal["count", "number", "switch", "text", "choice", "variables"]
-"""``count`` is above 0, ``number`` may be 0; a ``switch`` is off by default."""
+RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
+"""Names that no option may have: ``Session.start`` and the magics use them."""
+OPTIONS_HERE: Final = "{options}"
+"""The place in a docstring where :func:`lists_options` puts the options."""
 
-_TYPES: dict[Kind, dict[str, Any]] = {
-    "count": {"type": "integer", "minimum": 1},
-    "number": {"type": "integer", "minimum": 0},
-    "switch": {"type": "boolean"},
-    "text": {"type": "string"},
-    "choice": {"type": "string"},
-    "variables": {"type": "object", "additionalProperties": {"type": "string"}},
-}
+_log = logging.getLogger(__name__)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option."""
+    """One start option."""
 
     name: str
-    """As an argument of :meth:`.Session.start`."""
-    title: str
-    """What a dialog calls it."""
-    help: str
-    flag: str
-    """In a magic's line."""
-    kind: Kind = "text"
-    default: str | None = None
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
+    framework: str
+    """The framework that declares it; empty for an option of every world."""
+    type: Any
+    """Its annotation, as :func:`msgspec.convert` takes it."""
+    default: Any
+    schema: dict[str, Any]
+    """JSON Schema of its values. ``metavar`` stands for the value in ``-h``."""
+
+    @property
+    def annotation(self) -> Any:
+        """Its type for readers: without the words that describe it."""
+        return plain_type(self.type) | None if self.default is None else plain_type(self.type)
+
+    @property
+    def description(self) -> str:
+        """What it does, and its default; begins in lower case and has no full stop."""
+        return str(self.schema.get("description", ""))
+
+    @property
+    def flag(self) -> str:
+        """The option in a magic's line."""
+        return f"-{self.name}" if len(self.name) == 1 else f"--{self.name.replace('_', '-')}"
+
+    def convert(self, value: Any, label: str) -> Any:
+        """Return ``value`` if the option can have it. Raises :class:`BadRequest`, which calls the option ``label``."""
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        try:
+            return msgspec.convert(value, self.type)
+        except msgspec.ValidationError:
+            # A message shows no values of variables: they may be secrets.
+            shown = "" if self.schema["type"] == "object" else f", not {value!r}"
+            raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.") from None
 
 
-def schema(options: Iterable[Option]) -> dict[str, Any]:
-    """The options as JSON Schema: an object, none of whose properties is required."""
-    properties = {}
-    for option in options:
-        found = {"title": option.title, "description": option.help, **_TYPES[option.kind]}
-        if option.default is not None:
-            found["default"] = option.default
-        if option.choices:
-            found["enum"] = list(option.choices)
-        properties[option.name] = found
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+class Asked(NamedTuple):
+    """Start options that were checked one by one."""
+
+    world: WorldOptions
+    frameworks: dict[str, msgspec.Struct]
+    """The options of each framework, by its name."""
+
+    @property
+    def framework_values(self) -> dict[str, dict[str, Any]]:
+        """The frameworks' options as plain values."""
+        return {name: msgspec.to_builtins(options) for name, options in self.frameworks.items()}
 
 
-def check(options: Iterable[Option], values: Any) -> dict[str, Any]:
-    """``values``, from a dialog, as arguments; empty ones are left out. Raises :class:`BadRequest`."""
-    known = {option.name: option for option in options}
-    if not isinstance(values, dict):
-        raise BadRequest("Options are an object.")
-    found = {}
-    for name, value in values.items():
-        if name not in known:
-            raise BadRequest(f"There is no option {name!r}: {', '.join(known)}.")
-        if value is not None and value not in ("", {}):
-            found[name] = _checked(known[name], value)
+@lru_cache(1)
+def options() -> tuple[Option, ...]:
+    """All start options: those of every world first, then the frameworks', by framework."""
+    found = {option.name: option for option in _read_options("", WorldOptions)}
+    for declaration in declarations():
+        if declaration.options is None:
+            continue
+        try:
+            more = {option.name: option for option in _read_options(declaration.name, declaration.options)}
+        except Exception:  # noqa: BLE001 — logged: whatever a plug-in's types make msgspec raise
+            _log.exception("The start options of %s cannot be used", declaration.name)
+            continue
+        if taken := more.keys() & (found.keys() | RESERVED):
+            _log.error("The start options of %s cannot be used: taken names: %s", declaration.name, sorted(taken))
+            continue
+        found |= more
+    return tuple(found.values())
+
+
+def _read_options(framework: str, kind: type[msgspec.Struct]) -> list[Option]:
+    found = []
+    for field in msgspec.structs.fields(kind):
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if default is msgspec.NODEFAULT:
+            raise TypeError(f"The option {field.name!r} has no default.")
+        found.append(Option(field.name, framework, field.type, default, _read_schema(field.name, field.type, default)))
     return found
 
 
-def _checked(option: Option, value: Any) -> Any:
-    match option.kind:
-        case "count" if not _is_whole(value) or value < 1:
-            raise BadRequest(f"{option.title} must be a whole number above 0, not {value!r}.")
-        case "number" if not _is_whole(value) or value < 0:
-            raise BadRequest(f"{option.title} must be 0 or a whole number above it, not {value!r}.")
-        case "switch" if not isinstance(value, bool):
-            raise BadRequest(f"{option.title} is either on or off (true or false), not {value!r}.")
-        case "choice" if value not in option.choices:
-            raise BadRequest(f"{option.title} is one of {', '.join(option.choices)}, not {value!r}.")
-        case "text" if not isinstance(value, str):
-            raise BadRequest(f"{option.title} must be a text.")
-        case "variables" if not (isinstance(value, dict) and all(isinstance(one, str) for one in value.values())):
-            # The values are not repeated: they may be secrets.
-            raise BadRequest(f"{option.title}: each must have a text as its value.")
-    return value
+def _read_schema(name: str, kind: Any, default: Any) -> dict[str, Any]:
+    found = msgspec.json.schema(kind)
+    # No dialog sends None: an option that is left open is left out.
+    for part in found.pop("anyOf", ()):
+        if part.get("type") != "null":
+            found |= part
+    plain = plain_type(kind)
+    if get_origin(plain) is Literal:
+        # msgspec sorts the choices; their author has put them in an order that says more.
+        found |= {"type": "string", "enum": list(get_args(plain))}
+    if found.get("type") not in ("boolean", "integer", "number", "object", "string"):
+        raise TypeError(
+            f"The option {name!r} has the type {plain}: use bool, int, float, str, Literal or dict[str, str]."
+        )
+    if default is not None and default != {}:
+        found["default"] = default
+    return found
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def plain_type(kind: Any) -> Any:
+    """``kind`` without ``Annotated`` and without None."""
+    if get_origin(kind) is Annotated:
+        return plain_type(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        return plain_type(parts[0]) if len(parts) == 1 else kind
+    return kind
 
 
-def add_to_parser(parser: argparse.ArgumentParser, options: Iterable[Option], assignment: Any) -> None:
-    """The options as arguments; ``assignment`` parses ``NAME=value``."""
-    for option in options:
-        more: dict[str, Any] = {"help": option.help.replace("%", "%%"), "dest": option.name}
-        if option.metavar is not None:
-            more["metavar"] = option.metavar
-        match option.kind:
-            case "count":
-                more["type"] = int
-            case "number":
-                more |= {"type": int, "default": 0}
-            case "switch":
-                more["action"] = "store_true"
-            case "choice":
-                more |= {"choices": option.choices, "default": option.default}
-            case "variables":
-                more |= {"type": assignment, "nargs": "+", "action": "extend", "default": []}
-        parser.add_argument(option.flag, **more)
+def schema() -> dict[str, Any]:
+    """The options as JSON Schema: an object, none of whose properties is required."""
+    properties = {option.name: option.schema for option in options()}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def check(values: Mapping[str, Any], *, titled: bool = False) -> Asked:
+    """Check each of ``values``, by option; None stands for the default.
+
+    ``titled``: errors call options by their titles, as the dialog does, instead of by their names. Raises
+    :class:`BadRequest`.
+    """
+    known = {option.name: option for option in options()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise BadRequest(f"There is no option {name!r}. The options are {', '.join(known)}.")
+        option = known[name]
+        if value is not None:
+            label = option.schema.get("title", name) if titled else name
+            found.setdefault(option.framework, {})[name] = option.convert(value, label)
+    usable = {option.framework for option in known.values()}
+    frameworks = {
+        declaration.name: declaration.options(**found.get(declaration.name, {}))
+        for declaration in declarations()
+        if declaration.options is not None and declaration.name in usable
+    }
+    return Asked(WorldOptions(**found.get("", {})), frameworks)
+
+
+def assign_roles(asked: Asked, size: int) -> list[str]:
+    """The role of each of ``size`` ranks, by rank, from the framework whose options ask for roles; else empty.
+
+    Raises :class:`BadRequest`, also where two frameworks give roles.
+    """
+    found = {
+        declaration.name: roles
+        for declaration in declarations()
+        if declaration.roles is not None and (roles := declaration.roles(size, asked.frameworks.get(declaration.name)))
+    }
+    if len(found) > 1:
+        raise BadRequest(f"{' and '.join(found)} both give roles to the ranks: use the options of one of them.")
+    return next(iter(found.values()), [])
+
+
+def _describe_values(schema: Mapping[str, Any]) -> str:
+    """The values that an option can have, as the end of a sentence."""
+    if "enum" in schema:
+        *others, last = schema["enum"]
+        return f"{', '.join(others)} or {last}" if others else str(last)
+    limits = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    bounds = " and ".join(f"{word} {schema[limit]}" for limit, word in limits.items() if limit in schema)
+    bounds = bounds and f", {bounds}"
+    words = {
+        "boolean": "True or False",
+        "integer": f"a whole number{bounds}",
+        "number": f"a number{bounds}",
+        "object": "a dict that maps text to text",
+        "string": "text",
+    }
+    return words[schema["type"]]
+
+
+class _Listing(classmethod):  # type: ignore[type-arg]  # classmethod takes type arguments in type checkers only
+    """A class method that gets its signature and docstring when it is looked up first."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if not hasattr(self.__func__, "__signature__"):
+            _list_options(self.__func__)
+        return super().__get__(instance, owner)
+
+
+def lists_options(method: Method) -> Method:
+    """A decorator for a class method with ``**options``: its signature and docstring name all options.
+
+    The docstring has :data:`OPTIONS_HERE` where they belong. The options are read when the method is first looked up:
+    that reads the frameworks' declarations, for which importing the class must not wait.
+    """
+    return _Listing(method.__func__)  # type: ignore[attr-defined,return-value]  # both are class methods
+
+
+def _list_options(function: Any) -> None:
+    own = inspect.signature(function)
+    left = {option.name: option for option in options()}
+    positional: list[inspect.Parameter] = []
+    keyword_only: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        option = left.pop(parameter.name, None)
+        shown = parameter if option is None else parameter.replace(annotation=option.annotation)
+        (keyword_only if parameter.kind is inspect.Parameter.KEYWORD_ONLY else positional).append(shown)
+    listed = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.annotation)
+        for name, option in left.items()
+    ]
+    function.__signature__ = own.replace(parameters=[*positional, *listed, *keyword_only])
+    lines = "\n".join(f"    {option.name}: {option.description}" for option in options())
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace(OPTIONS_HERE, lines)

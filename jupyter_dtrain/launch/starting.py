@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import psutil
@@ -22,12 +21,13 @@ from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
+from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
+from .options import Asked, assign_roles
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder
 
 MAX_PORT = 65535
@@ -39,9 +39,9 @@ MAX_SOCKET_PATH = 90
 
 @contextlib.contextmanager
 def one_at_a_time(patience: float = 15.0) -> Iterator[None]:
-    """Keep other starts of this user waiting: two at once would take the same name.
+    """Keep other starts of this user waiting: two at the same time would take the same name.
 
-    Where another one takes longer than ``patience`` seconds, or locks do not work, this one goes on.
+    This start goes on after ``patience`` seconds, or where locks do not work.
     """
     try:
         runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +94,8 @@ def new_id(name: str) -> str:
 def make_folders(world_id: str) -> tuple[Path, Path]:
     """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails.
 
-    A spool that cannot be made among Jupyter's data (a read-only home) lies in the run-time folder, and ends with it.
+    Where Jupyter's data folder is not writable (a read-only home), the spool lies in the run-time folder and ends with
+    it.
     """
     runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
     try:
@@ -119,12 +120,12 @@ def _make_private(folder: Path) -> None:
 
 
 def explain_spool(request: WorldRequest) -> str:
-    """What is to be said of where the spool lies; empty when that is its usual place."""
+    """A warning where the spool is not in its usual place; else empty."""
     if not request.spool.startswith(request.folder):
         return ""
     return (
-        f"{spool_folder()} cannot be written: what runs print is kept until their world ends. Set JUPYTER_DATA_DIR to "
-        f"a folder that can."
+        f"{spool_folder()} is not writable: the output of runs is kept only until their world ends. Set "
+        f"JUPYTER_DATA_DIR to a writable folder."
     )
 
 
@@ -136,43 +137,20 @@ def socket_folder(runtime: Path) -> Path:
 def scratch_folder(world_id: str) -> Path:
     """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
 
-    Never in the home: it may lie on a network, and what MPI keeps here is mapped by its ranks.
+    Never in the home: it may lie on a network, and ranks map the files that MPI keeps here.
     """
     memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
-def launch(
-    n: int | None,
-    *,
-    name: str | None,
-    env: Mapping[str, str],
-    torch_backend: TorchBackend,
-    mpiexec: str | None,
-    tensorboard: str | None,
-    chief: bool = False,
-    ps: int = 0,
-    settings: Settings,
-    cwd: Path | None = None,
-) -> tuple[Listing, WorldRequest]:
-    """Start the steward of a new world; its ranks come up afterwards. ``cwd``: of the ranks, default this process's.
+def launch(asked: Asked, *, settings: Settings, cwd: Path | None = None) -> tuple[Listing, WorldRequest]:
+    """Start the steward of a new world, which starts the ranks. ``cwd``: the ranks' folder, default this process's.
 
     Raises as :meth:`.Session.start`; then nothing is left behind.
     """
     with one_at_a_time():
-        request = _make_request(
-            n,
-            name=name,
-            env=env,
-            torch_backend=torch_backend,
-            mpiexec=mpiexec,
-            chief=chief,
-            ps=ps,
-            settings=settings,
-            tensorboard=tensorboard,
-            cwd=cwd,
-        )
+        request = _make_request(asked, settings, cwd)
         try:
             return _launch_steward(request, settings), request
         except BaseException:
@@ -181,79 +159,73 @@ def launch(
 
 
 def abandon(listing: Listing, request: WorldRequest) -> None:
-    """End a world that was launched, and that nobody can talk to; nothing is left of it."""
+    """End a launched world that no client can reach, and remove its folders."""
     with contextlib.suppress(OSError):
         _end_steward(os.getpgid(listing.steward))
     _remove_folders(request)
 
 
 def default_size() -> int:
-    """The number of ranks of a world for which none was named: one per visible GPU, else 2."""
+    """The number of ranks by default: one per visible GPU, else 2."""
     return local.count_gpus() or local.DEFAULT_RANKS
 
 
-def _make_request(
-    n: int | None,
-    *,
-    name: str | None,
-    env: Mapping[str, str],
-    torch_backend: TorchBackend,
-    mpiexec: str | None,
-    chief: bool,
-    ps: int,
-    settings: Settings,
-    tensorboard: str | None,
-    cwd: Path | None,
-) -> WorldRequest:
-    """Check what is asked for and make the world's folders."""
-    size = check_size(default_size() if n is None else n)
-    if torch_backend not in get_args(TorchBackend):
-        raise BadRequest(f"There is no torch backend {torch_backend!r}: use {', '.join(get_args(TorchBackend))}.")
-    roles = assign_roles(size, chief=chief, ps=ps)
-    variables = check_environment(env)
-    port = variables.get("MASTER_PORT", "0")
+def find_paths(options: WorldOptions) -> WorldOptions:
+    """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
+
+    Raises :class:`BadRequest` and :class:`StartFailed` with the cure.
+    """
+    return msgspec.structs.replace(
+        options,
+        mpiexec=local.find_mpiexec(options.mpiexec),
+        tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
+    )
+
+
+def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRequest:
+    """Check the options together and make the world's folders."""
+    size = asked.world.n or default_size()
+    roles = assign_roles(asked, size)
+    check_environment(asked.world.env)
+    port = asked.world.env.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > MAX_PORT:
-        raise BadRequest(f"MASTER_PORT must be a port number, not {port!r}.")
+        # The message does not show the value: those of variables may be secrets.
+        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.")
     try:
         folder = str(cwd or Path.cwd())
     except OSError as error:
         raise BadRequest(
-            "The working directory, which the ranks would share, is gone: change to another one."
+            "The working directory no longer exists, and the ranks would run in it: change to another one."
         ) from error
-    chosen = choose_name(name)
-    found = local.find_mpiexec(mpiexec)
-    events = None if tensorboard is None else check_folder(tensorboard)
+    chosen = choose_name(asked.world.name)
+    options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
     runtime, spool = make_folders(world_id)
     return WorldRequest(
-        name=chosen,
         id=world_id,
-        size=size,
+        options=options,
+        frameworks=asked.framework_values,
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
         scratch=str(scratch_folder(world_id)),
         spool=str(spool),
         cwd=folder,
         path=[str(Path(path).absolute()) for path in sys.path if path],
-        env=variables,
-        mpiexec=found,
-        torch_backend=torch_backend,
-        roles=roles,
         settings=settings,
         store=str(store_file()),
-        tensorboard=events,
+        roles=roles,
     )
 
 
 def _remove_folders(request: WorldRequest) -> None:
-    """Remove what :func:`make_folders` made, for a world that never was."""
+    """Remove all folders of a world that did not start."""
     for folder in (*request.passing_folders, request.spool):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_runtime(request: WorldRequest) -> None:
-    """Remove the run-time folders of a world whose steward has ended, and could not."""
+    """Remove the run-time folders of a world whose steward ended without removing them."""
     for folder in request.passing_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -273,9 +245,9 @@ def _last_change(folder: Path) -> float:
 
 
 def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
-    """Start the steward of a new world, as nobody's child; it starts the ranks. Returns once it has its process.
+    """Start the steward of a new world, detached from this process; it starts the ranks.
 
-    The request goes over a pipe: it may hold secrets.
+    Returns as soon as the steward's process exists. The request goes over a pipe: it may hold secrets.
     """
     folder = Path(request.folder)
     connection_file, _ = write_connection_file(
@@ -312,7 +284,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
             raise
         log_text = log_file.read_text(errors="replace")[-2000:]
-        raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
+        raise StartFailed(f"The world's steward did not start. Its log ends with:\n{log_text}") from error
     listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
     file = folder / "world.json"
     with contextlib.suppress(OSError):
@@ -322,10 +294,10 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:
-    """End a steward that nobody can talk to yet, by the process group that it began in, and wait for it."""
+    """End a steward that no client can reach yet, by the process group that it began in, and wait for its end."""
     deadline = time.monotonic() + patience
     with contextlib.suppress(OSError):
-        # Not SIGKILL: mpiexec is in that group, and takes its ranks along only when it is asked to end.
+        # Not SIGKILL: mpiexec is in that group, and ends its ranks only when it gets a SIGTERM.
         os.killpg(group, signal.SIGTERM)
         while any(_in_group(process, group) for process in psutil.process_iter()):
             if time.monotonic() > deadline:

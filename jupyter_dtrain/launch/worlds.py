@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What is known of a world without asking it."""
+    """What a world's file says of it, without asking its steward."""
 
     name: str
     id: str
@@ -33,7 +33,7 @@ class Listing(msgspec.Struct, frozen=True):
     steward: int
     """The steward's process id."""
     created: float
-    """When that process was created, in seconds since the epoch: tells it from another with the same id."""
+    """When that process was created, in seconds since the epoch: another process may get the same id later."""
     connection_file: str
 
 
@@ -50,8 +50,8 @@ def spool_folder() -> Path:
 def list_worlds() -> list[Listing]:
     """The worlds of this user that are alive, oldest first.
 
-    A file that another user has written, or that names a process of another user's, is none of them: in a folder that
-    several can write, it would send this user's requests to whoever wrote it.
+    It skips a file that another user has written or that names another user's process: in a folder that several users
+    can write, such a file would send this user's requests to its author.
     """
     found = []
     for file in runtime_folder().glob("*/world.json"):
@@ -71,7 +71,7 @@ def find_world(name: str | None) -> Listing:
     """The world ``name``, or the only one. Raises :class:`NoWorld`, and :class:`BadRequest` where there are several."""
     found = list_worlds()
     if name is None and len(found) > 1:
-        raise BadRequest(f"Which world: {', '.join(listing.name for listing in found)}?")
+        raise BadRequest(f"Several worlds are running: name one of {', '.join(listing.name for listing in found)}.")
     chosen = next((listing for listing in found if name in (None, listing.name)), None)
     if chosen is None and name is None:
         raise NoWorld("No world of yours is running on this machine: start one with %distributed start.")
@@ -81,16 +81,16 @@ def find_world(name: str | None) -> Listing:
 
 
 def open_channel(listing: Listing, patience: float) -> StewardChannel:
-    """The way to a world's steward, which may take ``patience`` seconds for an answer."""
+    """A channel to a world's steward, which may take ``patience`` seconds for an answer."""
     from jupyter_dtrain.wire.channels import StewardChannel
 
     return StewardChannel(listing.connection_file, patience, lambda: is_alive(listing))
 
 
 def stop_world(name: str, patience: float = 20.0) -> None:
-    """End the world ``name``, whoever started it; returns when its steward has ended, after at most ``patience`` s.
+    """End the world ``name``, whichever client started it; returns when its steward has ended.
 
-    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it does not end.
+    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it still runs after ``patience`` seconds.
     """
     listing = find_world(name)
     channel = open_channel(listing, patience)
@@ -99,7 +99,7 @@ def stop_world(name: str, patience: float = 20.0) -> None:
     finally:
         channel.close()
     if not await_end(listing, patience):
-        raise WorldLost(f"World {name!r} was told to stop, but its steward (pid {listing.steward}) is still there.")
+        raise WorldLost(f"World {name!r} did not stop: its steward (pid {listing.steward}) is still running.")
 
 
 def await_end(listing: Listing, patience: float) -> bool:

@@ -19,9 +19,9 @@ from .worlds import start_world
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     """Run ``cell`` as ``args`` say, which are those of :func:`cell_arguments`. ``namespace``: the notebook's."""
     if not cell.strip().strip("#"):
-        raise BadRequest("The cell is empty: write below the first line what the ranks shall run.")
+        raise BadRequest("The cell is empty: write the code for the ranks below the first line.")
     if args.pull and args.no_wait:
-        raise BadRequest("--pull needs the end of the cell: leave out --no-wait, or pull in a later cell.")
+        raise BadRequest("--pull must wait for the end of the cell: leave out --no-wait, or pull in a later cell.")
     check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
     inputs = _inputs(args.inputs, namespace)
     session = _session(args.ranks, inputs)
@@ -46,18 +46,20 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
 def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
     missing = [name for name in wanted if name not in namespace]
     if missing:
-        raise BadRequest(f"{', '.join(missing)} cannot be sent with -i: the notebook has no such variable.")
+        raise BadRequest(f"-i cannot send {', '.join(missing)}: the notebook has no such variable.")
     return {name: namespace[name] for name in wanted}
 
 
 def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
-    """The current world's, or that of a new one, which is not started for a cell that it would refuse."""
+    """The current session, or that of a new world. A cell that no world would run starts none."""
     try:
         return current()
     except NoWorld:
         parse_ranks(ranks, default_size())
         pickle_values(inputs)
-        print("No world is running: starting one with the default number of ranks (%distributed start chooses).")
+        print(
+            "No world is running: starting one with the default number of ranks (%distributed start -n takes another)."
+        )
         return start_world()
 
 
@@ -65,7 +67,7 @@ def cell_parser() -> MagicParser:
     """The parser of ``%%distributed``."""
     parser = MagicParser(
         prog="%%distributed",
-        description="Run the cell on the ranks of the current world; a default world is started when there is none.",
+        description="Run the cell on the ranks of the current world. If there is none, start a default one.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
     ranks_argument(parser)
@@ -80,39 +82,43 @@ def rank_parser() -> MagicParser:
         description="Run the cell on some ranks: the short form of %%distributed -r RANKS.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
-    parser.add_argument("ranks", metavar="RANKS", help="which ranks", completer=some_ranks)
+    parser.add_argument("ranks", metavar="RANKS", help="ranks that run the cell", completer=some_ranks)
     cell_arguments(parser)
     return parser
 
 
 def ranks_argument(parser: MagicParser) -> None:
     """``-r RANKS``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
+    parser.add_argument(
+        "-r", "--ranks", metavar="RANKS", help="ranks that run the code (default: all)", completer=some_ranks
+    )
 
 
 def cell_arguments(parser: MagicParser) -> None:
-    """How a cell is run."""
+    """Arguments that say how a cell runs."""
     parser.add_argument(
         "-i",
         "--inputs",
         type=names,
         default=[],
         metavar="NAMES",
-        help="send these notebook variables first: lr,cfg",
+        help="variables of the notebook to send to the ranks first, such as lr,cfg",
         completer=notebook_names,
     )
-    parser.add_argument("-o", "--output", type=variable, metavar="NAME", help="bind the Run to this notebook variable")
+    parser.add_argument(
+        "-o", "--output", type=variable, metavar="NAME", help="variable of the notebook that gets the Run"
+    )
     parser.add_argument(
         "--pull",
         type=names,
         default=[],
         metavar="NAMES",
-        help="bring these back afterwards, as {rank: value}",
+        help="variables of the ranks to bring back afterwards, as {rank: value}",
         completer=rank_names,
     )
-    parser.add_argument("--no-wait", action="store_true", help="go on at once; further cells queue in order")
+    parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
-        "--no-metrics", dest="metrics", action="store_false", help="take no losses from the frameworks' own calls"
+        "--no-metrics", dest="metrics", action="store_false", help="do not record losses from the frameworks' calls"
     )
-    parser.add_argument("--grad-norm", action="store_true", help="also take the norm of the gradients at every step")
+    parser.add_argument("--grad-norm", action="store_true", help="also record the norm of the gradients at every step")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")

@@ -1,7 +1,7 @@
 """Completion in cells for the ranks: the options of the first line, and names that live on the ranks.
 
-A part of IPython's own completer. What the options are the magics' parsers say; what values may be, the arguments'
-completers (:mod:`.offers`). Says nothing rather than wait: see :mod:`jupyter_dtrain.client.rank_names`.
+A part of IPython's own completer. The magics' parsers name the options, and the arguments' completers
+(:mod:`.offers`) the values. It offers nothing rather than wait: see :mod:`jupyter_dtrain.client.rank_names`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 _VERB_LINE = re.compile(r"\s*%distributed\s+(.*)")
 _PATH = re.compile(r"(?<![\w.)\]\"'}])[^\W\d]\w*(?:\.\w*)*$")
-"""A name, or a dotted path, at the end of what was typed."""
+"""A name, or a dotted path, at the end of the text."""
 
 _MANY = ("+", "*")
-"""Counts of values that have no end."""
+"""The values of ``nargs`` that allow any number of values."""
 
 Offers = list[tuple[str, str]]
-"""What is offered, and its kind."""
+"""Each text that completion offers, with its kind."""
 
 
 class Completions:
-    """Takes part in one shell's completer."""
+    """Our part of one shell's completer."""
 
     def __init__(self, transform: CellTransform) -> None:
         self._transform = transform
@@ -47,16 +47,16 @@ class Completions:
         def match(context: Any) -> Any:
             return self._match(context)
 
-        # IPython marks it, which it cannot do with a bound method.
+        # IPython sets attributes on it, which a bound method does not allow.
         self._matcher = context_matcher(identifier="jupyter_dtrain")(match)
 
     def install(self, shell: Any) -> None:
-        """Take part."""
+        """Add the matcher to the shell's completer."""
         self._shell = shell
         shell.Completer.custom_matchers.append(self._matcher)
 
     def uninstall(self, shell: Any) -> None:
-        """Take part no longer."""
+        """Remove the matcher."""
         if self._matcher in shell.Completer.custom_matchers:
             shell.Completer.custom_matchers.remove(self._matcher)
 
@@ -71,7 +71,7 @@ class Completions:
         }
 
     def _offers(self, lines: list[str], at: int, typed: str) -> tuple[str, Offers, bool]:
-        """The end of ``typed`` that may go on, how, and whether that is all."""
+        """The end of ``typed`` that completion replaces, the offers, and whether they are all offers."""
         first = next((index for index, line in enumerate(lines) if line.strip()), 0)
         begun = ON_RANKS.match(lines[first])
         if begun is not None and at == first and len(typed) > begun.end():
@@ -94,7 +94,7 @@ class Completions:
         except DtrainError:
             return "", []
         path, _, fragment = found[0].rpartition(".")
-        here: Container[str] = self._shell.user_ns  # what the notebook has as well is offered already
+        here: Container[str] = self._shell.user_ns  # IPython already offers names that the notebook has as well
         if path:
             try:
                 here = dir(resolve(self._shell.user_ns, path))
@@ -121,14 +121,14 @@ def _verb_offers(typed: str) -> tuple[str, Offers]:
 
 
 class _Line:
-    """What stands behind a magic's name, up to where somebody types."""
+    """The text after a magic's name, up to the cursor."""
 
     def __init__(self, parser: MagicParser, text: str) -> None:
         self._parser = parser
         self.options = {name: known for known in parser.known for name in known[0].option_strings}
         self._positionals = [known for known in parser.known if not known[0].option_strings]
         self.values: dict[str, str] = {}
-        """What was given so far, by where argparse keeps it; of several values the last."""
+        """The values so far, by the name that argparse keeps them under; the last of several values."""
         self.pending: tuple[argparse.Action, Completer | None] | None = None
         """The option whose value comes next."""
         self._place = 0
@@ -160,7 +160,7 @@ class _Line:
 
     @property
     def is_over(self) -> bool:
-        """Whether what follows is somebody else's, to the line's end."""
+        """Whether the rest of the line belongs to a script."""
         return self.positional is not None and self.positional[0].nargs == argparse.REMAINDER
 
     @property
@@ -172,7 +172,7 @@ class _Line:
         return last if last is not None and last[0].nargs in _MANY else None
 
     def option_offers(self, word: str) -> Offers:
-        """Options that begin with ``word`` and were not given."""
+        """Options that begin with ``word`` and are not in the line yet."""
         return [
             (text, "option")
             for action, _ in self._parser.known
@@ -182,8 +182,8 @@ class _Line:
 
 
 def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
-    """How ``typed``, what stands behind a magic's name so far, may go on; first the end of it that this replaces."""
-    word = re.search(r"\S*$", typed)[0]  # type: ignore[index]  # it matches nothing, too
+    """Completions of ``typed``, the text after a magic's name; first the end of it that they replace."""
+    word = re.search(r"\S*$", typed)[0]  # type: ignore[index]  # it matches empty text, too
     line = _Line(parser, typed[: len(typed) - len(word)])
     if line.is_over:
         return word, []
@@ -205,6 +205,6 @@ def _values(known: tuple[argparse.Action, Completer | None], word: str) -> tuple
         found = [str(one) for one in action.choices or ()] if completer is None else list(completer(fragment))
     except DtrainError:
         found = []
-    # A list goes on with names and numbers, not with what stands for all of them.
+    # After a comma, completion offers names and numbers, but not `all`.
     found = [one for one in found if one != "all" or fragment == word]
     return fragment, [(one, "value") for one in found if one.startswith(fragment)]

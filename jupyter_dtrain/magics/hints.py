@@ -1,4 +1,4 @@
-"""A plain cell that fails with NameError for a name that lives on the ranks is told so."""
+"""A hint below a plain cell that fails with NameError for a name that lives on the ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jupyter_dtrain.session import current
 
 
 class NameHints:
-    """Looks at how plain cells end."""
+    """Prints the hint for one shell."""
 
     def install(self, shell: Any) -> None:
-        """Begin to look."""
+        """Follow the ends of cells."""
         shell.events.register("post_run_cell", self._after_cell)
 
     def uninstall(self, shell: Any) -> None:
-        """Look no longer."""
+        """Stop following them."""
         shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:

@@ -1,4 +1,4 @@
-"""Shift-Tab on a name that the notebook does not have, but the ranks do: what it is there."""
+"""Shift-Tab on a name that only the ranks have: shows what it is there."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jupyter_dtrain.session import current
 
 
 class Inspections:
-    """Answers, for one shell, where its own inspector has found nothing."""
+    """Answers for one shell when its own inspector has found nothing."""
 
     def __init__(self) -> None:
         self._original: Any = None
 
     def install(self, shell: Any) -> None:
-        """Begin."""
+        """Wrap the shell's inspector."""
         self._original = original = shell.object_inspect_mime
 
         def object_inspect_mime(oname: str, detail_level: int = 0, omit_sections: Any = ()) -> Any:
@@ -27,13 +27,13 @@ class Inspections:
                 words = _describe(oname, source=detail_level > 0)
                 if not words:
                     raise
-                # ipykernel takes the second away where it is not wanted, and finds nothing where it is not there.
+                # ipykernel removes text/html where a client does not want it, and needs it to be there.
                 return {"text/plain": words, "text/html": f"<pre>{html.escape(words)}</pre>"}
 
         shell.object_inspect_mime = object_inspect_mime
 
     def uninstall(self, shell: Any) -> None:
-        """End."""
+        """Restore the shell's inspector."""
         shell.object_inspect_mime = self._original
 
 

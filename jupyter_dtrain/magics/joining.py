@@ -1,4 +1,4 @@
-"""The verbs for worlds that another kernel has left behind, or drives."""
+"""The verbs for worlds that another kernel started: list them and join them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .parsing import MagicParser, Parsed
 from .transform import tell_auto
 
 _told: set[str] = set()
-"""The worlds that this process has told of."""
+"""The ids of the worlds that :func:`tell_worlds` has named."""
 PATIENCE = 1.0
-"""Seconds that a steward may take to say what its world does."""
+"""Seconds in which a steward must answer before the list goes on without it."""
 
 
 def attach_arguments(parser: MagicParser) -> None:
@@ -30,11 +30,13 @@ def attach_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="which world, as %%distributed list names it (default: the only one)",
+        help="name of the world, as in %%distributed list (default: the only one)",
         completer=world_names,
     )
     parser.add_argument(
-        "--take-over", action="store_true", help="drive it from here, although another client drives it; that observes"
+        "--take-over",
+        action="store_true",
+        help="drive the world from here; the client that drives it now becomes an observer",
     )
 
 
@@ -42,10 +44,10 @@ def attach(args: Parsed) -> None:
     """``%distributed attach [NAME] [--take-over]``."""
     here = _here(args.name)
     if here is not None and here.drives:
-        print(f"World {here.name!r} is driven by this notebook already.")
+        print(f"World {here.name!r} is already driven by this notebook.")
         return
     if here is not None:
-        here.leave()  # an observer does not hear of runs that began since it came
+        here.leave()  # an observer does not follow runs that began after it joined
     session = Session.attach(
         args.name, take_over=args.take_over, view=lambda run, session: session.view_in_cell(run, paint_errors=True)
     )
@@ -71,7 +73,7 @@ def _tell(session: Session) -> None:
     run = session.last_run
     if run is not None:
         is_over = f"ended: {run.outcome}" if run.done else f"has been running for {took(run.elapsed)}"
-        print(f"Run {run.number} {is_over}. All that it has said so far is shown here.")
+        print(f"Run {run.number} {is_over}. All of its output so far is shown here.")
 
 
 def listing(_args: Parsed) -> None:
@@ -87,7 +89,7 @@ def listing(_args: Parsed) -> None:
 
 
 def tell_worlds() -> None:
-    """Say which worlds there are besides those of this process, each once."""
+    """Print the worlds besides those of this process, each once."""
     here = {session.id for session in open_sessions if not session.closed}
     for world in list_worlds():
         if world.id in here or world.id in _told:
@@ -100,7 +102,7 @@ def tell_worlds() -> None:
 
 
 def _driver(world: Listing) -> str:
-    """Who drives it, in words."""
+    """The client that drives it, in words."""
     with contextlib.suppress(NoWorld):
         mine = current()
         if mine.id == world.id and mine.drives:
@@ -115,7 +117,7 @@ def _driver(world: Listing) -> str:
         return "its steward does not answer"
     finally:
         channel.close()
-    words = state["driver"]["words"] if state["driver"] else "nobody yet"
+    words = state["driver"]["words"] if state["driver"] else "no client yet"
     return f"{words}, {took(max(0.0, state['lease_left']))} left"
 
 

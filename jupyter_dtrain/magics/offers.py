@@ -1,6 +1,6 @@
-"""What the values of arguments may be, as it is offered to who types.
+"""Completers: the values that an argument may have, for a person who is typing it.
 
-Each raises a ``DtrainError`` where it cannot say.
+Each raises a ``DtrainError`` where it cannot know them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.session import current
 
 MOST_RANKS: Final = 16
-"""Of a larger world not every rank is offered."""
+"""The most ranks that completion offers one by one."""
 MOST_RUNS: Final = 20
 
 

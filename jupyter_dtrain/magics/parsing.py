@@ -11,12 +11,12 @@ from IPython.core.error import UsageError
 
 Parsed = argparse.Namespace
 Completer = Callable[[str], Iterable[str]]
-"""Tells, while a person types, what an argument may be that begins so; it may offer more. May raise a ``DtrainError``:
-then nothing is known."""
+"""Takes the beginning of an argument and gives the values that it may have; others may be among them. May raise a
+``DtrainError``: then completion offers nothing."""
 
 
 class HelpShown(Exception):
-    """``-h`` was asked for and has been answered."""
+    """The parser has printed the help that ``-h`` asked for."""
 
 
 class MagicParser(argparse.ArgumentParser):
@@ -24,27 +24,27 @@ class MagicParser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         self.known: list[tuple[argparse.Action, Completer | None]] = []
-        """The arguments, each with what completes its values."""
+        """The arguments, each with its completer."""
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
-        """As argparse's own. ``completer``: what the argument's values may be; its ``choices`` need none."""
+        """As argparse's own. ``completer`` offers values; an argument with ``choices`` needs none."""
         action = super().add_argument(*names, **kwargs)
         self.known.append((action, completer))
         return action
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Called after help was printed."""
+        """Raise instead of ending the process; argparse calls it after it has printed help."""
         if status:
             raise UsageError((message or "").strip())
         raise HelpShown
 
     def error(self, message: str) -> NoReturn:
-        """A wrong line."""
-        raise UsageError(f"{message}\n{self.format_usage().strip()}\n{self.prog} -h tells more.")
+        """Raise :class:`UsageError` for a line that cannot be parsed."""
+        raise UsageError(f"{message}\n{self.format_usage().strip()}\n{self.prog} -h lists the options.")
 
     def parse_line(self, line: str) -> Parsed:
-        """Parse what stands behind the magic's name. Raises :class:`UsageError` and :class:`HelpShown`."""
+        """Parse the text after the magic's name. Raises :class:`UsageError` and :class:`HelpShown`."""
         try:
             words = shlex.split(line)
         except ValueError as error:
@@ -53,12 +53,12 @@ class MagicParser(argparse.ArgumentParser):
 
 
 def _shield_negative(words: list[str]) -> list[str]:
-    """Ranks such as ``-1`` or ``-3,-1`` with a space before them: argparse would take them for options."""
+    """Put a space before ranks such as ``-1`` or ``-3,-1``: argparse would take them for options."""
     return [f" {word}" if word[:1] == "-" and word[1:2].isdigit() else word for word in words]
 
 
 def names(text: str) -> list[str]:
-    """``a,b c`` as a list of names. Raises :class:`argparse.ArgumentTypeError` for what is no name."""
+    """``a,b c`` as a list of names. Raises :class:`argparse.ArgumentTypeError` for anything else."""
     found = [name for name in text.replace(",", " ").split() if name]
     for name in found:
         if not name.isidentifier():
@@ -97,6 +97,6 @@ def assignment(text: str) -> tuple[str, str]:
     """``NAME=value``."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        # The value is not repeated: it may be a secret.
+        # The message does not repeat the value: it may be a secret.
         raise argparse.ArgumentTypeError("write variables as NAME=value")
     return name, value

@@ -21,7 +21,7 @@ class CellMagics(Magics):
         self._namespace: dict[str, Any] = shell.user_ns
 
     def distributed(self, line: str, cell: str | None = None) -> None:
-        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h tells more."""
+        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h lists the options."""
         with contextlib.suppress(HelpShown):
             if cell is None:
                 args = verb_parser().parse_line(line or "status")
@@ -39,8 +39,8 @@ def verb_parser() -> MagicParser:
     """The parser of ``%distributed``."""
     parser = MagicParser(
         prog="%distributed",
-        description="Steer a world of ranks. Without a verb: status.",
-        epilog="%%distributed -h tells about cells that run on the ranks.",
+        description="Control a world of ranks. Without a verb, show its status.",
+        epilog="%%distributed -h lists the options of cells that run on the ranks.",
     )
     subparsers = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
     for verb in verbs():

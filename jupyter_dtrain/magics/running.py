@@ -1,4 +1,4 @@
-"""The verbs that look at and steer what runs."""
+"""The verbs that inspect and control running cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .transform import transform_of
 
 def interrupt_arguments(parser: MagicParser) -> None:
     """Arguments of ``interrupt``."""
-    parser.add_argument("--force", action="store_true", help="kill the ranks that have not ended after 8 seconds")
+    parser.add_argument("--force", action="store_true", help="kill ranks that are still busy after 8 seconds")
 
 
 def interrupt(args: Parsed) -> None:
@@ -29,7 +29,7 @@ def interrupt(args: Parsed) -> None:
 
 def kill_arguments(parser: MagicParser) -> None:
     """Arguments of ``kill``."""
-    parser.add_argument("ranks", metavar="RANKS", help="such as 2, or 0,3-5", completer=some_ranks)
+    parser.add_argument("ranks", metavar="RANKS", help="ranks to kill, such as 2 or 0,3-5", completer=some_ranks)
 
 
 def kill(args: Parsed) -> None:
@@ -45,37 +45,45 @@ def kill(args: Parsed) -> None:
 def resync_arguments(parser: MagicParser) -> None:
     """Arguments of ``resync``."""
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="variables: models, optimizers, anything else", completer=rank_names
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="variables to copy: models, optimizers or anything else",
+        completer=rank_names,
     )
     parser.add_argument(
-        "--from", dest="source", type=int, default=0, metavar="RANK", help="who has it right (default: 0)"
+        "--from", dest="source", type=int, default=0, metavar="RANK", help="rank that has the right values (default: 0)"
     )
 
 
 def resync(args: Parsed) -> None:
     """``%distributed resync --from RANK NAME …``."""
     current().resync(args.names, args.source)
-    print(f"All ranks have what rank {args.source} has of {', '.join(args.names)}.")
+    print(f"All ranks now have the values of rank {args.source}: {', '.join(args.names)}.")
 
 
 def stacks_arguments(parser: MagicParser) -> None:
     """Arguments of ``stacks``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
-    parser.add_argument("--native", action="store_true", help="with native frames, by py-spy, where that is permitted")
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="show native frames as well, which py-spy reads where the system permits it",
+    )
 
 
 def stacks(args: Parsed) -> None:
-    """``%distributed stacks``: ranks that are at the same place are told once."""
+    """``%distributed stacks``: shows ranks that are at the same place together."""
     print(describe_stacks(current().stacks(args.ranks, native=args.native)))
 
 
 def env_arguments(parser: MagicParser) -> None:
     """Arguments of ``env``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="which ranks (default: all)", completer=some_ranks)
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
 
 
 def env(args: Parsed) -> None:
-    """``%distributed env``: what is alike on all ranks is told once."""
+    """``%distributed env``: shows once what is alike on all ranks."""
     session = current()
     found = session.surroundings(args.ranks)
     publish: Any = display_functions.publish_display_data
@@ -84,7 +92,9 @@ def env(args: Parsed) -> None:
 
 def auto_arguments(parser: MagicParser) -> None:
     """Arguments of ``auto``."""
-    parser.add_argument("switch", choices=("on", "off"), help="off is the default; %%%%local keeps one cell here")
+    parser.add_argument(
+        "switch", choices=("on", "off"), help="on or off (default: off); %%%%local keeps one cell in the notebook"
+    )
 
 
 def auto(args: Parsed) -> None:

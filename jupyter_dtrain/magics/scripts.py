@@ -19,10 +19,14 @@ def exec_arguments(parser: MagicParser) -> None:
     ranks_argument(parser)
     cell_arguments(parser)
     parser.add_argument(
-        "--fresh", action="store_true", help="in a namespace of its own, of which nothing stays (default: all stays)"
+        "--fresh",
+        action="store_true",
+        help="run in a fresh namespace and discard it (default: the script's names stay on the ranks)",
     )
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file, as torchrun takes it", completer=scripts)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments, to the line's end")
+    parser.add_argument("script", metavar="SCRIPT", help="Python file to run", completer=scripts)
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: the rest of the line"
+    )
 
 
 def exec_script(args: Parsed) -> None:
@@ -30,6 +34,6 @@ def exec_script(args: Parsed) -> None:
     shell = get_ipython()
     if shell is None:
         raise BadRequest("There is no notebook to run a script from: Session.run_script() needs none.")
-    # Numbers below 0 were given a space, so that they are not taken for options.
+    # The parser put a space before numbers below 0, so that argparse did not take them for options.
     arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
     run_cell(args, script_cell(args.script, arguments, fresh=args.fresh), shell.user_ns)

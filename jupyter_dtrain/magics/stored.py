@@ -1,4 +1,4 @@
-"""The verbs that look back: what was run, how it ended, and two runs side by side. They need no world."""
+"""The verbs that show stored runs: a list, one run, two runs side by side. They need no world."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from jupyter_dtrain.store import Store, StoredRun
 
 TOLD = 10
-"""Runs that finished while nobody looked which are told one by one."""
+"""The most runs that one message names when they finished while no client followed them."""
 
 _RUN_HELP = "41 or #41, as %%distributed runs shows it, WORLD/RUN such as world/3, or a variable that holds a Run (-o)"
 
 
 def runs_arguments(parser: MagicParser) -> None:
     """Arguments of ``runs``."""
-    parser.add_argument("-n", type=count, default=20, metavar="N", help="how many (default: 20)")
-    parser.add_argument("--world", metavar="NAME", help="only those of the worlds of this name")
+    parser.add_argument("-n", type=count, default=20, metavar="N", help="number of runs (default: 20)")
+    parser.add_argument("--world", metavar="NAME", help="only runs of worlds with this name")
 
 
 def runs(args: Parsed) -> None:
@@ -64,7 +64,7 @@ def show(args: Parsed) -> None:
 def compare_arguments(parser: MagicParser) -> None:
     """Arguments of ``compare``."""
     parser.add_argument("first", metavar="A", help=_RUN_HELP, completer=stored_runs)
-    parser.add_argument("second", metavar="B", help="the other one", completer=stored_runs)
+    parser.add_argument("second", metavar="B", help="the run to compare it with", completer=stored_runs)
 
 
 def compare(args: Parsed) -> None:
@@ -89,7 +89,7 @@ def compare(args: Parsed) -> None:
 
 
 def tell_finished() -> None:
-    """Say once which runs ended while their notebook was gone. Says nothing where the store cannot be read."""
+    """Print once which runs ended while their notebook was gone. Prints nothing where the store cannot be read."""
     from jupyter_dtrain.store import Store
     from jupyter_dtrain.view.labels import took
 
@@ -103,16 +103,16 @@ def tell_finished() -> None:
                 f"run #{run.id} (world {run.world!r}) finished while you were away: {run.outcome}, {took(run.elapsed)}"
             )
         if len(away) > TOLD:
-            print(f"and {len(away) - TOLD} earlier ones: see %distributed runs")
+            print(f"and {len(away) - TOLD} earlier runs: %distributed runs lists them")
         print(f"%distributed show {away[-1].id} shows what it printed and logged.")
         store.mark_seen(away)
     except StoreFailed:
-        # The verbs above tell it to whoever asks for runs, and the next world when it starts.
+        # The verbs above report it when a person asks for runs, and so does the next start of a world.
         return
 
 
 def _find(store: Store, name: str) -> StoredRun:
-    """The stored run that ``name`` means here: as the store knows it, or the variable of the notebook's."""
+    """The stored run that ``name`` means: a name in the store, or a variable of the notebook that holds a Run."""
     shell = get_ipython()
     held = shell.user_ns.get(name) if shell is not None else None
     if isinstance(held, Run):
@@ -121,7 +121,7 @@ def _find(store: Store, name: str) -> StoredRun:
     with contextlib.suppress(NoWorld):
         last = current().last_run
         if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
-            # It may have ended a moment ago: the store is about to hear of it.
+            # It may have ended a moment ago, and the store may not have its end yet.
             return store.run_of(last)
     return found
 

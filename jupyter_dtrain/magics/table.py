@@ -29,9 +29,9 @@ def _none(parser: MagicParser) -> None:
 
 _OWN: tuple[Verb, ...] = (
     Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
-    Verb("stop", "end the world; nothing of it is left", worlds.stop_arguments, worlds.stop),
-    Verb("status", "the ranks: where they are and what they do", _none, worlds.status),
-    Verb("restart", "fresh ranks for the same world; variables are gone", _none, worlds.restart),
+    Verb("stop", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
+    Verb("status", "show the ranks: host, device, process and state", _none, worlds.status),
+    Verb("restart", "replace all ranks of the world; their variables are lost", _none, worlds.restart),
     Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
     Verb(
         "interrupt",
@@ -41,24 +41,24 @@ _OWN: tuple[Verb, ...] = (
     ),
     Verb(
         "kill",
-        "end some ranks, whatever they do; the others keep their variables",
+        "kill some ranks at once; the others keep their variables",
         running.kill_arguments,
         running.kill,
     ),
-    Verb("resync", "give all ranks what one has of some variables", running.resync_arguments, running.resync),
-    Verb("stacks", "where every rank is now", running.stacks_arguments, running.stacks),
+    Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
+    Verb("stacks", "show where the code of every rank is now", running.stacks_arguments, running.stacks),
     Verb(
         "env",
-        "what each framework sees in the ranks, and the variables that were set, with why",
+        "show what each framework finds on the ranks, and which variables were set and why",
         running.env_arguments,
         running.env,
     ),
-    Verb("list", "all worlds of this user on this machine, and who drives them", _none, joining.listing),
-    Verb("attach", "join a world that another kernel left behind, or drives", joining.attach_arguments, joining.attach),
-    Verb("runs", "the runs that are stored, newest first", stored.runs_arguments, stored.runs),
-    Verb("show", "a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
-    Verb("compare", "two stored runs: their metrics side by side", stored.compare_arguments, stored.compare),
-    Verb("auto", "send every plain cell to the ranks, or no longer", running.auto_arguments, running.auto),
+    Verb("list", "list your worlds on this machine and the client that drives each", _none, joining.listing),
+    Verb("attach", "join a world that another kernel started", joining.attach_arguments, joining.attach),
+    Verb("runs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
+    Verb("show", "show a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
+    Verb("compare", "show the metrics of two stored runs side by side", stored.compare_arguments, stored.compare),
+    Verb("auto", "switch auto mode, which sends every plain cell to the ranks", running.auto_arguments, running.auto),
 )
 
 

@@ -1,4 +1,4 @@
-"""What happens to a cell's text before IPython sees it: ``%%local``, and auto mode."""
+"""The change of a cell's text before IPython sees it: ``%%local`` and auto mode."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from jupyter_dtrain.session import Session
 
 _STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
-"""Cells that begin so are never sent to the ranks by auto mode; a terminal is left by ``exit``."""
+"""The beginnings of cells that auto mode never sends to the ranks; ``exit`` leaves a terminal."""
 _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
 ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
-"""How cells begin that go to the ranks."""
+"""The beginnings of cells that go to the ranks."""
 
 
 class CellTransform:
     """An IPython input transformer."""
 
     has_side_effects = True
-    """Leaves it out where IPython asks whether a cell is complete: a plain line is, also in auto mode."""
+    """IPython skips the transform when it asks whether a cell is complete: a plain line is, even in auto mode."""
 
     def __init__(self) -> None:
         self._shell: Any = None
@@ -33,7 +33,7 @@ class CellTransform:
         """Whether plain cells go to the ranks."""
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """The cell's lines as IPython shall see them."""
+        """The lines of the cell for IPython."""
         first = next((index for index, line in enumerate(lines) if line.strip()), None)
         if first is None:
             return lines
@@ -41,7 +41,7 @@ class CellTransform:
             # The rest is a plain cell: it fails, echoes and completes like any other.
             return lines[first + 1 :]
         if ON_RANKS.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
-            # IPython refuses a cell magic without a body before the magic could answer -h.
+            # IPython refuses a cell magic without a body before the magic can answer -h.
             return [*lines[: first + 1], "#\n"]
         return ["%%distributed\n", *lines] if self.sends(lines) and not self._is_silent() else lines
 
@@ -54,7 +54,7 @@ class CellTransform:
         return bool(code) and not _STAYS.match(first) and not _STAYS.match(code)
 
     def _is_silent(self) -> bool:
-        """Whether a front end asks for something of its own, such as a list of variables, rather than a person."""
+        """Whether a front end runs the cell for its own use, such as a list of variables."""
         kernel = getattr(self._shell, "kernel", None)
         if kernel is None:
             return False
@@ -62,12 +62,12 @@ class CellTransform:
         return bool(request.get("content", {}).get("silent", False))
 
     def install(self, shell: Any) -> None:
-        """Take part in ``shell``."""
+        """Add the transform to ``shell``."""
         self._shell = shell
         shell.input_transformers_cleanup.append(self)
 
     def uninstall(self, shell: Any) -> None:
-        """Take part no longer."""
+        """Remove the transform."""
         if self.auto:
             self.auto = False
             for session in open_sessions:
@@ -77,14 +77,14 @@ class CellTransform:
 
 
 def tell_auto(session: Session) -> None:
-    """Tell who looks at the world of ``session`` whether plain cells go to its ranks, if they do."""
+    """Show the other clients of the world that plain cells go to its ranks, if they do."""
     with contextlib.suppress(LookupError):
         if transform_of(get_ipython()).auto:
             session.tell_auto(auto=True)
 
 
 def transform_of(shell: Any) -> CellTransform:
-    """The transform that takes part in ``shell``. Raises :class:`LookupError` when the extension is not loaded."""
+    """The transform of ``shell``. Raises :class:`LookupError` when the extension is not loaded."""
     for transform in getattr(shell, "input_transformers_cleanup", ()):
         if isinstance(transform, CellTransform):
             return transform

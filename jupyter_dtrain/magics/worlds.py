@@ -1,20 +1,20 @@
-"""The verbs that make, show and end worlds."""
+"""The verbs that start, show and end worlds."""
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from typing import Any
 
+import msgspec
 from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
-from jupyter_dtrain.core.world import TorchBackend, assign_roles
-from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.options import add_to_parser
+from jupyter_dtrain.launch.options import Asked, check, options
+from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
-from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.tables import table
 
@@ -25,45 +25,52 @@ from .transform import tell_auto
 
 
 def start_arguments(parser: MagicParser) -> None:
-    """Arguments of ``start``."""
-    add_to_parser(parser, local.OPTIONS, assignment)
+    """Arguments of ``start``: the start options. Those that the line leaves out are not in what it parses to."""
+    for option in options():
+        more: dict[str, Any] = {"help": option.description.replace("%", "%%"), "default": argparse.SUPPRESS}
+        metavar = option.schema.get("metavar")
+        match option.schema:
+            case {"enum": choices}:
+                more["choices"] = choices
+            case {"type": "boolean"}:
+                more["action"] = argparse.BooleanOptionalAction if option.default else "store_true"
+            case {"type": "integer"}:
+                more |= {"type": int, "metavar": metavar or "N"}
+            case {"type": "number"}:
+                more |= {"type": float, "metavar": metavar or "X"}
+            case {"type": "object"}:
+                more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
+            case _:
+                more["metavar"] = metavar
+        parser.add_argument(option.flag, dest=option.name, **more)
 
 
 def start(args: Parsed) -> None:
     """``%distributed start``."""
+    given = {option.name: getattr(args, option.name) for option in options() if option.name in args}
+    given = {name: dict(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
         running = current()
     except NoWorld:
         running = None
     if running is not None:
-        _keep(running, args)
+        _keep(running, check(given))
         return
-    start_world(
-        args.n,
-        name=args.name,
-        env=dict(args.env),
-        torch_backend=args.torch_backend,
-        mpiexec=args.mpiexec,
-        tensorboard=args.tensorboard,
-        chief=args.chief,
-        ps=args.ps,
-    )
-    # One that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease is over.
+    start_world(**given)
+    # A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease runs out.
     tell_worlds()
 
 
-def _keep(session: Session, args: Parsed) -> None:
-    """A start cell that is run again keeps the world, if that is what the cell asks for. Raises :class:`BadRequest`."""
+def _keep(session: Session, asked: Asked) -> None:
+    """Keep the running world if it is the one asked for: a start cell may run again. Raises :class:`BadRequest`."""
     request = session.request
-    wanted = {
-        "size": args.n or request.size,
-        "name": args.name or request.name,
-        "env": dict(args.env),
-        "torch_backend": args.torch_backend,
-        "tensorboard": args.tensorboard and check_folder(args.tensorboard),
-        "roles": assign_roles(args.n or request.size, chief=args.chief, ps=args.ps),
-    }
-    if any(getattr(request, field) != value for field, value in wanted.items()):
+    wanted = msgspec.structs.replace(
+        asked.world,
+        n=asked.world.n or request.size,
+        name=request.name if asked.world.name is None else asked.world.name,
+        mpiexec=asked.world.mpiexec or request.options.mpiexec,
+    )
+    if find_paths(wanted) != request.options or asked.framework_values != request.frameworks:
         raise BadRequest(
             f"World {session.name!r} is running in this notebook, and it is not the one asked for: "
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."
@@ -72,31 +79,11 @@ def _keep(session: Session, args: Parsed) -> None:
     print(f"World {session.name!r} with {ranks} is running already; %distributed restart gives it fresh ranks.")
 
 
-def start_world(
-    n: int | None = None,
-    *,
-    name: str | None = None,
-    env: dict[str, str] | None = None,
-    torch_backend: TorchBackend = "auto",
-    mpiexec: str | None = None,
-    tensorboard: str | None = None,
-    chief: bool = False,
-    ps: int = 0,
-) -> Session:
-    """Start a world with a progress line."""
+def start_world(**options: Any) -> Session:
+    """Start a world with a progress line. ``options``: as for :meth:`.Session.start`."""
     line = ProgressLine()
     try:
-        session = Session.start(
-            n,
-            name=name,
-            env=env,
-            torch_backend=torch_backend,
-            mpiexec=mpiexec,
-            tensorboard=tensorboard,
-            chief=chief,
-            ps=ps,
-            progress=line.say,
-        )
+        session = Session.start(**options, progress=line.say)
     finally:
         line.end()
     tell_auto(session)
@@ -113,11 +100,11 @@ class ProgressLine:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """Show ``text`` in place of what was said before."""
+        """Show ``text`` in place of the text before."""
         self.show({"text/plain": text})
 
     def show(self, data: dict[str, str]) -> None:
-        """The same of anything. Any thread."""
+        """Show a mimebundle in place of the one before. Any thread may call it."""
         with self._lock:
             if self._said:
                 self._painter.update(data, {}, self._id)
@@ -126,7 +113,7 @@ class ProgressLine:
             self._said = True
 
     def end(self) -> None:
-        """The line stays as it is."""
+        """Leave the line as it is."""
         if self._said:
             self._painter.settle(self._id)
 
@@ -136,16 +123,16 @@ def stop_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="another world of yours, as %%distributed list names it (default: this one)",
+        help="name of another world, as in %%distributed list (default: this notebook's)",
         completer=world_names,
     )
-    parser.add_argument("--all", action="store_true", help="all worlds of yours on this machine")
+    parser.add_argument("--all", action="store_true", help="stop all your worlds on this machine")
 
 
 def stop(args: Parsed) -> None:
     """``%distributed stop [NAME]``."""
     if args.all and args.name is not None:
-        raise BadRequest("Either a name or --all.")
+        raise BadRequest("Give either a name or --all, not both.")
     names = [world.name for world in list_worlds()] if args.all else [args.name]
     if not names:
         print("No world of yours is running on this machine.")
@@ -185,7 +172,7 @@ def status(_args: Parsed) -> None:
         others = len(list_worlds())
         print(nothing)
         if others:
-            print(f"{others} world{'s' if others > 1 else ''} of yours run elsewhere: see %distributed list.")
+            print(f"You have {others} world{'s' if others > 1 else ''} elsewhere: see %distributed list.")
         return
     world = session.world
     rows = [

@@ -1,7 +1,7 @@
-"""The addresses of the extension: what is asked for over HTTP, and the stream. All below ``/dtrain``.
+"""The HTTP requests that the extension answers, and its stream. All addresses are below ``/dtrain``.
 
-Every handler authenticates and authorises (the resource is ``dtrain``; to read is ``read``, to act is ``write``), which
-a test holds each of them to. A request that cannot be answered has a status above 400 and words that say what to do.
+Every handler authenticates and authorises (the resource is ``dtrain``; to read is ``read``, to act is ``write``), and a
+test checks each of them. A request that fails has a status of 400 or above and a message that says what to do.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 RESOURCE = "dtrain"
 BY = "the JupyterLab sidebar"
-"""Who has asked for something, in the words that others read."""
+"""The name of these clients in messages that other clients read."""
 MOST_WAITING = 400
-"""Messages that wait for a page which does not take them; then it gets everything anew."""
+"""The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 DOCUMENT_BYTES = 190_000
-"""Of a stored run."""
+"""The size of a stored run's document."""
 
 Method = Callable[..., Awaitable[None]]
 
 
-def told(method: Method) -> Method:
-    """What goes wrong is told to the page, with the status that fits."""
+def reports_errors(method: Method) -> Method:
+    """A decorator for handlers: sends an error to the page with the status that fits."""
 
     @functools.wraps(method)
     async def inner(self: Handler, *args: str) -> None:
@@ -55,7 +55,7 @@ def told(method: Method) -> Method:
         except (BadRequest, msgspec.ValidationError) as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error))
         except Silent as error:
-            self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be asked: {error}.")
+            self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")
         except DtrainError as error:
             self.fail(HTTPStatus.CONFLICT, str(error))
 
@@ -63,45 +63,45 @@ def told(method: Method) -> Method:
 
 
 class Handler(APIHandler):
-    """What the handlers share."""
+    """The base of the handlers."""
 
     auth_resource = RESOURCE
 
     @property
     def observatory(self) -> Observatory:
-        """The server's own."""
+        """The server's observatory."""
         found: Observatory = self.settings["dtrain_observatory"]
         return found
 
     def body(self) -> dict[str, Any]:
-        """The request's JSON object; an empty body is an empty one."""
+        """The request's JSON object; an empty body is an empty object."""
         content = self.get_json_body() if self.request.body else {}
         if not isinstance(content, dict):
             raise BadRequest("The body must be a JSON object.")
         return content
 
     def fail(self, status: HTTPStatus, words: str) -> None:
-        """Answer that it did not work."""
+        """Answer with an error."""
         self.set_status(int(status))
         self.finish(json.dumps({"message": words}))
 
     def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        """Answer."""
+        """Answer with a JSON object."""
         self.set_status(int(status))
         self.finish(json.dumps(content))
 
     async def world(self, key: str) -> Monitor:
-        """The world with this id. Raises a 404 error that says so."""
+        """The world with this id. Raises a 404 error where there is none."""
         found = await self.observatory.find(key)
         if found is None:
-            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="There is no such world any more.")
+            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="This world no longer exists.")
         return found
 
     def ranks(self, observer: Monitor) -> list[int] | None:
         """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
         if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
-            raise BadRequest(f"There is no such rank: the world has {observer.listing.size}.")
+            raise BadRequest(f"The world has ranks 0 to {observer.listing.size - 1} only.")
         return ranks
 
 
@@ -110,16 +110,16 @@ class Worlds(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def get(self) -> None:
         """All worlds of this user."""
         self.answer({"worlds": await self.observatory.listing()})
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def post(self) -> None:
-        """Start one: ``launcher``, ``options``, and ``cwd``, a folder below the server's root."""
+        """Start a world. The body has ``launcher``, ``options`` and ``cwd``, a folder below the server's root."""
         content = self.body()
         root = self.settings["server_root_dir"]
         listing = await asyncio.to_thread(
@@ -134,9 +134,9 @@ class World(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def delete(self, key: str) -> None:
-        """Stop it; it takes some seconds."""
+        """Stop the world, which takes some seconds."""
         observer = await self.world(key)
         await observer.steward().ask("stop")
         self.answer({}, HTTPStatus.ACCEPTED)
@@ -147,9 +147,9 @@ class Action(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def post(self, key: str, action: str) -> None:
-        """Do it; the body may name ``ranks``."""
+        """Do the action; the body may name ``ranks``."""
         observer = await self.world(key)
         act = {
             "interrupt": self._interrupt,
@@ -173,7 +173,7 @@ class Action(Handler):
 
     async def _kill(self, observer: Monitor) -> None:
         if not (ranks := self.ranks(observer)):
-            raise BadRequest("Which ranks?")
+            raise BadRequest("Name the ranks to kill, as a list of numbers in `ranks`.")
         await observer.steward().ask("kill", ranks=ranks, reason=f"from {BY}")
         self.answer({}, HTTPStatus.ACCEPTED)
 
@@ -186,14 +186,14 @@ class Output(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def get(self, key: str, run: str, rank: str) -> None:
-        """The end of what a rank has printed, as text."""
+        """The end of a rank's output, as text."""
         observer = await self.world(key)
         try:
             self.answer(await observer.output(int(run), int(rank)))
         except OSError:
-            self.fail(HTTPStatus.NOT_FOUND, f"Of rank {rank} nothing is kept of run {run}.")
+            self.fail(HTTPStatus.NOT_FOUND, f"The output of rank {rank} in run {run} is no longer kept.")
 
 
 class Launchers(Handler):
@@ -201,9 +201,9 @@ class Launchers(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def get(self) -> None:
-        """What worlds can be started with: for each launcher its options."""
+        """The launchers, each with its start options."""
         found = await asyncio.to_thread(lambda: [describe() for describe in LAUNCHERS.values()])
         self.answer({"launchers": found})
 
@@ -213,7 +213,7 @@ class Runs(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def get(self) -> None:
         """The newest runs."""
         limit = min(200, max(1, int(self.get_query_argument("limit", "30"))))
@@ -225,12 +225,12 @@ class StoredRun(Handler):
 
     @web.authenticated
     @authorized
-    @told
+    @reports_errors
     async def get(self, number: str) -> None:
         """One stored run, as a document that draws it."""
         found = await asyncio.to_thread(_stored_run, int(number))
         if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, f"Run #{number} is not kept any more.")
+            self.fail(HTTPStatus.NOT_FOUND, f"Run #{number} is no longer kept.")
         else:
             self.answer(found)
 
@@ -261,12 +261,12 @@ def _stored_run(number: int) -> dict[str, Any] | None:
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """``/dtrain/stream``: what happens, as JSON messages; see docs/architecture.md. A page may say what it watches."""
+    """``/dtrain/stream``: events as JSON messages; see docs/architecture.md. A page may name the worlds it watches."""
 
     auth_resource = RESOURCE
 
     def set_default_headers(self) -> None:
-        """None: it is no page."""
+        """Set none: a stream is no page."""
 
     @ws_authenticated
     @authorized
@@ -277,7 +277,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             await opened
 
     def open(self, *args: Any, **kwargs: Any) -> None:
-        """The page is there."""
+        """A page has connected."""
         super().open(*args, **kwargs)
         self.watching: set[str] = set()
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -290,7 +290,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         if self._queue.qsize() < MOST_WAITING:
             self._queue.put_nowait(message)
             return
-        # It has missed too much to be told one by one: it is told how everything is now.
+        # The page has missed too much: it gets the state as it is now instead of single messages.
         while not self._queue.empty():
             self._queue.get_nowait()
         watched, self.watching = self.watching, set()
@@ -306,7 +306,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 return
 
     def on_message(self, message: str | bytes) -> None:
-        """``watch``: ids of worlds to be told of closely; ``dismiss``: an item of attention, or null for all."""
+        """``watch``: ids of worlds to follow closely; ``dismiss``: an item of attention, or null for all."""
         try:
             content = json.loads(message)
             if "watch" in content:
@@ -314,10 +314,10 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             if "dismiss" in content:
                 self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], str | None))
         except (ValueError, TypeError) as error:
-            self.log.warning("jupyter_dtrain: a page has said something strange: %s", error)
+            self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
     def on_close(self) -> None:
-        """The page is gone."""
+        """The page has disconnected."""
         self._observatory.leave(self)
         self._sender.cancel()
 

@@ -1,7 +1,7 @@
-"""Starts a world that nobody drives yet: whoever attaches does.
+"""Starts a world without a driver: the first client that attaches becomes the driver.
 
-Under failure: what is wrong with a request is said before anything is made; a steward that cannot be started leaves
-nothing behind. How the ranks come up, or why not, the steward tells those who observe it.
+Under failure: a bad request raises before anything is made; a steward that does not start leaves nothing behind. The
+steward shows its observers how the ranks come up, or why they do not.
 """
 
 from __future__ import annotations
@@ -11,35 +11,29 @@ from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.launch import LAUNCHERS, local, starting, worlds
+from jupyter_dtrain.launch import LAUNCHERS, starting, worlds
 from jupyter_dtrain.launch.options import check
 
 
 def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing:
-    """Start a world's steward; its ranks come up afterwards. ``folder``: theirs, below ``root``.
+    """Start a world's steward, which starts the ranks. ``folder``: the ranks' folder, below ``root``.
 
     Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
     """
     if launcher not in LAUNCHERS:
-        raise BadRequest(f"There is no launcher {launcher!r}: {', '.join(LAUNCHERS)}.")
-    wanted = check(local.OPTIONS, options)
+        raise BadRequest(f"There is no launcher {launcher!r}. There is: {', '.join(LAUNCHERS)}.")
+    if not isinstance(options, dict):
+        raise BadRequest("The options must be a JSON object.")
+    # The dialog sends a field that a person has emptied as empty text or as an empty object.
+    given = {name: value for name, value in options.items() if value not in ("", {})}
     listing, _ = starting.launch(
-        wanted.get("n"),
-        name=wanted.get("name"),
-        env=wanted.get("env", {}),
-        torch_backend=wanted.get("torch_backend", "auto"),
-        mpiexec=wanted.get("mpiexec"),
-        tensorboard=wanted.get("tensorboard"),
-        chief=wanted.get("chief", False),
-        ps=wanted.get("ps", 0),
-        settings=Settings.from_environment(),
-        cwd=_inside(root, folder),
+        check(given, titled=True), settings=Settings.from_environment(), cwd=_inside(root, folder)
     )
     return listing
 
 
 def _inside(root: str, folder: str) -> Path:
-    """The folder that a page names. Raises :class:`BadRequest` where that is none, or not below ``root``."""
+    """The folder that a page names. Raises :class:`BadRequest` unless it is a folder below ``root``."""
     top = Path(root).expanduser().resolve()
     found = (top / folder.lstrip("/")).resolve()
     if not found.is_relative_to(top) or not found.is_dir():

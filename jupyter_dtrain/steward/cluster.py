@@ -77,15 +77,15 @@ class Cluster:
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._controller = self._spawn(local.controller_command(request), "controller")
-        mpi = mpi or local.probe_mpi(local.find_mpiexec(request.mpiexec))
+        mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
         self._rendezvous = Rendezvous(
-            ADDRESS, int(request.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
         )
-        options: dict[str, str] = {"torch_backend": request.torch_backend}
+        servers: dict[str, str] = {}
         for name, module in Plugins.load().servers().items():
             server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, module)
             self._servers.append(server)
-            options[name] = f"{server.host}:{server.port}"
+            servers[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
             world=request.name,
             world_id=request.id,
@@ -93,9 +93,10 @@ class Cluster:
             folder=request.folder,
             spool=request.spool,
             path=request.path,
-            master_addr=request.env.get("MASTER_ADDR", self._rendezvous.host),
+            master_addr=request.options.env.get("MASTER_ADDR", self._rendezvous.host),
             master_port=self._rendezvous.port,
-            options=options,
+            options=request.frameworks,
+            servers=servers,
             settings=request.settings,
             roles=request.roles,
             generation=generation,

@@ -109,8 +109,8 @@ class Keeper:
         )
         days, source = request.settings.store_days, SpoolFolder(request.spool, SKIPPED)
         self._store = StoreIntake(Path(request.store), owner, source, days, self._say)
-        if request.tensorboard:
-            folder = Path(request.tensorboard) / request.id
+        if request.options.tensorboard:
+            folder = Path(request.options.tensorboard) / request.id
             self._tensorboard = TensorBoardIntake(folder, SpoolFolder(request.spool, UNWANTED), self._say)
 
     def _round(self) -> float:

@@ -1,4 +1,4 @@
-"""What a world is asked to be, and what each rank is told.
+"""What a world is asked to be, and what each rank needs to start.
 
 Both travel as JSON over a pipe or in the environment, never on a command line: they may hold secrets.
 """
@@ -7,24 +7,78 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.variables import HIDDEN, Variable
-from jupyter_dtrain.core.world import TorchBackend
+from jupyter_dtrain.core.world import MAX_RANKS
 
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
 """The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
 
+Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person may ask of a world, whatever frameworks are installed.
+
+    This is the only list of these options. :mod:`jupyter_dtrain.launch.options` adds those that frameworks declare; the
+    signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the checks come from both.
+    ``title`` is the label in the dialog, ``metavar`` stands for the value in ``-h``. None means: the launcher chooses.
+    """
+
+    n: (
+        Annotated[
+            int,
+            Meta(
+                title="Ranks", description="number of ranks (default: one per visible GPU, else 2)", ge=1, le=MAX_RANKS
+            ),
+        ]
+        | None
+    ) = None
+    name: Annotated[
+        str | None, Meta(title="Name", description="name of the world (default: world, then world-2, and so on)")
+    ] = None
+    env: Annotated[
+        dict[str, str], Meta(title="Variables", description="environment variables for the ranks (default: none)")
+    ] = {}
+    mpiexec: Annotated[
+        str | None,
+        Meta(
+            title="mpiexec",
+            description="path of the mpiexec to use (default: this environment's own)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+    tensorboard: Annotated[
+        str | None,
+        Meta(
+            title="TensorBoard folder",
+            description="folder for TensorBoard's event files, which get the metrics as well (default: none)",
+            extra_json_schema={"metavar": "DIR"},
+        ),
+    ] = None
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """All fields, without the values of ``env``: they may be secrets."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((fields | {"env": dict.fromkeys(self.env, HIDDEN)}).items())
+
+    def __repr__(self) -> str:
+        return f"WorldOptions({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
 
 class WorldRequest(msgspec.Struct, frozen=True):
-    """All that the steward needs to start a world. Sent to it on standard input."""
+    """All that the steward needs to start a world. It gets it on standard input."""
 
-    name: str
     id: str
-    size: int
+    options: WorldOptions
+    """What was asked for, with ``n``, ``name`` and ``mpiexec`` chosen where the person left them open."""
+    frameworks: dict[str, dict[str, Any]]
+    """The values of each framework's start options, by the framework's name."""
     folder: str
     """Run-time folder of the world, 0700: connection files, logs, sockets."""
     sockets: str
@@ -36,28 +90,27 @@ class WorldRequest(msgspec.Struct, frozen=True):
     cwd: str
     path: list[str]
     """The notebook's ``sys.path`` beyond what the interpreter sets by itself."""
-    env: dict[str, str]
-    mpiexec: str | None
-    torch_backend: TorchBackend
     settings: Settings
     store: str
     """The file that keeps what is known of all runs."""
-    tensorboard: str | None = None
-    """Folder that gets TensorBoard's event files as well."""
     roles: list[str] = []
-    """What each rank is for, by rank; empty where all are alike. See :func:`~jupyter_dtrain.world.assign_roles`."""
+    """The role of each rank, by rank; empty where all are alike. A framework's declaration gives them."""
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """All fields, without the values of ``env``: they may be secrets."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((fields | {"env": dict.fromkeys(self.env, HIDDEN)}).items())
+    @property
+    def name(self) -> str:
+        """The world's name."""
+        assert self.options.name is not None
+        return self.options.name
 
-    def __repr__(self) -> str:
-        return f"WorldRequest({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        assert self.options.n is not None
+        return self.options.n
 
     @property
     def passing_folders(self) -> list[str]:
-        """The folders that end with the world; the run-time folder, by which others find it, last."""
+        """The folders that end with the world. The run-time folder, by which others find the world, is the last."""
         return [self.sockets, self.scratch, self.folder]
 
 
@@ -73,16 +126,22 @@ class RankSpec(msgspec.Struct, frozen=True):
     path: list[str]
     master_addr: str
     master_port: int
-    options: dict[str, str]
-    """Settings of the frameworks, such as ``torch_backend``."""
+    options: dict[str, dict[str, Any]]
+    """The values of each framework's start options, by the framework's name; see :meth:`options_of`."""
+    servers: dict[str, str]
+    """``host:port`` of the meeting place that the steward keeps for a framework, by the framework's name."""
     settings: Settings
     roles: list[str] = []
-    """What each rank is for, by rank; empty where all are alike."""
+    """The role of each rank, by rank; empty where all are alike."""
     generation: int = 0
     launched: dict[str, Variable] = {}
     """Variables that were set for all ranks, which have them already."""
     given: list[str] = []
     """Names of the variables that the user gave; their values may be secrets."""
+
+    def options_of(self, framework: str, kind: type[Options]) -> Options:
+        """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
+        return msgspec.convert(self.options.get(framework, {}), kind)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -90,12 +149,12 @@ class RankSpec(msgspec.Struct, frozen=True):
         return self.master_addr, self.master_port
 
     def to_environment(self) -> dict[str, str]:
-        """The variable that hands this over."""
+        """The environment variable that carries this to a rank."""
         return {RANK_SPEC_VARIABLE: msgspec.json.encode(self).decode()}
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
-        """What the steward handed over. Raises :class:`KeyError` outside a world."""
+        """What the steward wrote. Raises :class:`KeyError` outside a world."""
         environ = os.environ if environ is None else environ
         return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)
 

@@ -7,10 +7,8 @@ import pytest
 from jupyter_dtrain import BadRequest, Rank, World
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.core.world import (
-    assign_roles,
     check_environment,
     check_name,
-    check_size,
     count_ranks,
     format_ranks,
     parse_ranks,
@@ -184,20 +182,13 @@ def test_an_odd_name_does_not(name):
         check_name(name)
 
 
-def test_a_world_has_a_sensible_size():
-    """One to 1024 ranks."""
-    assert (1, 1024) == (check_size(1), check_size(1024))
-    for n in (0, -1, 1025, 9999, True, 1.0, "2", None):
-        with pytest.raises(BadRequest):
-            check_size(n)
-
-
-def test_variables_map_text_to_text():
-    """And have a name that can be one."""
-    assert {"A": "", "b_c": "x=y"} == check_environment({"A": "", "b_c": "x=y"})
-    for env in ({"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A": 1}, {1: "x"}):
-        with pytest.raises(BadRequest):
+def test_variables_have_names_and_values_that_can_be():
+    """No message shows a value: it may be a secret."""
+    check_environment({"A": "", "b_c": "x=y"})
+    for env in ({"": "hunter2"}, {"A=B": "hunter2"}, {"A\0": "hunter2"}, {"A": "hunter2\0"}):
+        with pytest.raises(BadRequest) as caught:
             check_environment(env)
+        assert "hunter2" not in str(caught.value)
 
 
 def test_a_world_knows_its_nodes_and_its_dead():
@@ -212,17 +203,3 @@ def test_a_world_knows_its_nodes_and_its_dead():
     assert 3 == world.size
     assert [(0, "a", [0, 2]), (1, "b", [1])] == [(node.index, node.host, node.ranks) for node in world.nodes]
     assert [ranks[1]] == world.dead
-
-
-@pytest.mark.parametrize(
-    ("size", "chief", "ps", "roles"),
-    [
-        (4, False, 0, []),
-        (2, True, 0, ["chief", "worker"]),
-        (4, True, 1, ["chief", "worker", "worker", "ps"]),
-        (4, True, 2, ["chief", "worker", "ps", "ps"]),
-    ],
-)
-def test_the_first_rank_is_the_chief_and_the_last_are_parameter_servers(size, chief, ps, roles):
-    """Who is left works; without a chief all are alike."""
-    assert assign_roles(size, chief=chief, ps=ps) == roles

@@ -8,7 +8,9 @@ import socket
 
 import pytest
 
+from jupyter_dtrain import BadRequest
 from jupyter_dtrain.frameworks.tensorflow.cluster import cluster_config
+from jupyter_dtrain.frameworks.tensorflow.declared import TensorFlowOptions, assign_roles
 from jupyter_dtrain.frameworks.tensorflow.ports import hold_port
 
 needs_tensorflow = pytest.mark.skipif(
@@ -133,3 +135,31 @@ def test_the_strategy_of_several_workers_spans_the_ranks(world):
     world.restart()
     assert configs(world)[0] != before
     assert "of 2 is 2.0" in world.run(TRAINING, view=None, timeout=120).text(1)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "roles"),
+    [
+        (4, {}, []),
+        (2, {"chief": True}, ["chief", "worker"]),
+        (4, {"chief": True, "ps": 1}, ["chief", "worker", "worker", "ps"]),
+        (4, {"chief": True, "ps": 2}, ["chief", "worker", "ps", "ps"]),
+    ],
+)
+def test_the_first_rank_is_the_chief_and_the_last_are_parameter_servers(size, options, roles):
+    """The ranks between them work; without a chief all are alike."""
+    assert assign_roles(size, TensorFlowOptions(**options)) == roles
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "words"),
+    [
+        (1, {"chief": True}, "A chief and at least 1 worker need 2 ranks or more, not 1: ask for more with -n"),
+        (3, {"chief": True, "ps": 2}, "1 worker and 2 parameter servers need 4 ranks or more, not 3"),
+        (4, {"ps": 1}, "Parameter servers need a chief.*add --chief"),
+    ],
+)
+def test_roles_that_no_cluster_can_have_are_refused(size, options, words):
+    """With what to ask for instead."""
+    with pytest.raises(BadRequest, match=words):
+        assign_roles(size, TensorFlowOptions(**options))

@@ -41,14 +41,14 @@ def test_the_next_kernel_goes_on(left, open_notebook):
 
     cell = notebook.ok("%distributed attach")
     assert "Attached to world 'left': 3 ranks." in cell.out
-    assert re.search(r"Run 2 has been running for .*\. All that it has said so far is shown here\.", cell.out)
+    assert re.search(r"Run 2 has been running for .*\. All of its output so far is shown here\.", cell.out)
     cell.wait_for(lambda cell: any("20" in text for text in cell.display_texts), patience=60)
     assert [line for line in cell.lines if "line" in line] == [f"[0-2] line {step}" for step in range(120)]
     assert "id(kept)" not in cell.said
     after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
     assert "True" in after.said
     assert "this notebook" in notebook.ok("%distributed list").display_texts[0]
-    assert "driven by this notebook already" in notebook.ok("%distributed attach").out
+    assert "is already driven by this notebook" in notebook.ok("%distributed attach").out
     notebook.ok("%distributed stop")
 
 

@@ -103,19 +103,19 @@ async def test_who_may_only_read_cannot_act(jp_fetch):
     ("body", "words"),
     [
         ("[]", "JSON object"),
-        ('{"launcher": "moon"}', "no launcher 'moon': local"),
-        ('{"options": {"n": 0}}', "above 0, not 0"),
-        ('{"options": {"n": true}}', "above 0, not True"),
-        ('{"options": {"size": 2}}', "no option 'size': n, name"),
+        ('{"launcher": "moon"}', "no launcher 'moon'. There is: local"),
+        ('{"options": {"n": 0}}', "Ranks must be a whole number, at least 1 and at most 1024, not 0"),
+        ('{"options": {"n": true}}', "at least 1 and at most 1024, not True"),
+        ('{"options": {"size": 2}}', "no option 'size'. The options are n, name"),
         ('{"options": {"name": "a b"}}', "cannot name a world"),
-        ('{"options": {"env": {"A": 1}}}', "a text as its value"),
+        ('{"options": {"env": {"A": 1}}}', "Variables must be a dict that maps text to text"),
         ('{"options": {"env": {"": "1"}}}', "cannot name an environment variable"),
-        ('{"options": {"torch_backend": "mpi"}}', "one of auto, nccl, gloo"),
-        ('{"options": {"n": 4, "chief": "yes"}}', "Chief is either on or off"),
-        ('{"options": {"n": 4, "ps": -1}}', "0 or a whole number above it, not -1"),
+        ('{"options": {"torch_backend": "mpi"}}', "PyTorch's backend must be auto, nccl or gloo"),
+        ('{"options": {"n": 4, "chief": "yes"}}', "Chief must be True or False, not 'yes'"),
+        ('{"options": {"n": 4, "ps": -1}}', "Parameter servers must be a whole number, at least 0, not -1"),
         ('{"options": {"n": 4, "ps": 1}}', "need a chief"),
         ('{"options": {"n": 2, "chief": true, "ps": 1}}', "need 3 ranks or more, not 2"),
-        ('{"options": 3}', "Options are an object"),
+        ('{"options": 3}', "options must be a JSON object"),
         ('{"cwd": "../.."}', "no folder '../..'"),
         ('{"cwd": "missing"}', "no folder 'missing'"),
     ],
@@ -167,7 +167,7 @@ async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetc
     assert (told["name"], told["state"]) == ("b", "unreachable")
     assert "connection file cannot be read" in told["words"]
     assert caught.value.code == 504
-    assert "cannot be asked: its connection file" in json.loads(caught.value.response.body)["message"]
+    assert "cannot be reached: its connection file" in json.loads(caught.value.response.body)["message"]
 
 
 async def test_launchers_describe_what_they_can_be_told(jp_fetch):

@@ -200,7 +200,7 @@ def test_what_cannot_be_done_is_said(watching, session):
         status, answer = watching.act(session.id, "interrupt", ranks=ranks)
         assert status == 400
         assert answer["message"]
-    assert watching.act(session.id, "kill")[1]["message"] == "Which ranks?"
+    assert watching.act(session.id, "kill")[1]["message"] == "Name the ranks to kill, as a list of numbers in `ranks`."
 
 
 def test_an_interrupt_reaches_the_cell_of_its_driver(watching, session):

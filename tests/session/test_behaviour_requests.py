@@ -94,7 +94,9 @@ def test_a_timeout_that_cannot_be_is_refused(world, timeout):
     assert before is world.last_run
 
 
-@pytest.mark.parametrize(("n", "words"), [(0, "at least 1 rank"), (-1, "at least 1 rank"), (True, "at least 1 rank")])
+@pytest.mark.parametrize(
+    ("n", "words"), [(0, "at most 1024, not 0"), (-1, "at most 1024, not -1"), (True, "at most 1024, not True")]
+)
 def test_a_world_needs_a_rank(launch, n, words):
     """And True is no number of ranks."""
     with pytest.raises(BadRequest, match=words):
@@ -103,7 +105,7 @@ def test_a_world_needs_a_rank(launch, n, words):
 
 def test_a_world_of_thousands_is_taken_for_a_slip(launch):
     """9999 is refused before anything starts."""
-    with pytest.raises(BadRequest, match="9999 ranks are more than the 1024"):
+    with pytest.raises(BadRequest, match="n must be a whole number, at least 1 and at most 1024, not 9999"):
         launch(n=9999)
 
 
@@ -126,15 +128,15 @@ def test_a_name_that_is_taken_is_refused(launch, world):
         ({"env": {"A=B": "1"}}, "cannot name an environment variable"),
         ({"env": {"": "1"}}, "cannot name an environment variable"),
         ({"env": {"A": "nul\0"}}, "cannot name an environment variable"),
-        ({"env": {"A": 1}}, "must map text to text"),
+        ({"env": {"A": 1}}, "env must be a dict that maps text to text"),
         ({"env": {"MASTER_PORT": "no"}}, "MASTER_PORT must be a port"),
         ({"env": {"MASTER_PORT": "70000"}}, "MASTER_PORT must be a port"),
         ({"chief": True}, "A chief and at least 1 worker need 2 ranks or more, not 1: ask for more with -n"),
         ({"chief": True, "ps": 2}, "A chief, at least 1 worker and 2 parameter servers need 4 ranks or more, not 1"),
         ({"ps": 1}, "Parameter servers need a chief.*add --chief"),
-        ({"ps": -1}, "There are 0 parameter servers or more, not -1"),
-        ({"chief": 1}, "There is a chief or there is none"),
-        ({"torch_backend": "mpi"}, "There is no torch backend 'mpi': use auto, nccl, gloo"),
+        ({"ps": -1}, "ps must be a whole number, at least 0, not -1"),
+        ({"chief": 1}, "chief must be True or False, not 1"),
+        ({"torch_backend": "mpi"}, "torch_backend must be auto, nccl or gloo, not 'mpi'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(launch, options, words):

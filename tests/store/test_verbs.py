@@ -161,7 +161,7 @@ def test_runs_that_finished_unseen_are_told_ten_at_a_time(open_notebook, tmp_pat
     assert len(lines) == 12
     assert lines[0] == "run #4 (world 'world') finished while you were away: ok, 1.5 s"
     assert lines[9].startswith("run #13 ")
-    assert lines[10] == "and 3 earlier ones: see %distributed runs"
+    assert lines[10] == "and 3 earlier runs: %distributed runs lists them"
     assert lines[11] == "%distributed show 13 shows what it printed and logged."
     assert again == ""
 

@@ -282,7 +282,7 @@ def test_a_read_only_home_stops_no_world(launch, tmp_path, monkeypatch, capfd):
 
     assert text == ("x" * 99 + "\n") * 50_000
     assert len(points) == 1000
-    assert "dtrain/spool cannot be written: what runs print is kept until their world ends" in said
+    assert "dtrain/spool is not writable: the output of runs is kept only until their world ends" in said
     assert "runs.sqlite cannot be used (Not a directory): runs are not stored" in said
     assert said.count("[jupyter-dtrain] ") == 2
 

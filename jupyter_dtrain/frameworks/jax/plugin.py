@@ -44,7 +44,7 @@ class Jax(Framework):
 
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
-        host, _, port = spec.options.get(self.name, "").rpartition(":")
+        host, _, port = spec.servers.get(self.name, "").rpartition(":")
         self._groups = JaxGroups(place, spec.generation, (host, int(port)) if port else None)
         wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
         wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")

@@ -1,11 +1,60 @@
-"""What TensorFlow declares to the parts that have no ranks: the failures of its parameter servers."""
+"""What TensorFlow declares to the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
 from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.core.errors import BadRequest
+
+
+class TensorFlowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """TensorFlow's start options: the roles for ``ParameterServerStrategy``."""
+
+    chief: Annotated[
+        bool,
+        Meta(
+            title="Chief",
+            description="make rank 0 TensorFlow's chief, which gives work to the others (default: all ranks are alike)",
+        ),
+    ] = False
+    ps: Annotated[
+        int,
+        Meta(
+            title="Parameter servers",
+            description="number of TensorFlow's parameter servers, the last ranks; they need a chief (default: 0)",
+            ge=0,
+        ),
+    ] = 0
+
+
+def assign_roles(size: int, options: TensorFlowOptions) -> list[str]:
+    """The role of each of ``size`` ranks, by rank, in TensorFlow's words; empty where all are alike.
+
+    With ``chief``, rank 0 hands out work; the last ``ps`` ranks keep parameters; those between them work.
+
+    Raises :class:`BadRequest` for parameter servers without a chief, and for too few ranks: there must be a worker.
+    """
+    chief, ps = options.chief, options.ps
+    if not chief and not ps:
+        return []
+    if not chief:
+        raise BadRequest("Parameter servers need a chief, which gives work to the workers: add --chief (chief=True).")
+    if size < 2 + ps:
+        who = "A chief and at least 1 worker"
+        if ps:
+            who = f"A chief, at least 1 worker and {ps} parameter server{'s' if ps > 1 else ''}"
+        raise BadRequest(f"{who} need {2 + ps} ranks or more, not {size}: ask for more with -n.")
+    return ["chief", *["worker"] * (size - 1 - ps), *["ps"] * ps]
+
 
 DECLARATION = Declaration(
     name="tensorflow",
     title="TensorFlow",
+    options=TensorFlowOptions,
+    roles=assign_roles,
     situations="jupyter_dtrain.frameworks.tensorflow.situations:SITUATIONS",
 )

@@ -1,12 +1,36 @@
-"""What PyTorch declares to the parts that have no ranks: how gloo speaks when a peer ends, and failures of its own."""
+"""What PyTorch declares to the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
 from jupyter_dtrain.core.declarations import Declaration
+
+TorchBackend = Literal["auto", "nccl", "gloo"]
+
+
+class TorchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """PyTorch's start options."""
+
+    torch_backend: Annotated[
+        TorchBackend,
+        Meta(
+            title="PyTorch's backend",
+            description=(
+                "backend for init_process_group() in cells that name none (default: auto, which is nccl with a GPU per "
+                "rank, else gloo)"
+            ),
+        ),
+    ] = "auto"
+
 
 DECLARATION = Declaration(
     name="torch",
     title="PyTorch",
+    options=TorchOptions,
     echoes=("Connection closed by peer", "Connection reset by peer"),
     last_words={
         "op.preamble.length <= op.nbytes": "gloo aborts when ranks give one collective different sizes or types: start "

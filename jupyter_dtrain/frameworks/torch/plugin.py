@@ -21,6 +21,7 @@ from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.wire.messages import Watching
 
 from .builds import hook_builds
+from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
@@ -64,7 +65,8 @@ class Torch(Framework):
         self._metrics.install()
         self._pipelines = TorchPipelines(self._metrics, metrics)
         self._pipelines.install()
-        self._groups = TorchGroups(place, spec.generation, spec.options.get("torch_backend", "auto"), spec.address)
+        backend = spec.options_of(self.name, TorchOptions).torch_backend
+        self._groups = TorchGroups(place, spec.generation, backend, spec.address)
         wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment()

@@ -1,0 +1,236 @@
+"""One definition of the start options: signature, ``-h``, the dialog's schema, checks and the request come from it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from jupyter_dtrain import BadRequest, Session, Settings
+from jupyter_dtrain.launch import options, starting
+from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.magics.parsing import HelpShown
+from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
+
+NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "chief", "ps", "torch_backend"]
+SECRET = "hunter2"  # noqa: S105 — must not be shown
+
+PLUGIN = """
+import logging, sys
+from typing import Annotated, Literal
+import msgspec
+from msgspec import Meta
+from jupyter_dtrain.core.declarations import Declaration
+
+class Options(msgspec.Struct, frozen=True):
+    speed: Annotated[Literal["slow", "fast"], Meta(title="Speed", description="how fast (default: slow)")] = "slow"
+    eager: Annotated[bool, Meta(title="Eager", description="run at once (default: on)")] = True
+    share: Annotated[float, Meta(title="Share", description="share of a GPU (default: 1)", ge=0)] = 1.0
+
+class Taken(msgspec.Struct, frozen=True):
+    name: str = "mine"
+
+class Needed(msgspec.Struct, frozen=True):
+    no_default: int
+
+class Strange(msgspec.Struct, frozen=True):
+    layers: list[int] = []
+
+GOOD = Declaration("quick", options=Options, roles=lambda size, options: ["runner"] * size if options.eager else [])
+TAKEN, NEEDED = Declaration("taken", options=Taken), Declaration("needed", options=Needed)
+STRANGE = Declaration("strange", options=Strange)
+"""
+ENTRIES = """[jupyter_dtrain.declarations]
+quick = quick_declared:GOOD
+taken = quick_declared:TAKEN
+needed = quick_declared:NEEDED
+strange = quick_declared:STRANGE
+missing = quick_declared:NOTHING
+"""
+SHOW = """
+import contextlib, inspect, io, json
+from jupyter_dtrain import Session, Settings
+from jupyter_dtrain.launch import options, starting
+from jupyter_dtrain.magics.parsing import HelpShown
+from jupyter_dtrain.magics.registered import verb_parser
+
+parameter = inspect.signature(Session.start).parameters["speed"]
+out = io.StringIO()
+with contextlib.redirect_stdout(out), contextlib.suppress(HelpShown):
+    verb_parser().parse_line("start -h")
+line = vars(verb_parser().parse_line("start --speed fast --no-eager --share 0.5"))
+del line["run"]
+request = starting._make_request(options.check({"n": 2, "speed": "fast"}), Settings(), None)
+print(json.dumps({
+    "signature": [str(parameter.annotation), parameter.default],
+    "docstring": Session.start.__doc__,
+    "help": out.getvalue(),
+    "schema": options.schema()["properties"],
+    "line": line,
+    "request": request.frameworks,
+    "roles": request.roles,
+}))
+"""
+
+
+def help_of_start(capsys) -> str:
+    with pytest.raises(HelpShown):
+        verb_parser().parse_line("start -h")
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def example(tmp_path):
+    """A value of each option that is not its default."""
+    return {
+        "n": 3,
+        "name": "some-name",
+        "env": {"A": SECRET},
+        "mpiexec": find_mpiexec(None),
+        "tensorboard": str(tmp_path),
+        "chief": True,
+        "ps": 1,
+        "torch_backend": "gloo",
+    }
+
+
+def test_there_are_these_options():
+    """In the order in which a person sees them."""
+    assert [option.name for option in options.options()] == NAMES
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_is_the_same_everywhere(name, example, capsys):
+    """Signature, docstring, -h, schema, magic line and request."""
+    option = next(option for option in options.options() if option.name == name)
+    parameter = inspect.signature(Session.start).parameters[name]
+    properties = options.schema()["properties"]
+    values = {"n": 4, "chief": True} | {name: example[name]}
+    text = " ".join(f"{key}={value}" for key, value in example["env"].items()) if name == "env" else str(example[name])
+    words = option.flag if name == "chief" else f"{option.flag} {text}"
+    line = getattr(verb_parser().parse_line(f"start {words}"), name)
+    request = starting._make_request(options.check(values), Settings(), None)
+    starting._remove_folders(request)
+    sent = msgspec.json.decode(msgspec.json.encode(request), type=WorldRequest)
+    held = msgspec.to_builtins(sent.options) if option.framework == "" else sent.frameworks[option.framework]
+
+    assert parameter.default == option.default
+    assert f"{name}: {option.description}" in (inspect.getdoc(Session.start) or "")
+    assert option.description in help_of_start(capsys)
+    assert option.flag in help_of_start(capsys)
+    assert properties[name]["description"] == option.description
+    assert properties[name]["title"]
+    assert option.description.count("(default: ") == 1
+    assert (dict(line) if name == "env" else line) == example[name]
+    assert held[name] == example[name]
+
+
+def test_what_a_line_leaves_out_is_left_to_the_definition():
+    """A parser has no defaults of its own."""
+    assert set(vars(verb_parser().parse_line("start"))) == {"run"}
+
+
+def test_none_stands_for_the_default_and_paths_for_text(tmp_path):
+    """As callers of Session.start are used to."""
+    nothing = options.check(dict.fromkeys(NAMES))
+
+    assert nothing == options.check({})
+    assert options.check({"tensorboard": tmp_path}).world.tensorboard == str(tmp_path)
+    assert options.check({"env": os.environ}).world.env == dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"n": 0}, "n must be a whole number, at least 1 and at most 1024, not 0."),
+        ({"n": True}, "n must be a whole number, at least 1 and at most 1024, not True."),
+        ({"n": 2.0}, "n must be a whole number, at least 1 and at most 1024, not 2.0."),
+        ({"name": 3}, "name must be text, not 3."),
+        ({"env": {"A": 1}}, "env must be a dict that maps text to text."),
+        ({"env": {1: SECRET}}, "env must be a dict that maps text to text."),
+        ({"env": SECRET}, "env must be a dict that maps text to text."),
+        ({"chief": 1}, "chief must be True or False, not 1."),
+        ({"ps": -1}, "ps must be a whole number, at least 0, not -1."),
+        ({"torch_backend": "mpi"}, "torch_backend must be auto, nccl or gloo, not 'mpi'."),
+        ({"size": 2}, f"There is no option 'size'. The options are {', '.join(NAMES)}."),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_in_words(values, words):
+    """One sentence with the cure; values of variables are in none."""
+    with pytest.raises(BadRequest) as caught:
+        options.check(values)
+
+    assert str(caught.value) == words
+    assert SECRET not in repr(caught.value.__cause__)
+
+
+def test_a_dialog_reads_its_own_labels():
+    """The sidebar's fields have titles."""
+    with pytest.raises(BadRequest, match="Parameter servers must be a whole number, at least 0, not -1"):
+        options.check({"ps": -1}, titled=True)
+
+
+def test_values_of_variables_are_in_no_repr(example):
+    """A traceback or a log may show any object."""
+    request = starting._make_request(options.check(example), Settings(), None)
+    starting._remove_folders(request)
+
+    assert SECRET not in repr(request)
+    assert SECRET not in repr(options.check(example))
+    assert "hidden" in repr(request)
+
+
+def test_importing_the_package_reads_no_declarations():
+    """Nor does the extension; the first look at the options does."""
+    code = (
+        "from IPython.testing.globalipapp import start_ipython\n"
+        "shell = start_ipython()\n"
+        "import jupyter_dtrain; jupyter_dtrain.load_ipython_extension(shell)\n"
+        "from jupyter_dtrain import Session\n"
+        "from jupyter_dtrain.core.declarations import declarations\n"
+        "print(declarations.cache_info().misses)\n"
+        "Session.start\n"
+        "print(declarations.cache_info().misses)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
+
+    assert answer.stdout.split()[-2:] == ["0", "1"]
+
+
+def test_a_frameworks_option_is_everywhere_as_well(tmp_path):
+    """A package adds one with an entry point. Options that cannot be used are logged and left out."""
+    metadata = tmp_path / "quick-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(ENTRIES)
+    (tmp_path / "quick_declared.py").write_text(PLUGIN)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    answer = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        capture_output=True,
+        check=True,
+        timeout=60,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_DATA_DIR": str(tmp_path)},
+    )
+    shown = json.loads(answer.stdout)
+
+    assert shown["signature"] == ["typing.Literal['slow', 'fast']", "slow"]
+    assert "speed: how fast (default: slow)" in shown["docstring"]
+    assert "--speed {slow,fast}" in shown["help"]
+    assert shown["schema"]["speed"]["enum"] == ["slow", "fast"]
+    assert shown["line"] == {"speed": "fast", "eager": False, "share": 0.5}
+    assert shown["request"]["quick"] == {"speed": "fast", "eager": True, "share": 1.0}
+    assert shown["roles"] == ["runner", "runner"]
+    assert list(shown["schema"])[:5] == NAMES[:5]
+    assert {"no_default", "layers"}.isdisjoint(shown["schema"])
+    for name in ("taken", "needed", "strange"):
+        assert f"The start options of {name} cannot be used" in answer.stderr
+    assert "declaration of the framework missing cannot be loaded" in answer.stderr
