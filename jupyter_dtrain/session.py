@@ -23,7 +23,7 @@ import msgspec
 from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
-from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.link import Link, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_access import RankAccess
@@ -34,14 +34,16 @@ from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.client.tuning import sweep
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.clients import describe_process
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, TorchBackend, World, count_ranks, parse_ranks
+from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import check_variable, pickle_values
 
 from .launch import starting, worlds
@@ -69,7 +71,7 @@ class Session(RankAccess):
         self._settings = settings
         self._notices = Notices()
         link = Link(listing, steward, settings, self._notices, describe_process())
-        self._fold = Fold(settings, link.ask, self._notices.ended)
+        self._fold = Fold(settings, link, self._notices.ended)
         super().__init__(link, RankRequests(link.bound, self._fold.busy, settings), request.size)
         self._relay: CommRelay | None = None
         self._link.rejoin = self._rejoin
@@ -156,17 +158,18 @@ class Session(RankAccess):
         A kernel that shuts down does not stop a world that it only attached to.
 
         Raises :class:`NoWorld` when there is none (of that name), :class:`BadRequest` when there are several to choose
-        from, and :class:`WorldLost` when it does not answer.
+        from, :class:`OtherVersion` when another version of jupyter-dtrain started it, and :class:`WorldLost` when it
+        does not answer.
         """
         listing = worlds.find_world(name)
         settings = Settings.from_environment()
         steward = worlds.open_channel(listing, settings.request_timeout)
         try:
-            answer = steward.ask("request")
+            request = ask_request(steward, listing)
         except BaseException:
             steward.close()
             raise
-        session = cls(listing, steward, msgspec.convert(answer["request"], WorldRequest))
+        session = cls(listing, steward, request)
         try:
             session._join(view, take_over=take_over)
         except BaseException:
@@ -177,9 +180,9 @@ class Session(RankAccess):
         return session
 
     def _join(self, view: Callable[[Run, Session], RunView] | None, *, take_over: bool) -> None:
-        state = self._link.ask("state")
-        if state["phase"] != "running":
-            raise WorldLost(f"World {self.name!r} is {state['phase']}: try again in a moment.")
+        state = self._link.ask(ReadState())
+        if state.phase != "running":
+            raise WorldLost(f"World {self.name!r} is {state.phase}: try again in a moment.")
         self._link.connect(state, self._fold, greet=False)
         self._link.join(take_over=take_over)
         self._follow_last_run(view)
@@ -208,7 +211,7 @@ class Session(RankAccess):
         startup = Startup(self._link, self.request, progress)
         state = startup.wait(incarnation)
         self._link.connect(state, self._fold, greet=True)
-        startup.tell_end(state["size"])
+        startup.tell_end(state.size)
 
     def _abandon_start(self) -> None:
         with contextlib.suppress(Exception):
@@ -394,7 +397,7 @@ class Session(RankAccess):
         self._link.check_drives()
         chosen = self._choose(ranks)
         self._link.check_ranks(chosen)
-        self._link.ask("kill", ranks=chosen, reason="by %distributed kill")
+        self._link.kill(chosen, "by %distributed kill")
         deadline = time.monotonic() + self._settings.request_timeout
         while living := [rank.rank for rank in self._link.world.ranks if rank.rank in chosen and rank.state != "dead"]:
             if time.monotonic() > deadline:
@@ -423,11 +426,12 @@ class Session(RankAccess):
         self._link.check_drives()
         # Before the ranks, which are told to end, say so themselves.
         self._fold.world_lost("its world was restarted")
-        answer = self._link.restart()
-        if answer["status"] != "ok":
-            raise BadRequest(f"World {self.name!r} cannot be restarted: {answer['words']}.")
         try:
-            self._await_ranks(answer["incarnation"], progress or (lambda _: None))
+            incarnation = self._link.restart()
+        except Refused as refused:
+            raise BadRequest(f"World {self.name!r} cannot be restarted: {refused}") from None
+        try:
+            self._await_ranks(incarnation, progress or (lambda _: None))
         except BaseException:
             # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
             self._link.lose("its restart failed")
@@ -493,9 +497,9 @@ class Session(RankAccess):
 
     # Inner.
 
-    def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
+    def _send_comm(self, rank: int, request: TellWidgets) -> Any:
         world, channel = self._link.bound()
-        return channel.values(world.ranks[rank].engine, "comm", content)
+        return channel.values(world.ranks[rank].engine, request)
 
 
 open_sessions: OpenSessions[Session] = OpenSessions()

@@ -18,22 +18,25 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
-from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
+from jupyter_dtrain.core.interruption import Acts, Interruption
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.stacks import Answers
 from jupyter_dtrain.core.stop_button import Latch
-from jupyter_dtrain.wire.questions import Questions
+from jupyter_dtrain.wire.agent_messages import EventsRead, RankPosition, ReadEvents, ReadPosition, RunCell
+from jupyter_dtrain.wire.questions import Answers, Questions
 from jupyter_dtrain.wire.spool import read_file, spool_path
+from jupyter_dtrain.wire.values import digests
 
 from .entry import Entry
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.view import RunView
@@ -51,15 +54,20 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+class Steward(Acts, Protocol):
+    """What the steward does for runs; see :class:`.Link`."""
+
+    def advance(self, run: int) -> int:
+        """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
+
+
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
 
-    def __init__(
-        self, settings: Settings, ask_steward: Callable[..., dict[str, Any]], ended: Callable[[Run], None]
-    ) -> None:
-        """``ask_steward`` takes a request and its arguments; ``ended`` gets each run that has ended."""
+    def __init__(self, settings: Settings, steward: Steward, ended: Callable[[Run], None]) -> None:
+        """``ended`` gets each run that has ended."""
         self._settings = settings
-        self._ask_steward = ask_steward
+        self._steward = steward
         self._ended = ended
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: list[Entry] = []
@@ -235,14 +243,10 @@ class Fold:
         self._watch(entry)
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
-        content = {
-            "run": run.number,
-            "code": run.source,
-            "ranks": run.ranks,
-            "generation": self._generation,
-            "watch": msgspec.to_builtins(entry.watch),
-            "cell": msgspec.to_builtins(entry.cell),
-        }
+        names, pickles = list(entry.inputs), list(entry.inputs.values())
+        cell = RunCell(
+            run.number, run.source, run.ranks, self._generation, entry.watch, entry.cell, names, digests(pickles)
+        )
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # It died while the cell was queued; the others would wait for it.
@@ -253,7 +257,7 @@ class Fold:
             return
         for place in places:
             run.note_heard(place.rank)
-            self._channel.run(place.engine, content, entry.inputs)
+            self._channel.run(place.engine, cell, pickles)
 
     def _watch(self, entry: Entry) -> None:
         entry.sent = True
@@ -313,16 +317,15 @@ class Fold:
             return
         entry.reading.add(rank)
         run = entry.run
-        future = self._channel.ask(
-            self._world.ranks[rank].engine, op="read", run=run.number, from_seq=run.next_seq(rank)
-        )
-        future.add_done_callback(lambda done: self._queue.put(lambda: self._was_read(entry, rank, done.result())))
+        request = ReadEvents(run.number, run.next_seq(rank))
+        future = self._channel.ask(self._world.ranks[rank].engine, request)
+        future.add_done_callback(lambda done: self._queue.put(lambda: self._was_read(entry, rank, done)))
 
-    def _was_read(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
+    def _was_read(self, entry: Entry, rank: int, done: Future[EventsRead]) -> None:
         entry.reading.discard(rank)
-        if answer.get("batch") is None:
+        if done.exception() is not None or (batch := done.result().batch) is None:
             return
-        self._apply(entry, from_wire(answer["batch"]))
+        self._apply(entry, batch)
         if rank in entry.run.unfinished:
             # Announcements that came meanwhile were not applied: ask until nothing is left.
             self._read(entry, rank)
@@ -335,14 +338,14 @@ class Fold:
                 continue
             entry.asked[rank] = now
             entry.reading.discard(rank)
-            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
+            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), ReadPosition())
 
-    def _states_came(self, entry: Entry, answers: Answers) -> None:
+    def _states_came(self, entry: Entry, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():
             if answer is None:
                 continue
             entry.run.note_heard(rank)
-            if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
+            if answer.run == entry.run.number and answer.next > entry.run.next_seq(rank):
                 self._read(entry, rank)
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
@@ -405,7 +408,7 @@ class Fold:
             entry.run,
             self._settings,
             self._questions,
-            self._ask_steward,
+            self._steward,
             lambda words: self._note(entry, words),
             now,
         )
@@ -451,7 +454,7 @@ class Fold:
             with contextlib.suppress(Exception):
                 self._generation = max(
                     self._generation,
-                    int(self._ask_steward("advance", timeout=STEWARD_PATIENCE, run=run.number)["generation"]),
+                    self._steward.advance(run.number),
                 )
         run.release()
         if run.outcome != "ok":

@@ -1,7 +1,7 @@
-"""What a session has to tell its steward, and what it was told that its user must read.
+"""What a session reports to its steward, and the notices of the steward that the user must read.
 
-With each renewal of the lease the steward hears which runs were followed to their end here: about those nobody has to
-be told any more. Thread-safe; nothing here fails or waits.
+Each renewal of the lease reports which runs this session has followed to their end: their end needs no notice any
+more. Thread-safe; nothing here fails or waits.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jupyter_dtrain.wire.steward_messages import Followed
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.events import Outcome
     from jupyter_dtrain.core.run import Run
 
 
@@ -22,7 +25,7 @@ class Notices:
         self.waiting = False
         """Whether there is something that the steward should hear before the lease must be renewed."""
         self._lock = threading.Lock()
-        self._followed: list[dict[str, Any]] = []
+        self._followed: list[Followed] = []
         self._notices: list[str] = []
         self._shown: set[str] = set()
 
@@ -30,23 +33,23 @@ class Notices:
 
     def ended(self, run: Run) -> None:
         """``run`` was followed to its end."""
-        outcomes = {str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"}
-        told = {"run": run.number, "interrupted": run.interrupted or bool(run.busy), "ranks": outcomes}
+        outcomes: dict[str, Outcome] = {
+            str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"
+        }
         with self._lock:
-            self._followed.append(told)
+            self._followed.append(Followed(run.number, run.interrupted or bool(run.busy), outcomes))
             self.waiting = True
 
-    def to_tell(self, given_up: Iterable[int] = ()) -> dict[str, Any]:
+    def to_tell(self, given_up: Iterable[int] = ()) -> list[Followed]:
         """What goes along with a request. ``given_up``: runs that nobody wants to hear of, since their world ends."""
         with self._lock:
             self.waiting = False
-            followed = [*self._followed, *({"run": number} for number in sorted(set(given_up)))]
-            return {"followed": followed}
+            return [*self._followed, *(Followed(number) for number in sorted(set(given_up)))]
 
-    def was_told(self, content: dict[str, Any]) -> None:
-        """The steward has ``content``."""
+    def was_told(self, followed: list[Followed]) -> None:
+        """The steward has ``followed``."""
         with self._lock:
-            self._followed = [told for told in self._followed if told not in content["followed"]]
+            self._followed = [one for one in self._followed if one not in followed]
 
     # To the user.
 

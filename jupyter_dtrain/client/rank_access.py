@@ -79,7 +79,7 @@ class RankAccess:
     @property
     def names(self) -> RankNames:
         """The names that live on the ranks, as words: where they are defined, how they go on, what they stand for."""
-        return RankNames(self._requests.ask_agents, lambda: self._link.world)
+        return RankNames(self._requests, lambda: self._link.world)
 
     def _choose(self, ranks: Ranks) -> list[int]:
         self._link.check()

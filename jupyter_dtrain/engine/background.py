@@ -10,6 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from jupyter_dtrain.wire.messages import accepted, refused
+
 
 class Background:
     """Answers questions of one kind. Whoever asks never waits."""
@@ -19,16 +23,19 @@ class Background:
         self._name = name
         self._free = threading.Semaphore(1)
 
-    def ask(self, find: Callable[[], dict[str, Any]], answer: Callable[[dict[str, Any]], object]) -> bool:
-        """``answer`` is called, on another thread, with what ``find`` found; False while an earlier one is at work."""
+    def ask(self, find: Callable[[], msgspec.Struct], answer: Callable[[dict[str, Any]], object]) -> bool:
+        """``answer`` is called, on another thread, with the content of a reply; False while an earlier one is at work.
+
+        It carries what ``find`` returned, or the error.
+        """
         if not self._free.acquire(blocking=False):
             return False
 
         def work() -> None:
             try:
-                found = find()
+                found = accepted(find())
             except BaseException as error:  # noqa: BLE001 — what is the user's may raise anything, SystemExit too
-                found = {"status": "error", "words": f"{type(error).__name__}: {error}"}
+                found = refused(error)
             finally:
                 self._free.release()
             answer(found)

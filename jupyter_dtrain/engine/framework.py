@@ -15,12 +15,11 @@ from importlib.metadata import entry_points
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from .libraries import is_library
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts
+    from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.messages import Watching
@@ -38,19 +37,6 @@ GROUP = "jupyter_dtrain.frameworks"
 
 class CellEnds(BaseException):
     """Raised by a framework where a script would wait for ever: the cell ends well here, on this rank."""
-
-
-class Collective(msgspec.Struct, frozen=True):
-    """One that a rank has begun."""
-
-    group: str
-    """Name of the process group; equal on all its ranks. The default group's is 0."""
-    ranks: list[int]
-    """Those of the group."""
-    number: int
-    """Counts the collectives of the group, from 1."""
-    call: str
-    """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
 
 class Framework:

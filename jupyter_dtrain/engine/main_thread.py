@@ -11,9 +11,9 @@ import ctypes
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
+from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .framework import called_in
 from .scripts import is_script
@@ -60,20 +60,16 @@ class MainThread:
         """A cell begins."""
         self._looked_at = self._moved_at = time.monotonic()
 
-    def stack(self) -> dict[str, Any]:
+    def stack(self, state: Literal["idle", "running"]) -> Stack:
         """The frames from the cell on, what they wait in, and what the frameworks know of their collectives."""
-        frame = self._frame()
-        return {
-            "frames": msgspec.to_builtins(self._tracebacks.stack(frame)),
-            "waits": self.waits(),
-            "collectives": [
-                msgspec.to_builtins(collective)
-                for framework in self._frameworks
-                for collective in framework.collectives()
-            ],
-        }
+        return Stack(
+            state,
+            frames=self._tracebacks.stack(self._frame()),
+            waits=self.waits(),
+            collectives=[collective for framework in self._frameworks for collective in framework.collectives()],
+        )
 
-    def waits(self) -> dict[str, str] | None:
+    def waits(self) -> Wait | None:
         """What the main thread waits in for other ranks, and in which framework; None when it does not."""
         before = time.clock_gettime(self._clock)
         time.sleep(LISTEN)
@@ -88,7 +84,7 @@ class MainThread:
             while trace is not None and trace.tb_next is not None and not _is_native(trace.tb_next):
                 trace = trace.tb_next
             if trace is not None and (found := self._wait_at(trace.tb_frame, called_in(trace), idle=True)):
-                return found["call"]
+                return found.call
         return ""
 
     def still(self) -> float:
@@ -145,12 +141,12 @@ class MainThread:
             frame = frame.f_back
         return tuple(lines)
 
-    def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> dict[str, str] | None:
+    def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         for framework in self._frameworks:
             # What one of them cannot tell must not hide what another can.
             with contextlib.suppress(Exception):
                 if waits := framework.waits(frame, call, idle=idle):
-                    return {"framework": framework.name, "call": waits}
+                    return Wait(framework.name, waits)
         return None
 
 

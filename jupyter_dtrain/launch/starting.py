@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +26,7 @@ from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import TorchBackend, assign_roles, check_environment, check_name, check_size
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldRequest
 
 from . import local
@@ -313,7 +315,17 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             raise
         log_text = log_file.read_text(errors="replace")[-2000:]
         raise StartFailed(f"The world's steward did not start. It said:\n{log_text}") from error
-    listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
+    listing = Listing(
+        request.name,
+        request.id,
+        request.size,
+        request.cwd,
+        steward,
+        created,
+        connection_file,
+        PROTOCOL,
+        version("jupyter-dtrain"),
+    )
     file = folder / "world.json"
     with contextlib.suppress(OSError):
         file.touch(mode=0o600)

@@ -14,6 +14,8 @@ from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.wire.messages import PROTOCOL
+from jupyter_dtrain.wire.steward_messages import ReadStatus
 
 from .offers import world_names
 from .parsing import MagicParser, Parsed
@@ -110,13 +112,14 @@ def _driver(world: Listing) -> str:
     except OSError:
         return ""
     try:
-        state = channel.ask("state")
+        status = channel.ask(ReadStatus())
     except WorldLost:
         return "its steward does not answer"
     finally:
         channel.close()
-    words = state["driver"]["words"] if state["driver"] else "nobody yet"
-    return f"{words}, {took(max(0.0, state['lease_left']))} left"
+    words = status.driver.words if status.driver else "nobody yet"
+    older = "" if status.protocol == PROTOCOL else ", another version of jupyter-dtrain"
+    return f"{words}, {took(max(0.0, status.lease_left))} left{older}"
 
 
 def _ranks(size: int) -> str:

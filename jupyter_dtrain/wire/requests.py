@@ -1,4 +1,4 @@
-"""What a world is asked to be, and what each rank is told.
+"""The request for a world, and the specification that each rank gets.
 
 Both travel as JSON over a pipe or in the environment, never on a command line: they may hold secrets.
 """

@@ -25,6 +25,7 @@ from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.wire.spool import read_file, spool_path
+from jupyter_dtrain.wire.steward_messages import ReadState
 from tests.faults import cells, libraries
 from tests.kernels import Notebook
 from tests.processes import wait_until_gone
@@ -365,7 +366,7 @@ class _Play:
             case "whole":
                 self._check_ranks(session, before, everybody, meet=True)
             case "unhealable":
-                healable = until(lambda: session._link.ask("state")["healable"] is False)
+                healable = until(lambda: session._link.ask(ReadState()).healable is False)
                 self._check(healable, "it is said to be healable")
                 self._check_ranks(session, before, everybody, meet=True)
                 self.broken = True
@@ -426,7 +427,7 @@ class _Play:
 
     def _notices(self, world: _World) -> list[str]:
         with contextlib.suppress(NoWorld, WorldLost):
-            return list(world.session._link.ask("state")["notices"])
+            return list(world.session._link.ask(ReadState()).notices)
         return []
 
     def _texts(self, run: Run) -> Iterator[str]:
@@ -446,8 +447,8 @@ class _Play:
             case "stopped":
                 return session.world.ranks[self.plan.victim].state == "stopped"
             case "native-locked":
-                threads = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
-                return threads is not None and threads[0]["state"] == "native"
+                stack = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
+                return stack is not None and stack.state == "native"
         return self._said(run, 2)
 
     def _until(self, condition: Callable[[], object], what: str) -> None:

@@ -57,7 +57,7 @@ def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark
     """No cell between; and a world that could not be healed is whole again."""
     session = launch(n=2)
     child_named(session, "prterun").kill()
-    noticed = until(lambda: not state_of(session)["healable"])
+    noticed = until(lambda: not state_of(session).healable)
     session.restart()
     session.restart()
     state = state_of(session)
@@ -65,7 +65,7 @@ def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark
     session.stop()
 
     assert noticed
-    assert (state["healable"], state["incarnation"]) == (True, 2)
+    assert (state.healable, state.incarnation) == (True, 2)
     assert outcome == "ok"
     assert wait_until_gone(mark, patience=0) == []
 
@@ -103,7 +103,7 @@ def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
     session = launch(n=1)
     first = session._link.restart()
     second = session._link.restart()
-    up = until(lambda: state_of(session)["phase"] == "running")
+    up = until(lambda: state_of(session).phase == "running")
     session.stop()
 
     assert (first["status"], second["status"]) == ("ok", "error")
