@@ -4,81 +4,27 @@
  * `jupyter_dtrain/view/document.py` writes it. Numbers of a metric are float32 in base64, little-endian.
  */
 
+import type {
+  BarPart,
+  MetricPart,
+  PipelinePart,
+  RankRow,
+  RunDocument,
+  RunOutcome,
+  RunRankState,
+  Status,
+  Steps,
+  WorldRankState,
+} from "./generated";
+
 export const MIME = "application/vnd.jupyter-dtrain.run+json";
 
 /** The newest version that is understood. */
 const VERSION = 1;
 
-export type Outcome = "running" | "ok" | "error" | "interrupted" | "lost";
-export type RankState = "idle" | "waiting" | "starting" | "stopped" | "unreachable" | "dead" | Outcome;
+export type { BarPart, MetricPart, PipelinePart, RankRow, RunDocument, RunOutcome as Outcome, Status, Steps };
 
-/** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total, seconds per step. */
-export type RankRow = [
-  number,
-  number,
-  RankState,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-];
-
-/** rank, done, total, per second, whether it has ended. */
-export type BarPart = [number, number | null, number | null, number | null, number];
-
-/** Either base64, or `[first, distance, how many]`. */
-export type Steps = string | [number, number, number];
-
-export interface MetricPart {
-  name: string;
-  series: [number, Steps, string][];
-  /** Over all ranks; there where the series were thinned. */
-  band?: { steps: string; mean: string; low: string; high: string };
-  /** Where not every rank has a series. */
-  last?: { ranks: number[]; values: string };
-  bad?: [number, number, string][];
-}
-
-export interface Status {
-  version: number;
-  run: number;
-  size: number;
-  outcome: Outcome;
-  elapsed: number;
-  nodes: string[];
-  ranks: RankRow[];
-  words: Record<string, string>;
-  bars: [number, string, BarPart[]][];
-  /** Ranks logged faster than the wire takes: only extremes are here. */
-  thinned?: boolean;
-}
-
-/** A step of a pipeline. `jupyter_dtrain/view/timelines.py` writes it. */
-export interface PipelinePart {
-  schedule: string;
-  step: number;
-  /** How many there are; `lanes` may have fewer. */
-  ranks: number;
-  stages: number;
-  microbatches: number;
-  seconds: number;
-  /** All that is to be said of it, with the bubble. */
-  words: string;
-  /** rank, its stages; and of each action the kind, stage, micro-batch, beginning and length: uint16 in base64. */
-  lanes: [number, number[], string][];
-  /** Whether sends and receives are among the actions. */
-  transfers?: boolean;
-}
-
-export interface RunDocument extends Status {
-  pipelines?: PipelinePart[];
-  metrics: MetricPart[];
-  left_out?: number;
-  seq?: number;
-}
+export type RankState = RunRankState | WorldRankState | RunOutcome;
 
 /** A document from what a notebook or a kernel gave. Throws an Error that says what is wrong with it. */
 export function readDocument(data: unknown): RunDocument {

@@ -5,18 +5,11 @@
  * next document, which says how far it reaches.
  */
 
-import { evenSteps, readDocument, readDoubles, readFloats, type PipelinePart, type Status } from "./document";
+import { evenSteps, readDocument, readDoubles, readFloats } from "./document";
+import type { News } from "./generated";
 import { RunModel } from "./model";
 
-export interface News {
-  seq: number;
-  status: Status;
-  /** Of all pipelines, where one of them has a newer step. */
-  pipelines?: PipelinePart[];
-  names?: string[];
-  /** Which name, rank, how many points and, where the steps are even, the first and their distance. */
-  series?: [number, number, number, number?, number?][];
-}
+export type { News };
 
 /** Messages with points that came too early are held, this many. */
 const HELD = 64;

@@ -1,13 +1,14 @@
 /** Which cells go to which ranks, by their text: the same rules as in `jupyter_dtrain/magics/transform.py`. */
 
+import { VALUED_OPTIONS } from "../generated";
+
 const ON_RANKS = /^\s*%%(distributed|rank)\b/;
 const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
 const HELP = /\s(-h|--help)(\s|$)/;
 
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+/g;
 
-/** Options whose value comes next. */
-const VALUED = new Set(["-r", "--ranks", "-i", "--inputs", "-o", "--output", "--pull", "--timeout"]);
+const VALUED = new Set(VALUED_OPTIONS);
 
 export interface Addressed {
   /** As the cell names them; null: all. */
