@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol
@@ -163,7 +163,7 @@ class Link:
         """Show other clients whether plain cells go to the ranks too; a steward that is silent is not waited for."""
         self._me = msgspec.structs.replace(self._me, auto=auto)
         if self.drives and not self.over:
-            with contextlib.suppress(WorldLost):
+            with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(Join(self._me, take_over=False, protocol=PROTOCOL), LEAVING)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Link:
         if self._listener.is_alive() and threading.current_thread() is not self._listener:
             self._listener.join(timeout=2)
         if worlds.is_alive(self.listing):
-            with contextlib.suppress(WorldLost):
+            with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(Leave(self._me.id), LEAVING)
         if self._fold is not None:
             self._fold.close()
@@ -245,7 +245,7 @@ class Link:
         A steward that does not answer within :data:`CONFIRM` seconds is not waited for.
         """
         self.check_drives()
-        with contextlib.suppress(WorldLost):
+        with contextlib.suppress(WorldLost, Refused):
             self._set_driver(self._steward.ask(ReadDriver(), CONFIRM).driver)
         self.check_drives()
 
@@ -307,7 +307,7 @@ class Link:
 
         ``given_up``: runs whose end needs no explanation any more.
         """
-        with contextlib.suppress(WorldLost):
+        with contextlib.suppress(WorldLost, Refused):
             self._steward.ask(Stop(self._notices.to_tell(given_up)), timeout)
 
     def lose(self, words: str) -> None:
@@ -333,7 +333,7 @@ class Link:
                 self.check_alive()
             if now >= renew_at or self._notices.waiting:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
-                with contextlib.suppress(WorldLost):
+                with contextlib.suppress(WorldLost, Refused):
                     followed = self._notices.to_tell()
                     renew = Renew(self._me.id, self._me.auto, self._next_run - 1, followed)
                     driver = self._steward.ask(renew).driver
@@ -376,7 +376,7 @@ class Link:
     def _interrupted_by(self, who: str, run: int, *, force: bool) -> None:
         if self._fold is not None:
             self._fold.interrupt(force=force, by=who, last=run)
-            with contextlib.suppress(WorldLost):
+            with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(TakeUpInterrupt(), LEAVING)
 
     def _set_rank(self, rank: int, **changes: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from jupyter_dtrain.core.errors import NoWorld, WorldLost
+from jupyter_dtrain.core.errors import NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
@@ -113,7 +113,7 @@ def _driver(world: Listing) -> str:
         return ""
     try:
         status = channel.ask(ReadStatus())
-    except WorldLost:
+    except (Refused, WorldLost):
         return "its steward does not answer"
     finally:
         channel.close()
