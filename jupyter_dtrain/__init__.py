@@ -80,7 +80,7 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "resync": "rank_api",
-    "run_script": "scripts",
+    "run_script": "engine.scripts",
 }
 
 __all__ = [
