@@ -23,7 +23,7 @@ import msgspec
 from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
-from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.link import Link, ask_request
 from jupyter_dtrain.client.membership import Membership
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
@@ -35,6 +35,7 @@ from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
+from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.values import check_variable
@@ -65,7 +66,7 @@ class Session:
         self._settings = settings
         self._notices = Notices()
         self._link = Link(listing, steward, settings, self._notices, describe_process())
-        self._fold = Fold(settings, self._link.ask, self._notices.ended)
+        self._fold = Fold(settings, self._link, self._notices.ended)
         self._requests = RankRequests(self._link.bound, self._fold.busy, settings)
         self._cells = Cells(
             self._link, self._fold, self._requests, self._notices, request, patience=settings.request_timeout
@@ -138,17 +139,18 @@ class Session:
         A kernel that shuts down does not stop a world that it only attached to.
 
         Raises :class:`NoWorld` when there is none (of that name), :class:`BadRequest` when there are several to choose
-        from, and :class:`WorldLost` when it does not answer.
+        from, :class:`OtherVersion` when another version of jupyter-dtrain started it, and :class:`WorldLost` when it
+        does not answer.
         """
         listing = worlds.find_world(name)
         settings = Settings.from_environment()
         steward = worlds.open_channel(listing, settings.request_timeout)
         try:
-            answer = steward.ask("request")
+            request = ask_request(steward, listing)
         except BaseException:
             steward.close()
             raise
-        session = cls(listing, steward, msgspec.convert(answer["request"], WorldRequest))
+        session = cls(listing, steward, request)
         try:
             session._membership.join(take_over=take_over)
             session._cells.follow_last(lambda run: None if view is None else view(run, session))
@@ -366,7 +368,7 @@ class Session:
     @property
     def names(self) -> RankNames:
         """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
-        return RankNames(self._requests.ask_agents, lambda: self._link.world)
+        return RankNames(self._requests, lambda: self._link.world)
 
     # Ending.
 
@@ -427,9 +429,9 @@ class Session:
         self._link.check_ranks(chosen)
         return chosen
 
-    def _send_comm(self, rank: int, content: dict[str, Any]) -> Any:
+    def _send_comm(self, rank: int, request: TellWidgets) -> Any:
         world, channel = self._link.bound()
-        return channel.values(world.ranks[rank].engine, "comm", content)
+        return channel.values(world.ranks[rank].engine, request)
 
 
 open_sessions: OpenSessions[Session] = OpenSessions()

@@ -21,17 +21,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
-from jupyter_dtrain.core.interruption import STEWARD_PATIENCE, Interruption
+from jupyter_dtrain.core.interruption import Acts, Interruption
 from jupyter_dtrain.core.stop_button import Latch
+from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents, RunCell
 from jupyter_dtrain.wire.questions import Questions
 from jupyter_dtrain.wire.spool import read_file, spool_path
+from jupyter_dtrain.wire.values import digests
 
 from .holes import QUIET, Holes
 from .run_queue import RunQueue
@@ -56,15 +58,20 @@ BURST = 256
 _log = logging.getLogger(__name__)
 
 
+class Steward(Acts, Protocol):
+    """What the steward does for runs; see :class:`.Link`."""
+
+    def advance(self, run: int) -> int:
+        """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
+
+
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
 
-    def __init__(
-        self, settings: Settings, ask_steward: Callable[..., dict[str, Any]], ended: Callable[[Run], None]
-    ) -> None:
-        """``ask_steward`` takes a request and its arguments; ``ended`` gets each run that has ended."""
+    def __init__(self, settings: Settings, steward: Steward, ended: Callable[[Run], None]) -> None:
+        """``ended`` gets each run that has ended."""
         self._settings = settings
-        self._ask_steward = ask_steward
+        self._steward = steward
         self._ended = ended
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._runs = RunQueue()
@@ -247,14 +254,10 @@ class Fold:
         self._watch(entry)
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
-        content = {
-            "run": run.number,
-            "code": run.source,
-            "ranks": run.ranks,
-            "generation": self._generation,
-            "watch": msgspec.to_builtins(entry.watch),
-            "cell": msgspec.to_builtins(entry.cell),
-        }
+        names, pickles = list(entry.inputs), list(entry.inputs.values())
+        cell = RunCell(
+            run.number, run.source, run.ranks, self._generation, entry.watch, entry.cell, names, digests(pickles)
+        )
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # They died while the cell was queued; the others would wait for them.
@@ -265,7 +268,7 @@ class Fold:
             return
         for place in places:
             run.note_heard(place.rank)
-            self._channel.run(place.engine, content, entry.inputs)
+            self._channel.run(place.engine, cell, pickles)
 
     def _watch(self, entry: Entry) -> None:
         entry.sent = True
@@ -298,11 +301,11 @@ class Fold:
             entry.painting.idle(fresh.rank)
             self._end_if_done(entry)
 
-    def _read(self, rank: int, run: int, from_seq: int) -> Future[dict[str, Any]] | None:
+    def _read(self, rank: int, run: int, from_seq: int) -> Future[EventsRead] | None:
         if (bound := self._bound()) is None:
             return None
         world, channel = bound
-        return channel.ask(world.ranks[rank].engine, op="read", run=run, from_seq=from_seq)
+        return channel.ask(world.ranks[rank].engine, ReadEvents(run, from_seq))
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
@@ -366,7 +369,7 @@ class Fold:
             entry.run,
             self._settings,
             self._questions,
-            self._ask_steward,
+            self._steward,
             entry.painting.note,
             now,
         )
@@ -411,7 +414,7 @@ class Fold:
             with contextlib.suppress(Exception):
                 self._generation = max(
                     self._generation,
-                    int(self._ask_steward("advance", timeout=STEWARD_PATIENCE, run=run.number)["generation"]),
+                    self._steward.advance(run.number),
                 )
         if run.outcome != "ok":
             # What was queued behind it would meet ranks in an unknown state.

@@ -11,14 +11,15 @@ asked again; its death is the steward's to report.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from jupyter_dtrain.core.events import Batch, from_wire
+from jupyter_dtrain.core.events import Batch
+from jupyter_dtrain.wire.agent_messages import EventsRead, RankPosition, ReadPosition
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from jupyter_dtrain.core.stacks import Answers
+    from jupyter_dtrain.wire.questions import Answers
 
     from .entry import Entry
 
@@ -29,7 +30,13 @@ QUIET = 1.0
 class Asks(Protocol):
     """What asks agents and passes on what they answer; see :class:`.Questions`."""
 
-    def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
+    def ask(
+        self,
+        ranks: list[int],
+        patience: float,
+        then: Callable[[Answers[RankPosition]], None],
+        question: ReadPosition,
+    ) -> None:
         """Ask; ``then`` gets the answers that came within ``patience`` seconds. Returns at once."""
 
 
@@ -38,7 +45,7 @@ class Holes:
 
     def __init__(
         self,
-        read: Callable[[int, int, int], Future[dict[str, Any]] | None],
+        read: Callable[[int, int, int], Future[EventsRead] | None],
         questions: Asks,
         apply: Callable[[Entry, Batch], None],
         post: Callable[[Callable[[], None]], None],
@@ -59,13 +66,13 @@ class Holes:
         future = self._read(rank, entry.run.number, entry.run.next_seq(rank))
         if future is not None:
             entry.reading.add(rank)
-            future.add_done_callback(lambda done: self._post(lambda: self._was_read(entry, rank, done.result())))
+            future.add_done_callback(lambda done: self._post(lambda: self._was_read(entry, rank, done)))
 
-    def _was_read(self, entry: Entry, rank: int, answer: dict[str, Any]) -> None:
+    def _was_read(self, entry: Entry, rank: int, done: Future[EventsRead]) -> None:
         entry.reading.discard(rank)
-        if answer.get("batch") is None:
+        if done.exception() is not None or (batch := done.result().batch) is None:
             return
-        self._apply(entry, from_wire(answer["batch"]))
+        self._apply(entry, batch)
         if rank in entry.run.unfinished:
             # Announcements that came meanwhile were not applied: ask until nothing is left.
             self.read(entry, rank)
@@ -77,12 +84,12 @@ class Holes:
                 continue
             entry.asked[rank] = now
             entry.reading.discard(rank)
-            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), op="state")
+            self._questions.ask([rank], 2 * QUIET, lambda answers: self._states_came(entry, answers), ReadPosition())
 
-    def _states_came(self, entry: Entry, answers: Answers) -> None:
+    def _states_came(self, entry: Entry, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():
             if answer is None:
                 continue
             entry.run.note_heard(rank)
-            if answer.get("run") == entry.run.number and answer["next"] > entry.run.next_seq(rank):
+            if answer.run == entry.run.number and answer.next > entry.run.next_seq(rank):
                 self.read(entry, rank)

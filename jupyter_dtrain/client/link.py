@@ -1,10 +1,11 @@
-"""A client's link to its world: what it knows of it, the way to its ranks and its steward, and the lease.
+"""A client's link to its world: what it knows of the world, the way to ranks and steward, and the lease.
 
-A world has one driver, the client that may run cells and whose word renews the lease; every other client observes.
-Which one this is the steward decides, when the link is made and whenever somebody takes over.
+A world has one driver, the client that may run cells and renews the lease; every other client observes. The steward
+decides which client drives: when a link is made, and whenever another client takes over.
 
-Under failure: a steward that is gone is noticed within a second, and by a request to it at once; from then on
-everything raises :class:`~jupyter_dtrain.core.errors.WorldLost`. Thread-safe.
+Under failure: the link notices within a second that its steward is gone, and a request notices at once; from then on
+everything raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol raises
+:class:`~jupyter_dtrain.core.errors.OtherVersion` before anything is sent that it could misunderstand. Thread-safe.
 """
 
 from __future__ import annotations
@@ -13,15 +14,39 @@ import contextlib
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, StartFailed, WorldLost
-from jupyter_dtrain.core.events import Event
-from jupyter_dtrain.core.world import World, count_ranks
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol
+from jupyter_dtrain.wire.steward_messages import (
+    Advance,
+    AnyBroadcast,
+    DriverChanged,
+    InterruptWanted,
+    Join,
+    KillRanks,
+    Leave,
+    Noticed,
+    RankDied,
+    RankPaused,
+    RanksReleased,
+    ReadDriver,
+    ReadRequest,
+    ReadStatus,
+    ReleaseRun,
+    Renew,
+    Restart,
+    StewardRequest,
+    Stop,
+    TakeUpInterrupt,
+    WorldEnded,
+    WorldRestarting,
+)
 
 from .notebook import kernel_id
 
@@ -30,17 +55,35 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
+    from jupyter_dtrain.wire.requests import WorldRequest
+    from jupyter_dtrain.wire.steward_messages import WorldState
 
     from .fold import Fold
     from .notices import Notices
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 LOOK_PERIOD = 1.0
 """Seconds between two looks whether the steward lives; a request to it finds out at once."""
 LISTEN = 0.25
 CONFIRM = 1.0
-"""Seconds in which the steward may say who drives; no cell waits longer for that."""
+"""Seconds in which the steward may say which client drives; no cell waits longer for that."""
 LEAVING = 1.0
 """Seconds that the steward may take to hear that this client leaves."""
+FOLDING = 1.0
+"""Seconds that the steward may take to answer the thread that folds runs, which does nothing else meanwhile."""
+
+
+def ask_request(steward: StewardChannel, listing: worlds.Listing) -> WorldRequest:
+    """What the world was asked to be.
+
+    Raises :class:`~jupyter_dtrain.core.errors.OtherVersion` where it speaks another protocol, and as
+    :meth:`.StewardChannel.ask`.
+    """
+    check_protocol(listing.name, listing.protocol, listing.version)
+    # The steward's own word counts as well: its listing may be of another process.
+    check_protocol(listing.name, steward.ask(ReadStatus()).protocol, listing.version)
+    return steward.ask(ReadRequest()).request
 
 
 class Link:
@@ -65,7 +108,7 @@ class Link:
         self._lost = ""
         self._lock = threading.RLock()
         self._restarting = ""
-        """What is told of a restart by another client, while it goes on."""
+        """The error message for requests while another client restarts the world."""
         self.rejoin: Callable[[int, str], None] = lambda _incarnation, _by: None
         """Called when another client has the world restarted that this one drives, in a thread of its own: with the
         number of the new set of ranks, and who it was."""
@@ -74,17 +117,17 @@ class Link:
 
     # Making it.
 
-    def connect(self, state: dict[str, Any], fold: Fold, *, greet: bool) -> None:
-        """Talk to the ranks that ``state``, of the steward, tells of; ``fold`` hears them.
+    def connect(self, state: WorldState, fold: Fold, *, greet: bool) -> None:
+        """Talk to the ranks of ``state``; ``fold`` hears them.
 
-        ``greet``: wait until each has answered, which ranks do when they are idle. Raises :class:`StartFailed` when
-        they do not.
+        ``greet``: wait until each rank has answered, which it does when it is idle. Raises :class:`StartFailed` when
+        one does not answer.
         """
         from jupyter_dtrain.wire.channels import RanksChannel
 
         self._fold = fold
-        world = msgspec.convert(state["world"], World)
-        channel = RanksChannel(state["client_file"], fold.hear)
+        world = state.world
+        channel = RanksChannel(state.client_file, fold.hear)
         living = [rank for rank in world.ranks if rank.state != "dead"]
         deadline = time.monotonic() + self._settings.request_timeout
         silent = channel.hello([rank.engine for rank in living], deadline) if greet else []
@@ -94,43 +137,43 @@ class Link:
             raise StartFailed(f"World {self.listing.name!r}: {count_ranks(numbers)} did not answer.")
         with self._lock:
             old, self._channel, self._world = self._channel, channel, world
-            self._incarnation = state["incarnation"]
-            self._next_run = max(self._next_run, state["last_run"] + 1)
+            self._incarnation = state.incarnation
+            self._next_run = max(self._next_run, state.last_run + 1)
             self._restarting = ""
-        fold.bind(world, channel, state["spool"])
-        for words in state["notices"]:
+        fold.bind(world, channel, state.spool)
+        for words in state.notices:
             self._notices.hear(words)
         if old is not None:
             old.close(linger=0)
 
     def join(self, *, take_over: bool) -> Client:
-        """Ask to drive the world, and follow what happens to it from now on; the client that drives it.
+        """Ask to drive the world, and follow what happens to it from now on; returns the client that drives it.
 
-        That is this one where nobody else does, and where ``take_over`` says so.
+        That is this client where no other one drives, or with ``take_over``.
         """
-        answer = self._steward.ask("join", client=msgspec.to_builtins(self._me), take_over=take_over)
-        driver = self._set_driver(answer["driver"])
+        joined = self._steward.ask(Join(self._me, take_over, PROTOCOL))
+        self._set_driver(joined.driver)
         if self._world is not None:
-            self._set_world(generation=max(self._world.generation, int(answer["generation"])))
+            self._set_world(generation=max(self._world.generation, joined.generation))
         if self._listener.ident is None:
             self._listener.start()
-        return driver
+        return joined.driver
 
     def tell_auto(self, *, auto: bool) -> None:
-        """Tell others whether plain cells go to the ranks too. A world that does not hear it is not waited for."""
+        """Show other clients whether plain cells go to the ranks too; a steward that is silent is not waited for."""
         self._me = msgspec.structs.replace(self._me, auto=auto)
         if self.drives and not self.over:
-            with contextlib.suppress(WorldLost):
-                self._steward.ask("join", timeout=LEAVING, client=msgspec.to_builtins(self._me), take_over=False)
+            with contextlib.suppress(WorldLost, Refused):
+                self._steward.ask(Join(self._me, take_over=False, protocol=PROTOCOL), LEAVING)
 
     def close(self) -> None:
-        """Let go of the world; what it does is not this client's any more."""
+        """Let go of the world; this client follows nothing that happens to it any more."""
         self.closed = True
         if self._listener.is_alive() and threading.current_thread() is not self._listener:
             self._listener.join(timeout=2)
         if worlds.is_alive(self.listing):
-            with contextlib.suppress(WorldLost):
-                self._steward.ask("leave", timeout=LEAVING, client=self._me.id)
+            with contextlib.suppress(WorldLost, Refused):
+                self._steward.ask(Leave(self._me.id), LEAVING)
         if self._fold is not None:
             self._fold.close()
         if self._channel is not None:
@@ -180,7 +223,7 @@ class Link:
         self._check_up()
         if not self.drives:
             name = self.listing.name
-            who = self._driver.words if self._driver is not None else "nobody yet"
+            who = self._driver.words if self._driver is not None else "no client yet"
             raise NotDriver(
                 f"World {name!r} is driven by {who}; here it can only be looked at. "
                 f"%distributed attach {name} --take-over drives it from here."
@@ -197,13 +240,13 @@ class Link:
             raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
 
     def confirm_drives(self) -> None:
-        """As :meth:`check_drives`, by the steward's word: that another client has taken over may be on its way here.
+        """As :meth:`check_drives`, after asking the steward: the news that another client drives may be on its way.
 
         A steward that does not answer within :data:`CONFIRM` seconds is not waited for.
         """
         self.check_drives()
-        with contextlib.suppress(WorldLost):
-            self._set_driver(self._steward.ask("driver", timeout=CONFIRM)["driver"])
+        with contextlib.suppress(WorldLost, Refused):
+            self._set_driver(self._steward.ask(ReadDriver(), CONFIRM).driver)
         self.check_drives()
 
     def _check_up(self) -> None:
@@ -222,34 +265,53 @@ class Link:
             return number
 
     def skip_run(self, number: int) -> None:
-        """Another client has begun a run of this number."""
+        """Another client has begun a run with this number."""
         with self._lock:
             self._next_run = max(self._next_run, number + 1)
 
     # Requests.
 
-    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The steward's answer. Raises as :meth:`check`, and :class:`WorldLost` when it does not answer."""
+    def ask(self, request: StewardRequest[A], timeout: float | None = None) -> A:
+        """The steward's answer.
+
+        Raises as :meth:`check`, and :class:`WorldLost` when it does not answer within ``timeout`` seconds (default:
+        the setting ``request_timeout``), and :class:`~jupyter_dtrain.core.errors.Refused`.
+        """
         self.check()
         try:
-            return self._steward.ask(op, **arguments)
+            return self._steward.ask(request, timeout)
         except WorldLost:
-            # One that has ended is told of as such, and to everybody who waits.
+            # One that has ended is reported as such, also to every thread that waits for a run.
             self.check_alive()
             self.check()
             raise
 
-    def restart(self) -> dict[str, Any]:
-        """Ask the steward for fresh ranks; its answer. Raises as :meth:`ask`."""
-        return self.ask("restart", client=self._me.id, by=self._me.words)
+    def restart(self) -> int:
+        """Ask the steward for fresh ranks; returns the number of the new set. Raises as :meth:`ask`."""
+        return self.ask(Restart(self._me.id, self._me.words)).incarnation
 
-    def stop(self, given_up: Iterable[int] = (), **options: Any) -> None:
-        """Tell the steward to end the world; it may take a while. ``given_up``: runs that nobody wants to hear of."""
-        with contextlib.suppress(WorldLost):
-            self._steward.ask("stop", **options, **self._notices.to_tell(given_up))
+    def release(self, run: int) -> None:
+        """Have ranks freed that wait for others in ``run``. Raises as :meth:`ask`."""
+        self.ask(ReleaseRun(run), FOLDING)
+
+    def kill(self, ranks: list[int], reason: str) -> None:
+        """Have the processes of ``ranks`` killed. Raises as :meth:`ask`."""
+        self.ask(KillRanks(ranks, reason), FOLDING)
+
+    def advance(self, run: int) -> int:
+        """The generation of what is sent after ``run``, whose process groups are broken. Raises as :meth:`ask`."""
+        return self.ask(Advance(run), FOLDING).generation
+
+    def stop(self, given_up: Iterable[int] = (), timeout: float | None = None) -> None:
+        """Ask the steward to end the world, which may take a while.
+
+        ``given_up``: runs whose end needs no explanation any more.
+        """
+        with contextlib.suppress(WorldLost, Refused):
+            self._steward.ask(Stop(self._notices.to_tell(given_up)), timeout)
 
     def lose(self, words: str) -> None:
-        """The world is gone."""
+        """The world is gone; ``words`` say why."""
         self._lost = self._lost or words
         if self._fold is not None:
             self._fold.world_lost(words)
@@ -271,35 +333,35 @@ class Link:
                 self.check_alive()
             if now >= renew_at or self._notices.waiting:
                 renew_at = now + min(self._settings.lease / 4, 30.0)
-                with contextlib.suppress(WorldLost):
-                    news = self._notices.to_tell()
-                    me: dict[str, Any] = {"client": self._me.id, "auto": self._me.auto}
-                    answer = self._steward.ask("renew", last_run=self._next_run - 1, **me, **news)
-                    self._notices.was_told(news)
-                    self._set_driver(answer["driver"])
+                with contextlib.suppress(WorldLost, Refused):
+                    followed = self._notices.to_tell()
+                    renew = Renew(self._me.id, self._me.auto, self._next_run - 1, followed)
+                    driver = self._steward.ask(renew).driver
+                    self._notices.was_told(followed)
+                    self._set_driver(driver)
 
-    def _heard(self, event: dict[str, Any]) -> None:
-        match event["kind"]:
-            case "died" if event["incarnation"] == self._incarnation:
-                rank, words = int(event["rank"]), str(event["words"])
+    def _heard(self, event: AnyBroadcast) -> None:
+        current = event.incarnation == self._incarnation
+        match event:
+            case RankDied(rank=rank, words=words) if current:
                 self._set_rank(rank, state="dead", words=words)
-                self._set_world(generation=int(event["generation"]))
+                self._set_world(generation=event.generation)
                 if self._fold is not None:
-                    self._fold.rank_died(rank, words, msgspec.convert(event["events"], list[Event]))
-            case "paused" if event["incarnation"] == self._incarnation:
-                self._set_rank(int(event["rank"]), state=event["state"])
-            case "restarting" if event["client"] != self._me.id:
-                self._restarted_by(str(event["by"]), int(event["incarnation"]))
-            case "interrupt" if self.drives:
-                self._interrupted_by(str(event["by"]), int(event["run"]), force=bool(event["force"]))
-            case "released" if event["incarnation"] == self._incarnation:
-                self._set_world(generation=int(event["generation"]))
-            case "notice":
-                self._notices.hear(str(event["words"]))
-            case "driver":
-                self._set_driver(event["driver"])
-            case "ended" if not self.closed:
-                self.lose(str(event["words"]))
+                    self._fold.rank_died(rank, words, event.events)
+            case RankPaused() if current:
+                self._set_rank(event.rank, state=event.state)
+            case WorldRestarting() if event.client != self._me.id:
+                self._restarted_by(event.by, event.incarnation)
+            case InterruptWanted() if self.drives:
+                self._interrupted_by(event.by, event.run, force=event.force)
+            case RanksReleased() if current:
+                self._set_world(generation=event.generation)
+            case Noticed():
+                self._notices.hear(event.words)
+            case DriverChanged():
+                self._set_driver(event.driver)
+            case WorldEnded() if not self.closed:
+                self.lose(event.words)
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name
@@ -314,27 +376,26 @@ class Link:
     def _interrupted_by(self, who: str, run: int, *, force: bool) -> None:
         if self._fold is not None:
             self._fold.interrupt(force=force, by=who, last=run)
-            with contextlib.suppress(WorldLost):
-                self._steward.ask("interrupting", timeout=LEAVING)
+            with contextlib.suppress(WorldLost, Refused):
+                self._steward.ask(TakeUpInterrupt(), LEAVING)
 
-    def _set_rank(self, rank: int, **changes: Any) -> None:
+    def _set_rank(self, rank: int, **changes: str) -> None:
         with self._lock:
-            ranks = list(self._world.ranks if self._world is not None else ())
+            ranks: list[Rank] = list(self._world.ranks if self._world is not None else ())
             ranks[rank] = msgspec.structs.replace(ranks[rank], **changes)
             self._set_world(ranks=ranks)
 
-    def _set_world(self, **changes: Any) -> None:
+    def _set_world(self, **changes: int | list[Rank]) -> None:
         with self._lock:
             assert self._world is not None
             self._world = msgspec.structs.replace(self._world, **changes)
             if self._fold is not None:
                 self._fold.set_generation(self._world.generation)
 
-    def _set_driver(self, told: dict[str, Any]) -> Client:
-        driver = msgspec.convert(told, Client)
+    def _set_driver(self, driver: Client | None) -> None:
         with self._lock:
             drove, self._driver = self.drives, driver
-        if drove and not self.drives:
+        if drove and driver is not None and not self.drives:
             if self._fold is not None:
                 self._fold.refuse_queued(f"the world was taken over by {driver.words}")
             name = self.listing.name
@@ -342,4 +403,3 @@ class Link:
                 f"World {name!r} was taken over by {driver.words}: what runs is still followed here. "
                 f"%distributed attach {name} --take-over takes it back."
             )
-        return driver

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds
+from jupyter_dtrain.wire.steward_messages import ReadState
 
 from .startup import Startup
 
@@ -52,9 +53,9 @@ class Membership:
 
     def join(self, *, take_over: bool) -> None:
         """Talk to a world that runs already; drive it where no other client does, or with ``take_over``."""
-        state: dict[str, Any] = self._link.ask("state")
-        if state["phase"] != "running":
-            raise WorldLost(f"World {self._request.name!r} is {state['phase']}: try again in a moment.")
+        state = self._link.ask(ReadState())
+        if state.phase != "running":
+            raise WorldLost(f"World {self._request.name!r} is {state.phase}: try again in a moment.")
         self._link.connect(state, self._fold, greet=False)
         self._link.join(take_over=take_over)
 
@@ -63,18 +64,19 @@ class Membership:
         startup = Startup(self._link, self._request, progress)
         state = startup.wait(incarnation)
         self._link.connect(state, self._fold, greet=True)
-        startup.tell_end(state["size"])
+        startup.tell_end(state.size)
 
     def restart(self, progress: Callable[[str], None]) -> None:
         """As :meth:`.Session.restart`."""
         self._link.check_drives()
         # First: the ranks, which are about to end, would report that themselves.
         self._fold.world_lost("its world was restarted")
-        answer = self._link.restart()
-        if answer["status"] != "ok":
-            raise BadRequest(f"World {self._request.name!r} cannot be restarted: {answer['words']}.")
         try:
-            self.await_ranks(answer["incarnation"], progress)
+            incarnation = self._link.restart()
+        except Refused as refused:
+            raise BadRequest(f"World {self._request.name!r} cannot be restarted: {refused}") from None
+        try:
+            self.await_ranks(incarnation, progress)
         except BaseException:
             # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
             self._link.lose("its restart failed")
@@ -93,7 +95,7 @@ class Membership:
 
     def kill(self, ranks: list[int]) -> None:
         """As :meth:`.Session.kill`, for ranks that live."""
-        self._link.ask("kill", ranks=ranks, reason="by %distributed kill")
+        self._link.kill(ranks, "by %distributed kill")
         deadline = time.monotonic() + self._settings.request_timeout
         while living := [rank.rank for rank in self._link.world.ranks if rank.rank in ranks and rank.state != "dead"]:
             if time.monotonic() > deadline:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jupyter_dtrain.wire.steward_messages import Followed
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.events import Outcome
     from jupyter_dtrain.core.run import Run
 
 
@@ -22,7 +25,7 @@ class Notices:
         self.waiting = False
         """Whether there is a report that should not wait for the next renewal of the lease."""
         self._lock = threading.Lock()
-        self._followed: list[dict[str, Any]] = []
+        self._followed: list[Followed] = []
         self._notices: list[str] = []
         self._shown: set[str] = set()
 
@@ -30,23 +33,23 @@ class Notices:
 
     def ended(self, run: Run) -> None:
         """``run`` was followed to its end."""
-        outcomes = {str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"}
-        told = {"run": run.number, "interrupted": run.interrupted or bool(run.busy), "ranks": outcomes}
+        outcomes: dict[str, Outcome] = {
+            str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"
+        }
         with self._lock:
-            self._followed.append(told)
+            self._followed.append(Followed(run.number, run.interrupted or bool(run.busy), outcomes))
             self.waiting = True
 
-    def to_tell(self, given_up: Iterable[int] = ()) -> dict[str, Any]:
+    def to_tell(self, given_up: Iterable[int] = ()) -> list[Followed]:
         """The report that goes along with a request. ``given_up``: runs that end with their world."""
         with self._lock:
             self.waiting = False
-            followed = [*self._followed, *({"run": number} for number in sorted(set(given_up)))]
-            return {"followed": followed}
+            return [*self._followed, *(Followed(number) for number in sorted(set(given_up)))]
 
-    def was_told(self, content: dict[str, Any]) -> None:
-        """The steward has received the report ``content``."""
+    def was_told(self, followed: list[Followed]) -> None:
+        """The steward has received the report ``followed``."""
         with self._lock:
-            self._followed = [told for told in self._followed if told not in content["followed"]]
+            self._followed = [one for one in self._followed if one not in followed]
 
     # To the user.
 

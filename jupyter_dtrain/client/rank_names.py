@@ -7,18 +7,23 @@ Nothing of a value comes here but words.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks
+from jupyter_dtrain.wire.agent_messages import AgentRequest, Complete, Describe
 from jupyter_dtrain.wire.answers import Description
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.core.stacks import Answers
+    from jupyter_dtrain.wire.questions import Answers
+
+    from .rank_requests import RankRequests
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 TYPING: Final = 0.7
 """Seconds that ranks have while the user types: JupyterLab drops completions that come after a second."""
@@ -31,9 +36,9 @@ _SILENT: Final = ("dead", "stopped", "unreachable")
 class RankNames:
     """The names of one world."""
 
-    def __init__(self, ask: Callable[..., Answers], world: Callable[[], World]) -> None:
-        """``ask`` is :meth:`.RankRequests.ask_agents`; ``world`` gives the world as it is now."""
-        self._ask = ask
+    def __init__(self, requests: RankRequests, world: Callable[[], World]) -> None:
+        """``world`` gives the world as it is now."""
+        self._requests = requests
         self._world = world
 
     def complete(self, text: str, ranks: Ranks = None, timeout: float = TYPING) -> dict[str, str]:
@@ -42,27 +47,26 @@ class RankNames:
         Empty where there is no world, or no rank answers; as everything here it says nothing of what goes wrong.
         """
         found: dict[str, str] = {}
-        for answer in self._answers(ranks, timeout, op="complete", text=text).values():
-            found |= {name: kind for name, kind in (answer or {}).get("names", ()) if name not in found}
+        for answer in self._answers(ranks, timeout, Complete(text)).values():
+            found |= {name: kind for name, kind in (answer.names if answer else ()) if name not in found}
         return dict(sorted(found.items()))
 
     def describe(
         self, name: str, ranks: Ranks = None, timeout: float = READING, *, source: bool = False
     ) -> dict[int, Description]:
         """The meaning of ``name``, or of a dotted path, on those of ``ranks`` that have it and answer in time."""
-        answers = self._answers(ranks, timeout, op="describe", name=name, source=source)
-        found = {rank: one for rank, answer in answers.items() if (one := (answer or {}).get("found")) is not None}
-        return {rank: msgspec.convert(one, Description) for rank, one in found.items()}
+        answers = self._answers(ranks, timeout, Describe(name, source))
+        return {rank: answer.found for rank, answer in answers.items() if answer is not None and answer.found}
 
     def defined_on(self, name: str, ranks: Ranks = None, timeout: float = READING) -> list[int]:
         """Those of ``ranks`` (default: all) that have ``name``, among those that answer within ``timeout`` seconds."""
         return sorted(self.describe(name, ranks, timeout))
 
-    def _answers(self, ranks: Ranks, timeout: float, **question: object) -> Answers:
+    def _answers(self, ranks: Ranks, timeout: float, question: AgentRequest[A]) -> Answers[A]:
         try:
             states = {rank.rank: rank.state for rank in self._world().ranks}
             awake = [rank for rank in parse_ranks(ranks, len(states)) if states[rank] not in _SILENT]
-            return self._ask(awake, timeout, **question)
+            return self._requests.ask_agents(awake, timeout, question)
         except DtrainError:
             return {}
 

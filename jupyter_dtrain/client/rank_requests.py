@@ -12,24 +12,45 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from jupyter_dtrain.core.errors import RanksBusy, RanksDead, TransferFailed, WorldLost
-from jupyter_dtrain.core.events import Event, Finished, from_wire
-from jupyter_dtrain.core.stacks import Answers, Stacks, stacks_of, with_native
+from jupyter_dtrain.core.errors import RanksBusy, RanksDead, Refused, TransferFailed, WorldLost
+from jupyter_dtrain.core.events import Event, Finished
+from jupyter_dtrain.core.stacks import Stacks, with_native
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
+from jupyter_dtrain.wire.agent_messages import (
+    AgentRequest,
+    FetchValues,
+    ReadEvents,
+    ReadPosition,
+    ReadStack,
+    ReadSurroundings,
+    StoreValues,
+    ValuesRequest,
+)
 from jupyter_dtrain.wire.answers import Surroundings
-from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Futures, ask_agents, ask_watches, silent, take_answers
+from jupyter_dtrain.wire.messages import read_answer
+from jupyter_dtrain.wire.questions import (
+    OUTSIDE_PATIENCE,
+    Answers,
+    Futures,
+    ask_agents,
+    ask_watches,
+    silent,
+    take_answers,
+)
 from jupyter_dtrain.wire.spool import read_file
-from jupyter_dtrain.wire.values import check_variable, collect_pulled, pack, pickle_values
+from jupyter_dtrain.wire.values import check_variable, collect_pulled, digests, pickle_values
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 STATE_PATIENCE = 1.0
 """Seconds that ranks may take to say whether they work; one that says nothing counts as working."""
@@ -49,69 +70,71 @@ class RankRequests:
         self._busy = busy
         self._settings = settings
 
-    def ask_agents(self, ranks: list[int], timeout: float, **question: Any) -> Answers:
+    def ask_agents(self, ranks: list[int], timeout: float, question: AgentRequest[A]) -> Answers[A]:
         """The agents' answers within ``timeout`` seconds; None for a rank that does not answer, or is dead."""
-        return self._gather(ranks, timeout, lambda world, channel: ask_agents(world, channel, ranks, **question))
+        return self._gather(ranks, timeout, lambda world, channel: ask_agents(world, channel, ranks, question))
 
     def stacks(self, ranks: list[int], timeout: float, *, native: bool) -> Stacks:
         """As :meth:`.Session.stacks`."""
-        answers = self.ask_agents(ranks, timeout, op="stacks")
+        answers = self.ask_agents(ranks, timeout, ReadStack())
         looked = ranks if native else silent(answers)
         found = self._gather(looked, OUTSIDE_PATIENCE, lambda world, channel: ask_watches(world, channel, looked))
-        return with_native(stacks_of(answers), stacks_of(found))
+        return with_native(answers, found)
 
     def surroundings(self, ranks: list[int], timeout: float) -> dict[int, Surroundings | None]:
         """As :meth:`.Session.surroundings`."""
-        answers = self.ask_agents(ranks, timeout, op="surroundings")
-        found = {rank: (answer or {}).get("found") for rank, answer in answers.items()}
-        return {rank: None if one is None else msgspec.convert(one, Surroundings) for rank, one in found.items()}
+        answers = self.ask_agents(ranks, timeout, ReadSurroundings())
+        return {rank: None if answer is None else answer.found for rank, answer in answers.items()}
 
     def may_go_on(self, run: Run) -> bool:
         """Whether a rank works on ``run``, as far as ranks answer within a second; one that does not may."""
-        answers = self.ask_agents(run.ranks, STATE_PATIENCE, op="state")
+        answers = self.ask_agents(run.ranks, STATE_PATIENCE, ReadPosition())
         ranks = self._bound()[0].ranks
         living = {rank: answer for rank, answer in answers.items() if ranks[rank].state != "dead"}
-        return any(one is None or (one["run"] == run.number and not one["finished"]) for one in living.values())
+        return any(one is None or one.works_on(run.number) for one in living.values())
 
-    def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures]) -> Answers:
+    def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures[A]]) -> Answers[A]:
         deadline = time.monotonic() + timeout
         with StopButton() as stop_button:
             futures = ask(*self._bound())
             for future in futures.values():
-                with contextlib.suppress(FutureTimeout):
+                with contextlib.suppress(FutureTimeout, Refused):
                     future.result(max(0.0, deadline - time.monotonic()))
         stop_button.check()
         return take_answers(ranks, futures)
 
     def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
         """As :meth:`.Session.push`."""
-        content, buffers = pack(pickle_values(values))
-        self._ask_idle(ranks, "store", content, buffers, doing=f"push {', '.join(values)}")
+        pickled = pickle_values(values)
+        request = StoreValues(list(pickled), digests(pickled.values()))
+        self._ask_idle(ranks, request, list(pickled.values()), doing=f"push {', '.join(values)}")
 
     def pull(self, names: list[str], ranks: list[int]) -> dict[str, dict[int, Any]]:
         """As :meth:`.Session.pull_many`."""
         for name in names:
             check_variable(name)
-        answers = self._ask_idle(ranks, "fetch", {"names": names}, [], doing=f"pull {', '.join(names)}")
-        return collect_pulled(names, answers)
+        found = self._ask_idle(ranks, FetchValues(names), [], doing=f"pull {', '.join(names)}")
+        answers = {rank: answer for rank, (answer, _) in found.items()}
+        return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})
 
     def _ask_idle(
-        self, ranks: list[int], op: str, content: dict[str, Any], buffers: list[bytes], *, doing: str
-    ) -> dict[int, dict[str, Any]]:
-        """The whole reply of each rank's main thread. Raises :class:`TransferFailed` if one fails."""
+        self, ranks: list[int], request: ValuesRequest[A], buffers: list[bytes], *, doing: str
+    ) -> dict[int, tuple[A, list[Any]]]:
+        """The answer of each rank's main thread, and its buffers. Raises :class:`TransferFailed` if one fails."""
         busy = {rank: run for rank, run in self._busy().items() if rank in ranks}
         if busy:
             raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
         world, channel = self._bound()
         deadline = time.monotonic() + self._settings.transfer_timeout
-        answers: dict[int, Any] = {}
+        answers: dict[int, tuple[A, list[Any]]] = {}
         failed: dict[str, list[int]] = {}
         with StopButton() as stop_button:
-            futures = {rank: channel.values(world.ranks[rank].engine, op, content, buffers) for rank in ranks}
+            futures = {rank: channel.values(world.ranks[rank].engine, request, buffers) for rank in ranks}
             for rank, future in futures.items():
                 try:
-                    answers[rank] = self._await_answer(rank, future, deadline, stop_button)
-                except (RanksDead, TransferFailed) as error:
+                    reply = self._await_reply(rank, future, deadline, stop_button)
+                    answers[rank] = read_answer(reply["content"], request), reply["buffers"]
+                except (RanksDead, Refused, TransferFailed) as error:
                     failed.setdefault(str(error), []).append(rank)
         stop_button.check()
         if failed:
@@ -121,8 +144,8 @@ class RankRequests:
             )
         return answers
 
-    def _await_answer(self, rank: int, future: Any, deadline: float, stop_button: StopButton) -> dict[str, Any]:
-        """An answer from the main thread of ``rank``, unless the rank dies or the deadline passes first."""
+    def _await_reply(self, rank: int, future: Any, deadline: float, stop_button: StopButton) -> dict[str, Any]:
+        """The reply of the main thread of ``rank``, unless the rank dies or the deadline passes first."""
         while not future.done():
             stop_button.check()
             place = self._bound()[0].ranks[rank]
@@ -131,10 +154,8 @@ class RankRequests:
             if time.monotonic() > deadline:
                 raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
             future.wait(0.2)
-        answer: dict[str, Any] = future.result()
-        if answer["content"]["status"] != "ok":
-            raise TransferFailed(answer["content"]["words"])
-        return answer
+        reply: dict[str, Any] = future.result()
+        return reply
 
     def read_events(self, run: Run, rank: int) -> Iterator[Event]:
         """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent.
@@ -153,14 +174,13 @@ class RankRequests:
             from_seq = last.seq + 1
         world, channel = self._bound()
         while True:
-            future = channel.ask(world.ranks[rank].engine, op="read", run=run.number, from_seq=from_seq)
+            future = channel.ask(world.ranks[rank].engine, ReadEvents(run.number, from_seq))
             try:
-                answer = future.result(self._settings.request_timeout)
+                batch = future.result(self._settings.request_timeout).batch
             except FutureTimeout:
                 raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
-            if answer.get("batch") is None:
+            if batch is None:
                 return
-            batch = from_wire(answer["batch"])
             yield from batch.events
             from_seq = batch.last + 1
 

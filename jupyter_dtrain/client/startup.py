@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
 from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.wire.steward_messages import ReadState, WorldState
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
@@ -39,15 +40,15 @@ class Startup:
         self._progress = progress
         self._began = time.monotonic()
 
-    def wait(self, incarnation: int) -> dict[str, Any]:
+    def wait(self, incarnation: int) -> WorldState:
         """The state of the world that runs. Raises :class:`StartFailed` with the reason when it does not."""
         name, said = self._listing.name, -1
         while True:
             state = self._ask_state()
-            phase, size = state["phase"], state["size"]
-            if phase in ("failed", "ending") or state["incarnation"] != incarnation:
-                raise StartFailed(f"World {name!r} did not start. {state['reason']}")
-            ready = len(state["world"]["ranks"])
+            phase, size = state.phase, state.size
+            if phase in ("failed", "ending") or state.incarnation != incarnation:
+                raise StartFailed(f"World {name!r} did not start. {state.reason}")
+            ready = state.world.size
             if ready != said:
                 self._progress(f"Starting world {name!r}: {ready} of {size} ranks ready, {self._seconds:.1f} s")
                 said = ready
@@ -64,12 +65,12 @@ class Startup:
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def _ask_state(self) -> dict[str, Any]:
+    def _ask_state(self) -> WorldState:
         """The state of a world that starts; its steward may need a moment before it answers at all."""
         name = self._listing.name
         while True:
             try:
-                return self._link.ask("state", timeout=1.0)
+                return self._link.ask(ReadState(), timeout=1.0)
             except WorldLost:
                 log = Path(self._request.folder) / "logs" / "steward.log"
                 if not worlds.is_alive(self._listing):

@@ -45,6 +45,14 @@ class WorldLost(DtrainError):
     """The world's steward or the connection to it is gone."""
 
 
+class Refused(DtrainError):
+    """The world's steward, or a rank, refused a request or could not read it; nothing was changed."""
+
+
+class OtherVersion(DtrainError):
+    """Another version of jupyter-dtrain started the world: it can be listed, interrupted and stopped, not joined."""
+
+
 class NotDriver(DtrainError):
     """Another client drives the world; nothing was sent to it."""
 

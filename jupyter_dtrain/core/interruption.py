@@ -18,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from .errors import WorldLost
+from .errors import Refused, WorldLost
 from .hangs import Asks as AsksForStacks
-from .stacks import Answers, Stacks, describe_stacks
+from .stacks import Stacks, describe_stacks
 from .world import count_ranks
 
 if TYPE_CHECKING:
@@ -37,15 +37,25 @@ HURRIED = 1.0
 DYING = 3.0
 """Seconds after which ranks that were killed should have been reported dead."""
 FORCED = "since an interrupt with --force did not end it"
-STEWARD_PATIENCE = 1.0
-"""Seconds that the steward may take to answer: nothing else is folded meanwhile."""
 
 
 class Asks(AsksForStacks, Protocol):
     """Asks ranks and passes their answers on; see :class:`.Questions`."""
 
-    def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
-        """Ask agents; ``then`` gets the answers that came within ``patience`` seconds. Returns at once."""
+    def interrupt(
+        self, run: int, ranks: list[int], patience: float, then: Callable[[list[int]], None], *, force: bool = False
+    ) -> None:
+        """Interrupt the cell; ``then`` gets the ranks that took it within ``patience`` seconds. Returns at once."""
+
+
+class Acts(Protocol):
+    """The one that does what only the steward can do. Raises :class:`WorldLost` and :class:`Refused`."""
+
+    def release(self, run: int) -> None:
+        """Free the ranks that wait for others in ``run``."""
+
+    def kill(self, ranks: list[int], reason: str) -> None:
+        """Kill the processes of ``ranks``."""
 
 
 class Unended(Protocol):
@@ -68,14 +78,14 @@ class Interruption:
         run: Unended,
         settings: Settings,
         questions: Asks,
-        ask_steward: Callable[..., dict[str, Any]],
+        steward: Acts,
         note: Callable[[str], None],
         now: float,
     ) -> None:
         """``note`` shows a line of text with the run. Times are ``time.monotonic()`` seconds."""
         self._run = run
         self._questions = questions
-        self._ask_steward = ask_steward
+        self._steward = steward
         self._note = note
         self._begun = now
         self._reached: set[int] = set()
@@ -119,22 +129,19 @@ class Interruption:
         return min(self._signal_at, self._release_at, self._raise_at, self._end_at)
 
     def _signal(self, ranks: list[int]) -> None:
-        def reached(answers: Answers) -> None:
-            self._reached.update(rank for rank, answer in answers.items() if answer is not None and answer.get("sent"))
-
         if ranks:
-            self._questions.ask(ranks, AGAIN, reached, op="interrupt", run=self._run.number)
+            self._questions.interrupt(self._run.number, ranks, AGAIN, self._reached.update)
 
     def _release(self, working: list[int], now: float) -> None:
         if not self._released:
             self._released = True
             self._say(working, now, "Ranks that wait for others are released.")
-        with contextlib.suppress(WorldLost):
-            self._ask_steward("release", timeout=STEWARD_PATIENCE, run=self._run.number)
+        with contextlib.suppress(WorldLost, Refused):
+            self._steward.release(self._run.number)
 
     def _raise(self, working: list[int], now: float) -> None:
         def raising() -> None:
-            self._questions.ask(working, AGAIN, lambda _: None, op="interrupt", run=self._run.number, force=True)
+            self._questions.interrupt(self._run.number, working, AGAIN, lambda _: None, force=True)
 
         def tell(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
@@ -153,8 +160,8 @@ class Interruption:
             self._killed = True
             self._end_at = now + DYING
             self._say(working, now, "Killed, as was asked for.")
-            with contextlib.suppress(WorldLost):
-                self._ask_steward("kill", timeout=STEWARD_PATIENCE, ranks=working, reason=FORCED)
+            with contextlib.suppress(WorldLost, Refused):
+                self._steward.kill(working, FORCED)
             return
         self.over = True
         # Other cells may run from now on, and a release would break their process groups.

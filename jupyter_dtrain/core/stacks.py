@@ -1,61 +1,91 @@
-"""Where ranks are, in words: ranks at the same place share one line.
-
-``stacks`` is what :meth:`.Session.stacks` finds: for each rank its threads, of which there is one, the main thread; or
-None for a rank that did not answer.
-"""
+"""Where ranks are: the stack of each rank's main thread, and words that name a place once for all ranks at it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Literal
 
+import msgspec
+
+from .events import Frame
 from .world import count_ranks
 
-Stacks = Mapping[int, list[dict[str, Any]] | None]
 
-Answers = dict[int, dict[str, Any] | None]
-"""Each rank's answer to a question; None for a rank that gave none."""
+class Wait(msgspec.Struct, frozen=True):
+    """A call in which a rank waits for others."""
+
+    framework: str
+    """The framework that can free the rank; empty stands for all of them."""
+    call: str
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """A collective that a rank has begun."""
+
+    group: str
+    """Name of the process group; equal on all its ranks. The default group's is 0."""
+    ranks: list[int]
+    """The ranks of the group."""
+    number: int
+    """Counts the collectives of the group, from 1."""
+    call: str
+    """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """Where the main thread of one rank is."""
+
+    state: Literal["idle", "running", "native", "stopped", "silent"]
+    """The agent says ``idle`` or ``running``; the watch, which looks from outside, says the other three. ``silent``:
+    py-spy could not look either."""
+    words: str = ""
+    """Why nothing is known, or why the native frames are missing."""
+    frames: list[Frame] = []
+    """From the cell on, outermost first."""
+    waits: Wait | None = None
+    """The call in which the main thread waits for other ranks; None where it does not."""
+    collectives: list[Collective] = []
+    """The last collectives, where a framework records them."""
+
+
+Stacks = Mapping[int, Stack | None]
+"""By rank; None for a rank that did not answer."""
 SILENT = "no answer (dead, or in native code that holds the interpreter lock)"
 STOPPED = "stopped (SIGSTOP); SIGCONT lets it go on"
 NATIVE = "no answer, in native code"
 
 
-def stacks_of(answers: Mapping[int, dict[str, Any] | None]) -> Stacks:
-    """The stacks in the agents' answers; None for a rank without one."""
-    return {rank: None if answer is None else answer.get("threads") for rank, answer in answers.items()}
-
-
 def with_native(stacks: Stacks, outside: Stacks) -> Stacks:
     """``stacks`` with the native frames that were seen from ``outside``; for silent ranks all that was seen there."""
     merged = dict(stacks)
-    for rank, threads in outside.items():
+    for rank, seen in outside.items():
         own = stacks.get(rank)
-        if own is None or threads is None:
-            merged[rank] = own or threads
-        elif threads[0]["state"] == "silent":
-            merged[rank] = [{**own[0], "words": threads[0]["words"]}]
-        elif own[0]["state"] != "idle":
-            native = [frame for frame in threads[0]["frames"] if not frame["line"]]
-            # Both were taken one after the other: if the rank has gone on meanwhile, the later one counts.
-            same = _last_line(own[0]) == _last_line(threads[0])
-            merged[rank] = [{**own[0], "frames": [*own[0]["frames"], *native]}] if same else threads
+        if own is None or seen is None:
+            merged[rank] = own or seen
+        elif seen.state == "silent":
+            merged[rank] = msgspec.structs.replace(own, words=seen.words)
+        elif own.state != "idle":
+            native = [frame for frame in seen.frames if not frame.line]
+            # The rank was looked at twice: where it has gone on in between, the second look counts.
+            same = _last_line(own) == _last_line(seen)
+            merged[rank] = msgspec.structs.replace(own, frames=[*own.frames, *native]) if same else seen
     return merged
 
 
-def _last_line(main: dict[str, Any]) -> int:
-    return next((frame["line"] for frame in reversed(main["frames"]) if frame["cell"]), 0)
+def _last_line(stack: Stack) -> int:
+    return next((frame.line for frame in reversed(stack.frames) if frame.cell), 0)
 
 
 def describe_stacks(stacks: Stacks) -> str:
-    """Each place with its whole stack, and what does not fit together."""
+    """Each place with its whole stack, and collectives that differ between ranks."""
     return "\n".join([*_grouped(stacks, _whole), *describe_collectives(stacks)])
 
 
 def describe_hang(stacks: Stacks, still: list[int], seconds: float) -> str:
-    """A line for each place of the ranks that are ``still``: they have not moved for so long, and others have ended."""
+    """A line for each place of the ranks that are ``still``: they have not moved for so many ``seconds``."""
     has = "has" if len(still) == 1 else "have"
     who = "No rank has" if len(still) == len(stacks) > 1 else f"{count_ranks(still).capitalize()} {has} not"
-    places = {rank: threads for rank, threads in stacks.items() if rank in still}
+    places = {rank: stack for rank, stack in stacks.items() if rank in still}
     return "\n".join(
         [
             f"{who} moved for {seconds:g} s.",
@@ -72,13 +102,13 @@ def describe_collectives(stacks: Stacks) -> list[str]:
     """
     groups: dict[str, dict[int, dict[int, str]]] = {}
     """By name of the group and rank: what was begun, by number."""
-    for rank, threads in stacks.items():
-        for one in threads[0]["collectives"] if threads else ():
-            members = groups.setdefault(one["group"], {})
-            for member in one["ranks"]:
+    for rank, stack in stacks.items():
+        for one in stack.collectives if stack else ():
+            members = groups.setdefault(one.group, {})
+            for member in one.ranks:
                 if stacks.get(member) is not None:
                     members.setdefault(member, {})
-            members.setdefault(rank, {})[one["number"]] = one["call"]
+            members.setdefault(rank, {})[one.number] = one.call
     return [line for name, begun in groups.items() if (line := _disagreement(name, begun))]
 
 
@@ -102,64 +132,62 @@ def _disagreement(name: str, begun: dict[int, dict[int, str]]) -> str:
     return f"{count_ranks(behind).capitalize()} {has} not come to collective {top}{of}, {call}."
 
 
-def _grouped(stacks: Stacks, describe: Callable[[list[dict[str, Any]] | None], str]) -> list[str]:
+def _grouped(stacks: Stacks, describe: Callable[[Stack | None], str]) -> list[str]:
     groups: dict[str, list[int]] = {}
-    for rank, threads in stacks.items():
-        groups.setdefault(describe(threads), []).append(rank)
+    for rank, stack in stacks.items():
+        groups.setdefault(describe(stack), []).append(rank)
     return [
         f"{count_ranks(ranks).capitalize()}: {text}"
         for text, ranks in sorted(groups.items(), key=lambda group: group[1])
     ]
 
 
-def _whole(threads: list[dict[str, Any]] | None) -> str:
-    if threads is None:
+def _whole(stack: Stack | None) -> str:
+    if stack is None:
         return SILENT
-    main = threads[0]
-    if words := _state(main):
+    if words := _state(stack):
         return words
     lines = []
-    for frame in main["frames"]:
-        function = f" in {frame['function']}" if frame["function"] else ""
-        place = f", line {frame['line']}" if frame["line"] else ""
-        source = f": {frame['source']}" if frame["source"] else ""
-        lines.append(f"\n    {frame['file']}{place}{function}{source}")
-    doing = NATIVE if main["state"] == "native" else "running"
-    if main.get("words"):
-        lines.append(f"\n    ({main['words']})")
-    return (f"waiting in {main['waits']['call']}" if main["waits"] else doing) + "".join(lines)
+    for frame in stack.frames:
+        function = f" in {frame.function}" if frame.function else ""
+        place = f", line {frame.line}" if frame.line else ""
+        source = f": {frame.source}" if frame.source else ""
+        lines.append(f"\n    {frame.file}{place}{function}{source}")
+    doing = NATIVE if stack.state == "native" else "running"
+    if stack.words:
+        lines.append(f"\n    ({stack.words})")
+    return (f"waiting in {stack.waits.call}" if stack.waits else doing) + "".join(lines)
 
 
-def _brief(threads: list[dict[str, Any]] | None) -> str:
+def _brief(stack: Stack | None) -> str:
     """The last line of the user's own code, and what it has called."""
-    if threads is None:
+    if stack is None:
         return SILENT
-    main = threads[0]
-    if words := _state(main):
+    if words := _state(stack):
         return words
-    own = [index for index, frame in enumerate(main["frames"]) if frame["cell"]]
+    own = [index for index, frame in enumerate(stack.frames) if frame.cell]
     if not own:
-        return NATIVE if main["state"] == "native" else str(main["state"])
-    frame = main["frames"][own[-1]]
-    where = f"{frame['file']}, line {frame['line']}: {frame['source']}"
-    if main["waits"]:
-        return f"waiting in {main['waits']['call']}, {where}"
-    called = main["frames"][own[-1] + 1 :]
+        return NATIVE if stack.state == "native" else stack.state
+    frame = stack.frames[own[-1]]
+    where = f"{frame.file}, line {frame.line}: {frame.source}"
+    if stack.waits:
+        return f"waiting in {stack.waits.call}, {where}"
+    called = stack.frames[own[-1] + 1 :]
     if not called:
         return where
     # The innermost native frame says most; among a library's frames, the one that the user called.
-    return f"in {called[-1 if main['state'] == 'native' else 0]['function']}, {where}"
+    return f"in {called[-1 if stack.state == 'native' else 0].function}, {where}"
 
 
-def _state(main: dict[str, Any]) -> str:
+def _state(stack: Stack) -> str:
     """Words for a main thread without known frames; empty where there are some."""
-    match main["state"]:
+    match stack.state:
         case "idle":
             return "idle"
         case "stopped":
             return STOPPED
         case "silent":
-            return f"{SILENT}; {main['words']}"
-        case "native" if not main["frames"]:
+            return f"{SILENT}; {stack.words}"
+        case "native" if not stack.frames:
             return NATIVE
     return ""

@@ -1,7 +1,7 @@
 """The agent speaks for a rank: it runs cells on the main thread and answers questions on the control thread.
 
-The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers ``state``,
-``stacks``, ``interrupt`` and ``read(run, from_seq)`` in milliseconds. A cell comes as a message of our own rather than
+The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers the
+requests of :mod:`~jupyter_dtrain.wire.agent_messages` in milliseconds. A cell comes as a message of our own rather than
 as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a busy rank refuses at once.
 
 Under failure: every cell that began ends with one ``Finished`` event, whatever the cell or a plug-in raised. A request
@@ -16,7 +16,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
 import zlib
@@ -26,10 +25,45 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from IPython.core.error import UsageError
 
-from jupyter_dtrain.core.events import CommMessage, Outcome, to_wire
-from jupyter_dtrain.wire.messages import HELLO_MESSAGE, REQUEST_MESSAGE, RUN_MESSAGE, VALUES_MESSAGE, Cell, Watching
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.events import CommMessage, Outcome
+from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.wire.agent_messages import (
+    Complete,
+    Describe,
+    EventsRead,
+    FetchValues,
+    InterruptRank,
+    RankPosition,
+    ReadEvents,
+    ReadPosition,
+    ReadStack,
+    ReadSurroundings,
+    ReleaseRank,
+    RunCell,
+    Signalled,
+    StoreValues,
+    SurroundingsRead,
+    TellWidgets,
+    WidgetsSaid,
+    read_agent_request,
+    read_values_request,
+)
+from jupyter_dtrain.wire.messages import (
+    HELLO_MESSAGE,
+    REPLY_MESSAGE,
+    REQUEST_MESSAGE,
+    RUN_MESSAGE,
+    VALUES_MESSAGE,
+    Cell,
+    Done,
+    accepted,
+    from_content,
+    refused,
+    replied,
+)
 from jupyter_dtrain.wire.reports import Ended, Report
-from jupyter_dtrain.wire.values import pack, unpack
+from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .comms import RankComms
@@ -158,37 +192,39 @@ class Agent:
         self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
 
     async def _values(self, stream: Any, ident: Any, parent: Any) -> None:
-        content = parent["content"]
         buffers: list[bytes] = []
-        answer: dict[str, Any] = {"status": "ok"}
+        answer: msgspec.Struct = Done()
         try:
-            match content["op"]:
-                case "store":
-                    store_values(unpack(content, parent["buffers"]))
-                case "fetch":
-                    values, problems = fetch_values(content["names"])
-                    packed, buffers = pack(values)
-                    answer |= {**packed, **problems}
-                case "comm":
-                    answer["messages"] = self._hear_widgets(content["messages"])
+            request = read_values_request(parent["content"])
+            match request:
+                case StoreValues(names=names, digests=digests):
+                    store_values(unpack(names, digests, parent["buffers"]))
+                case FetchValues(names=names):
+                    answer, buffers = fetch_values(names)
+                case TellWidgets(messages=messages):
+                    answer = WidgetsSaid(self._hear_widgets(messages))
+            content = accepted(answer)
         except Exception as error:  # noqa: BLE001 — the asker gets it
-            answer = {"status": "error", "words": str(error)}
-        self._kernel.session.send(stream, "dtrain_values_reply", answer, parent, ident=ident, buffers=buffers)
+            content = refused(Refused(str(error)))
+        self._kernel.session.send(stream, "dtrain_values_reply", content, parent, ident=ident, buffers=buffers)
 
-    def _hear_widgets(self, messages: list[Any]) -> Any:
+    def _hear_widgets(self, messages: list[CommMessage]) -> list[CommMessage]:
         self._hearing = True
         try:
             with self._interrupts.enabled():
-                return msgspec.to_builtins(self._comms.hear(msgspec.convert(messages, list[CommMessage])))
+                return self._comms.hear(messages)
         finally:
             self._hearing = False
 
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
-        content = parent["content"]
-        run, code = int(content["run"]), str(content["code"])
+        try:
+            cell = from_content(parent["content"], RunCell)
+        except Refused as error:
+            self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
+            return
+        run, code, ranks = cell.run, cell.code, cell.ranks
         self._running = run
-        ranks = [int(rank) for rank in content["ranks"]]
-        self._cell = msgspec.convert(content["cell"], Cell)
+        self._cell = cell.cell
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
         self._metrics.begin()
         self._main_thread.begin()
@@ -196,15 +232,14 @@ class Agent:
         Bar.begin_run()
         outcome: Outcome = "error"
         try:
-            watch = msgspec.convert(content["watch"], Watching)
-            self._generation = generation = int(content["generation"])
+            self._generation = generation = cell.generation
             with self._interrupts.enabled():
-                self._plugins.before_cell(run, generation, watch)
+                self._plugins.before_cell(run, generation, cell.watch)
             self._say_failures()
             if generation != self._whole and len(ranks) == self._place.size:
                 self._recover()
                 self._whole = generation
-            store_values(unpack(content, parent["buffers"]))
+            store_values(unpack(cell.names, cell.digests, parent["buffers"]))
             outcome = await self._execute(code)
         except (KeyboardInterrupt, CellStopped):
             # The signal fell between the end of the cell and here: the cell itself has reported its outcome.
@@ -213,7 +248,7 @@ class Agent:
             self._recorder.append(self._tracebacks.error(error))
         finally:
             self._end(run, outcome)
-        self._kernel.session.send(stream, "dtrain_run_reply", {"status": "ok"}, parent, ident=ident)
+        self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
@@ -337,70 +372,63 @@ class Agent:
             traceback.print_exception(kind, value, trace)
 
     def _request(self, stream: Any, ident: Any, parent: Any) -> None:
-        content = parent["content"]
+        def say(content: dict[str, Any]) -> None:
+            self._kernel.session.send(stream, REPLY_MESSAGE, content, parent, ident=ident)
 
-        def say(answer: dict[str, Any]) -> None:
-            self._kernel.session.send(stream, "dtrain_reply", {"status": "ok", **answer}, parent, ident=ident)
-
-        if content["op"] in {"complete", "describe", "surroundings"}:
-            # These may take long, and this thread has more to do: another finds the answer, this one sends it.
-            loop = asyncio.get_running_loop()
-            if self._ask_aside(content, lambda answer: loop.call_soon_threadsafe(say, answer)):
-                return
         try:
-            answer = self._answer(content)
-        except Exception as error:  # noqa: BLE001 — the asker gets it
-            answer = {"status": "error", "words": f"{type(error).__name__}: {error}"}
-        say(answer)
+            request = read_agent_request(parent["content"])
+        except Refused as error:
+            say(refused(error))
+            return
+        if isinstance(request, Complete | Describe | ReadSurroundings):
+            # They may take long, and this thread has more to do; it sends the answer once that is there.
+            loop = asyncio.get_running_loop()
+            if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
+                say(refused(Refused("An earlier question is still at work.")))
+            return
+        say(replied(lambda: self._answer(request)))
 
-    def _ask_aside(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
-        if content["op"] == "surroundings":
-            return self._surroundings.ask(lambda: {"found": msgspec.to_builtins(look_around(self._plugins))}, answer)
-        return self._inspector.ask(content, answer)
+    def _ask_aside(
+        self, request: Complete | Describe | ReadSurroundings, answer: Callable[[dict[str, Any]], object]
+    ) -> bool:
+        if isinstance(request, ReadSurroundings):
+            return self._surroundings.ask(lambda: SurroundingsRead(look_around(self._plugins)), answer)
+        return self._inspector.ask(request, answer)
 
-    def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
-        match content["op"]:
-            case "state":
-                return self._state(waits=bool(content.get("waits")))
-            case "release":
-                self._release(content)
-                return {"rank": self._rank}
-            case "stacks":
-                return {"rank": self._rank, "threads": self._stacks()}
-            case "interrupt":
-                wanted = content.get("run") in (None, self._running)
-                sent = wanted and self._interrupts.send(force=bool(content.get("force")))
-                return {"rank": self._rank, "sent": sent}
-            case "read":
-                batch = self._recorder.read(int(content["run"]), int(content["from_seq"]))
-                return {"rank": self._rank, "batch": None if batch is None else to_wire(batch)}
-            case "complete" | "describe" | "surroundings":
-                raise TimeoutError("an earlier question is still at work")
-            case op:
-                raise ValueError(f"unknown request {op!r}")
+    def _answer(
+        self, request: ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents
+    ) -> RankPosition | Done | Stack | Signalled | EventsRead:
+        match request:
+            case ReadPosition():
+                return self._position(waits=request.waits)
+            case ReleaseRank():
+                self._release(request)
+                return Done()
+            case ReadStack():
+                return self._main_thread.stack("idle" if self._running is None else "running")
+            case InterruptRank():
+                return Signalled(request.run == self._running and self._interrupts.send(force=request.force))
+            case ReadEvents():
+                return EventsRead(self._recorder.read(request.run, request.from_seq))
 
-    def _state(self, *, waits: bool) -> dict[str, Any]:
+    def _position(self, *, waits: bool) -> RankPosition:
         run, next_seq, finished = self._recorder.position()
         works = self._running is not None
-        return {
-            "rank": self._rank,
-            "state": "running" if works else "idle",
-            "run": run,
-            "next": next_seq,
-            "finished": finished,
-            "waits": self._main_thread.waits() if works and waits else None,
-            "frameworks": self._plugins.in_use() if waits else [],
-        }
+        return RankPosition(
+            rank=self._rank,
+            state="running" if works else "idle",
+            run=run,
+            next=next_seq,
+            finished=finished,
+            waits=self._main_thread.waits() if works and waits else None,
+            frameworks=self._plugins.in_use() if waits else [],
+        )
 
-    def _release(self, content: dict[str, Any]) -> None:
-        if content["generation"] < self._generation or self._running not in (None, content["run"]):
+    def _release(self, request: ReleaseRank) -> None:
+        if request.generation < self._generation or self._running not in (None, request.run):
             return  # it came late, or for a rank that was left behind: the groups that exist now are whole
         self._released = self._running is not None
-        self._plugins.release(content["frameworks"])
-
-    def _stacks(self) -> list[dict[str, Any]]:
-        state = "idle" if self._running is None else "running"
-        return [{"thread": threading.main_thread().name, "state": state, **self._main_thread.stack()}]
+        self._plugins.release(request.frameworks)
 
 
 def _default_signals() -> None:

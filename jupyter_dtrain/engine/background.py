@@ -10,6 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from jupyter_dtrain.wire.messages import accepted, refused
+
 
 class Background:
     """Answers questions of one kind. A caller never waits."""
@@ -19,16 +23,19 @@ class Background:
         self._name = name
         self._free = threading.Semaphore(1)
 
-    def ask(self, find: Callable[[], dict[str, Any]], answer: Callable[[dict[str, Any]], object]) -> bool:
-        """Pass the result of ``find`` to ``answer``, on another thread; False while an earlier question is at work."""
+    def ask(self, find: Callable[[], msgspec.Struct], answer: Callable[[dict[str, Any]], object]) -> bool:
+        """Pass a reply to ``answer``, on another thread; False while an earlier question is at work.
+
+        The reply carries the result of ``find``, or its error.
+        """
         if not self._free.acquire(blocking=False):
             return False
 
         def work() -> None:
             try:
-                found = find()
+                found = accepted(find())
             except BaseException as error:  # noqa: BLE001 — user code may raise anything, SystemExit too
-                found = {"status": "error", "words": f"{type(error).__name__}: {error}"}
+                found = refused(error)
             finally:
                 self._free.release()
             answer(found)

@@ -29,12 +29,11 @@ import re
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from .libraries import is_library
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts
+    from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 
     from .metrics import Read
@@ -49,19 +48,6 @@ GROUP = "jupyter_dtrain.frameworks"
 
 class CellEnds(BaseException):
     """A framework raises it where a script would wait for ever: the cell ends well here, on this rank."""
-
-
-class Collective(msgspec.Struct, frozen=True):
-    """A collective that a rank has begun."""
-
-    group: str
-    """Name of the process group; equal on all its ranks. The default group's is 0."""
-    ranks: list[int]
-    """The ranks of the group."""
-    number: int
-    """Counts the collectives of the group, from 1."""
-    call: str
-    """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
 
 class Start:

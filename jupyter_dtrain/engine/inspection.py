@@ -14,9 +14,8 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
+from jupyter_dtrain.wire.agent_messages import Complete, Completions, Describe, Described
 from jupyter_dtrain.wire.answers import Description
 
 from .background import Background
@@ -45,18 +44,14 @@ class Inspector:
         self._hidden = hidden
         self._background = Background("dtrain-inspection")
 
-    def ask(self, content: Mapping[str, Any], answer: Callable[[dict[str, Any]], object]) -> bool:
-        """Pass the findings to ``answer``, on another thread; False while an earlier question is at work.
+    def ask(self, question: Complete | Describe, answer: Callable[[dict[str, Any]], object]) -> bool:
+        """Pass the reply to ``answer``, on another thread; False while an earlier question is at work."""
+        return self._background.ask(lambda: self._find(question), answer)
 
-        ``content``: ``op`` ``complete`` with ``text``, or ``describe`` with ``name`` and ``source``.
-        """
-        return self._background.ask(lambda: self._find(content), answer)
-
-    def _find(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        if content["op"] == "complete":
-            return {"names": complete(self._namespace, self._hidden, str(content["text"]))}
-        found = describe(self._namespace, str(content["name"]), source=bool(content["source"]))
-        return {"found": None if found is None else msgspec.to_builtins(found)}
+    def _find(self, question: Complete | Describe) -> Completions | Described:
+        if isinstance(question, Complete):
+            return Completions(complete(self._namespace, self._hidden, question.text))
+        return Described(describe(self._namespace, question.name, source=question.source))
 
 
 def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ import ctypes
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
+from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .framework import called_in
 from .scripts import is_script
@@ -57,16 +57,16 @@ class MainThread:
         """A cell begins."""
         self._looked_at = self._moved_at = time.monotonic()
 
-    def stack(self) -> dict[str, Any]:
+    def stack(self, state: Literal["idle", "running"]) -> Stack:
         """The frames from the cell on, the call that they wait in, and the collectives that the frameworks record."""
-        frame = self._frame()
-        return {
-            "frames": msgspec.to_builtins(self._tracebacks.stack(frame)),
-            "waits": self.waits(),
-            "collectives": msgspec.to_builtins(self._plugins.collectives()),
-        }
+        return Stack(
+            state,
+            frames=self._tracebacks.stack(self._frame()),
+            waits=self.waits(),
+            collectives=self._plugins.collectives(),
+        )
 
-    def waits(self) -> dict[str, str] | None:
+    def waits(self) -> Wait | None:
         """The call in which the main thread waits for other ranks, and its framework; None when it does not wait."""
         before = time.clock_gettime(self._clock)
         time.sleep(LISTEN)
@@ -81,7 +81,7 @@ class MainThread:
             while trace is not None and trace.tb_next is not None and not _is_native(trace.tb_next):
                 trace = trace.tb_next
             if trace is not None and (found := self._wait_at(trace.tb_frame, called_in(trace), idle=True)):
-                return found["call"]
+                return found.call
         return ""
 
     def still(self) -> float:
@@ -138,9 +138,9 @@ class MainThread:
             frame = frame.f_back
         return tuple(lines)
 
-    def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> dict[str, str] | None:
+    def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         found = self._plugins.waits(frame, call, idle=idle)
-        return None if found is None else {"framework": found[0], "call": found[1]}
+        return None if found is None else Wait(*found)
 
 
 def _is_native(trace: TracebackType) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 
 import cloudpickle
 
+from jupyter_dtrain.wire.agent_messages import Fetched
+from jupyter_dtrain.wire.values import digests
+
 
 def store_values(pickled: dict[str, bytes]) -> None:
     """Bind every name, or none. Raises :class:`ValueError` with the name and the reason."""
@@ -19,8 +22,8 @@ def store_values(pickled: dict[str, bytes]) -> None:
     _namespace().update(values)
 
 
-def fetch_values(names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Name → pickle; and ``missing``: names that are not defined, ``failed``: name → why it cannot be sent."""
+def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
+    """The values of ``names`` as an answer and its pickles."""
     namespace = _namespace()
     values: dict[str, bytes] = {}
     failed: dict[str, str] = {}
@@ -30,7 +33,9 @@ def fetch_values(names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
                 values[name] = cloudpickle.dumps(namespace[name], protocol=5)
             except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
                 failed[name] = f"{type(error).__name__}: {error}"
-    return values, {"missing": [name for name in names if name not in namespace], "failed": failed}
+    missing = [name for name in names if name not in namespace]
+    pickles = list(values.values())
+    return Fetched(list(values), digests(pickles), missing, failed), pickles
 
 
 def _namespace() -> dict[str, Any]:

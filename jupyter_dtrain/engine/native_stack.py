@@ -18,11 +18,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from jupyter_dtrain.core.events import Frame, Started
+from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.spool import read_file
 
 from .tracebacks import cell_name
@@ -65,8 +64,8 @@ class Look:
         self._said += data
         return not data
 
-    def end(self) -> dict[str, Any]:
-        """The result, in the form of an agent's answer."""
+    def end(self) -> Stack:
+        """The result."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING)
@@ -75,11 +74,11 @@ class Look:
         try:
             threads = json.loads(self._said)
             main = next(thread for thread in threads if thread["os_thread_id"] == self._pid)
-            return seen("native", self._frames(main["frames"][::-1]))
+            return Stack("native", frames=self._frames(main["frames"][::-1]))
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
             text = self._said.decode(errors="replace").strip()
             why = text.splitlines()[0] if text else "it took too long"
-            return seen("silent", [], f"py-spy cannot look at it: {why}")
+            return Stack("silent", f"py-spy cannot look at it: {why}")
 
     def _frames(self, stack: list[dict[str, Any]]) -> list[Frame]:
         frames: list[Frame] = []
@@ -124,19 +123,3 @@ class _Sources:
                 if isinstance(first, Started) and first.source:
                     return cell_name(run, first.cell), first.source.splitlines()
         return cell_name(run, None), []
-
-
-def seen(state: Literal["native", "stopped", "silent"], frames: list[Frame], words: str = "") -> dict[str, Any]:
-    """A main thread, in the form of an agent's answer; ``words`` say why nothing is known of it."""
-    return {
-        "threads": [
-            {
-                "thread": "MainThread",
-                "state": state,
-                "words": words,
-                "frames": msgspec.to_builtins(frames),
-                "waits": None,
-                "collectives": [],
-            }
-        ]
-    }

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 
-from .framework import ARGUMENTS, GROUP, Collective, Framework
+from .framework import ARGUMENTS, GROUP, Framework
 
 if TYPE_CHECKING:
     import ast

@@ -40,16 +40,19 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
 from jupyter_dtrain.core.exits import describe_exit
-from jupyter_dtrain.wire.messages import watch_identity
+from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
+from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused, watch_identity
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
 from . import app
 from .descriptors import STREAMS, Holder, Stream, make_channel
-from .native_stack import Look, seen
+from .native_stack import Look
 
 LAST_WORDS = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -86,7 +89,7 @@ class Watch:
         self._stopped = False
         self._look: Look | None = None
         """The look that is under way."""
-        self._lookers: list[Callable[[dict[str, Any]], None]] = []
+        self._lookers: list[Callable[[Stack], None]] = []
         """The functions that take its result."""
         self._held_until = 0.0
         """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
@@ -224,36 +227,36 @@ class Watch:
             return
         if message is None:
             return
-        content = message["content"]
-        match content.get("op"):
-            case "signal":
-                self._signal(int(content["signal"]))
-                self._reason = content.get("reason", "")
-                answer: dict[str, Any] = {"status": "ok"}
-            case "lease":
+        try:
+            request = read_watch_request(message["content"])
+        except Refused as error:
+            self._answer(refused(error), message, idents)
+            return
+        match request:
+            case SendSignal():
+                self._signal(request.signal)
+                self._reason = request.reason
+            case RenewWatch():
                 self._lease_end = time.monotonic() + self._spec.settings.lease
-                answer = {"status": "ok"}
-            case "stacks":
-                self._look_for(lambda found: self._answer({"status": "ok", **found}, message, idents))
+            case InspectRank():
+                self._look_for(lambda found: self._answer(accepted(found), message, idents))
                 return
-            case op:
-                answer = {"status": "error", "words": f"unknown request {op!r}"}
-        self._answer(answer, message, idents)
+        self._answer(accepted(Done()), message, idents)
 
     def _answer(self, answer: dict[str, Any], message: Any, idents: Any) -> None:
         assert self._socket is not None
         assert self._session is not None
-        self._session.send(self._socket, "dtrain_reply", answer, message, ident=idents)
+        self._session.send(self._socket, REPLY_MESSAGE, answer, message, ident=idents)
 
-    def _look_for(self, looker: Callable[[dict[str, Any]], None]) -> None:
+    def _look_for(self, looker: Callable[[Stack], None]) -> None:
         """Read the rank's stack, once for all requests that come meanwhile."""
         if self._stopped:
-            looker(seen("stopped", []))
+            looker(Stack("stopped"))
             return
         try:
             self._look = self._look or Look(self._pid, self._spec.spool)
         except Exception as error:  # noqa: BLE001 — the loop must go on
-            looker(seen("silent", [], f"py-spy cannot be started: {error}"))
+            looker(Stack("silent", f"py-spy cannot be started: {error}"))
             return
         self._lookers.append(looker)
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
@@ -285,7 +287,17 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             raise
         log_text = log_file.read_text(errors="replace")[-2000:]
         raise StartFailed(f"The world's steward did not start. Its log ends with:\n{log_text}") from error
-    listing = Listing(request.name, request.id, request.size, request.cwd, steward, created, connection_file)
+    listing = Listing(
+        request.name,
+        request.id,
+        request.size,
+        request.cwd,
+        steward,
+        created,
+        connection_file,
+        PROTOCOL,
+        version("jupyter-dtrain"),
+    )
     file = folder / "world.json"
     with contextlib.suppress(OSError):
         file.touch(mode=0o600)

@@ -16,8 +16,10 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from jupyter_dtrain.core.clients import still_runs
+from jupyter_dtrain.core.clients import describe_process, still_runs
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
+from jupyter_dtrain.wire.messages import UNNUMBERED
+from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import StewardChannel
@@ -35,6 +37,10 @@ class Listing(msgspec.Struct, frozen=True):
     created: float
     """When that process was created, in seconds since the epoch: another process may get the same id later."""
     connection_file: str
+    protocol: int = UNNUMBERED
+    """The protocol that its steward speaks, see :mod:`~jupyter_dtrain.wire.messages`."""
+    version: str = ""
+    """The version of jupyter-dtrain that started it; empty where it is not known."""
 
 
 def runtime_folder() -> Path:
@@ -95,11 +101,24 @@ def stop_world(name: str, patience: float = 20.0) -> None:
     listing = find_world(name)
     channel = open_channel(listing, patience)
     try:
-        channel.ask("stop")
+        channel.ask(Stop())
     finally:
         channel.close()
     if not await_end(listing, patience):
         raise WorldLost(f"World {name!r} did not stop: its steward (pid {listing.steward}) is still running.")
+
+
+def interrupt_world(name: str, *, force: bool = False, patience: float = 10.0) -> int | None:
+    """Interrupt the cell that runs in the world ``name``, whichever client began it; returns the number of its run.
+
+    ``force``: kill the ranks that do not end. Returns as soon as the steward has taken it; None where nothing has run.
+    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when its steward does not answer.
+    """
+    channel = open_channel(find_world(name), patience)
+    try:
+        return channel.ask(InterruptRun(describe_process(), force=force)).run
+    finally:
+        channel.close()
 
 
 def await_end(listing: Listing, patience: float) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from jupyter_dtrain.core.errors import NoWorld, WorldLost
+from jupyter_dtrain.core.errors import NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.wire.messages import PROTOCOL
+from jupyter_dtrain.wire.steward_messages import ReadStatus
 
 from .offers import world_names
 from .parsing import MagicParser, Parsed
@@ -112,13 +114,14 @@ def _driver(world: Listing) -> str:
     except OSError:
         return ""
     try:
-        state = channel.ask("state")
-    except WorldLost:
+        status = channel.ask(ReadStatus())
+    except (Refused, WorldLost):
         return "its steward does not answer"
     finally:
         channel.close()
-    words = state["driver"]["words"] if state["driver"] else "no client yet"
-    return f"{words}, {took(max(0.0, state['lease_left']))} left"
+    words = status.driver.words if status.driver else "no client yet"
+    older = "" if status.protocol == PROTOCOL else ", another version of jupyter-dtrain"
+    return f"{words}, {took(max(0.0, status.lease_left))} left{older}"
 
 
 def _ranks(size: int) -> str:

@@ -9,22 +9,36 @@ from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.launch.worlds import interrupt_world
 from jupyter_dtrain.session import current, open_sessions
 from jupyter_dtrain.view.surroundings import surroundings_tables
 
-from .offers import rank_names, some_ranks
+from .offers import rank_names, some_ranks, world_names
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
 
 
 def interrupt_arguments(parser: MagicParser) -> None:
     """Arguments of ``interrupt``."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="world to interrupt, also one that this notebook cannot join (default: this notebook's)",
+        completer=world_names,
+    )
     parser.add_argument("--force", action="store_true", help="kill ranks that are still busy after 8 seconds")
 
 
 def interrupt(args: Parsed) -> None:
-    """``%distributed interrupt``."""
-    current().interrupt(force=args.force)
+    """``%distributed interrupt [NAME]``."""
+    mine = next((one for one in open_sessions if one.name == args.name and one.drives), None)
+    if args.name is None or mine is not None:
+        (mine or current()).interrupt(force=args.force)
+        return
+    run = interrupt_world(args.name, force=args.force)
+    print(
+        f"World {args.name!r} has run nothing yet." if run is None else f"Run {run} of world {args.name!r} is ending."
+    )
 
 
 def kill_arguments(parser: MagicParser) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.view.document import document, status
-from jupyter_dtrain.view.points import Packet, PointQueue
+from jupyter_dtrain.view.points import News, Packet, PointQueue
 from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jupyter_dtrain.store.source import Source
-    from jupyter_dtrain.view.document import Picture
+    from jupyter_dtrain.view.document import Picture, RunOutcome
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""
@@ -75,7 +75,7 @@ class FollowedRun:
         return [rank for rank, state in self.run_state.states.items() if state in ("waiting", "running")]
 
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> RunOutcome:
         """``running``, or the worst of what the ranks ended with."""
         if self.unfinished:
             return "running"
@@ -122,18 +122,19 @@ class FollowedRun:
         """What a stream starts from; whoever has it goes on with the message of its ``seq``."""
         return {**document(self.picture(with_metrics=True), DOCUMENT_BYTES), "seq": self.sequence}
 
-    def message(self) -> tuple[dict[str, Any], Packet | None]:
+    def message(self) -> tuple[News, Packet | None]:
         """What has changed since the last message."""
         self.news = False
-        told: dict[str, Any] = {"seq": self.sequence, "status": status(self.picture(with_metrics=False))}
+        news = News(seq=self.sequence, status=status(self.picture(with_metrics=False)))
         if self.run_state.pipelines.version != self.pipelines:
             self.pipelines = self.run_state.pipelines.version
-            told["pipelines"] = packed(self.run_state.pipelines.timelines(), LIVE_BYTES)
+            pipelines = packed(self.run_state.pipelines.timelines(), LIVE_BYTES)
+            news = msgspec.structs.replace(news, pipelines=pipelines)
         packet = self.points.take()
         if packet is not None:
-            told |= {"names": packet.names, "series": packet.series}
+            news = msgspec.structs.replace(news, names=packet.names, series=packet.series)
             self.sequence += 1
-        return told, packet
+        return news, packet
 
 
 class Follower:

@@ -21,16 +21,19 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.stored import picture
+from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
+from .messages import StoredRun as StoredRunSummary
 from .starting import start
 from .steward import Silent
 
 if TYPE_CHECKING:
+    from .messages import Message, NewsMessage
     from .monitor import Monitor
     from .observatory import Observatory
 
@@ -113,7 +116,7 @@ class Worlds(Handler):
     @reports_errors
     async def get(self) -> None:
         """All worlds of this user."""
-        self.answer({"worlds": await self.observatory.listing()})
+        self.answer({"worlds": msgspec.to_builtins(await self.observatory.listing())})
 
     @web.authenticated
     @authorized
@@ -138,7 +141,7 @@ class World(Handler):
     async def delete(self, key: str) -> None:
         """Stop the world, which takes some seconds."""
         observer = await self.world(key)
-        await observer.steward().ask("stop")
+        await observer.steward().ask(Stop())
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
@@ -161,20 +164,23 @@ class Action(Handler):
 
     async def _interrupt(self, observer: Monitor) -> None:
         ranks, force = self.ranks(observer), bool(self.body().get("force"))
-        answer = await observer.steward().ask("interrupt", ranks=ranks, force=force, by=BY)
-        self.answer({"run": answer.get("run")}, HTTPStatus.ACCEPTED)
+        begun = await observer.steward().ask(InterruptRun(BY, ranks, force))
+        self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
     async def _restart(self, observer: Monitor) -> None:
-        answer = await observer.steward().ask("restart", client=BY, by=BY)
-        if answer["status"] != "ok":
-            raise BadRequest(f"The world cannot be restarted: {answer['words']}.")
+        observer.check_protocol()
+        try:
+            await observer.steward().ask(Restart(BY, BY))
+        except Refused as refused:
+            raise BadRequest(f"The world cannot be restarted: {refused}") from None
         observer.wake()
         self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _kill(self, observer: Monitor) -> None:
         if not (ranks := self.ranks(observer)):
             raise BadRequest("Name the ranks to kill, as a list of numbers in `ranks`.")
-        await observer.steward().ask("kill", ranks=ranks, reason=f"from {BY}")
+        observer.check_protocol()
+        await observer.steward().ask(KillRanks(ranks, f"from {BY}"))
         self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _stacks(self, observer: Monitor) -> None:
@@ -217,7 +223,7 @@ class Runs(Handler):
     async def get(self) -> None:
         """The newest runs."""
         limit = min(200, max(1, int(self.get_query_argument("limit", "30"))))
-        self.answer({"runs": await asyncio.to_thread(_stored_runs, limit)})
+        self.answer({"runs": msgspec.to_builtins(await asyncio.to_thread(_stored_runs, limit))})
 
 
 class StoredRun(Handler):
@@ -235,19 +241,19 @@ class StoredRun(Handler):
             self.answer(found)
 
 
-def _stored_runs(limit: int) -> list[dict[str, Any]]:
+def _stored_runs(limit: int) -> list[StoredRunSummary]:
     return [
-        {
-            "id": run.id,
-            "world": run.world,
-            "number": run.number,
-            "ranks": len(run.ranks),
-            "size": run.size,
-            "outcome": run.outcome,
-            "started": run.started,
-            "elapsed": run.elapsed,
-            "source": run.source[:4000],
-        }
+        StoredRunSummary(
+            id=run.id,
+            world=run.world,
+            number=run.number,
+            ranks=len(run.ranks),
+            size=run.size,
+            outcome=run.outcome,
+            started=run.started,
+            elapsed=run.elapsed,
+            source=run.source[:4000],
+        )
         for run in Store.open().runs(limit)
     ]
 
@@ -280,12 +286,12 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """A page has connected."""
         super().open(*args, **kwargs)
         self.watching: set[str] = set()
-        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._queue: asyncio.Queue[Message | NewsMessage] = asyncio.Queue()
         self._sender = asyncio.ensure_future(self._send())
         self._observatory: Observatory = self.settings["dtrain_observatory"]
         self._observatory.enter(self)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Message | NewsMessage) -> None:
         """Send a message when the page takes it."""
         if self._queue.qsize() < MOST_WAITING:
             self._queue.put_nowait(message)
@@ -301,7 +307,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         while True:
             message = await self._queue.get()
             try:
-                await self.write_message(json.dumps(message, separators=(",", ":")))
+                await self.write_message(msgspec.json.encode(message).decode())
             except WebSocketClosedError:
                 return
 

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import msgspec
 
 from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
@@ -22,10 +23,23 @@ from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.labels import took
-from jupyter_dtrain.wire.messages import ASKED_FOR
+from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_protocol
+from jupyter_dtrain.wire.steward_messages import (
+    ASKED_FOR,
+    DriverStatus,
+    FetchAnswers,
+    ReadState,
+    ReadStatus,
+    Relayed,
+    RelayQuestion,
+    WorldEnded,
+    WorldState,
+    WorldStatus,
+)
 
 from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail
+from .messages import Driver, NewsMessage, RanksMessage, RunMessage, RunSummary, World, WorldRank
 from .steward import Silent, Steward
 
 if TYPE_CHECKING:
@@ -35,6 +49,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Stacks
 
     from .attention import Attention
+    from .messages import Message, WorldPhase
 
 CLOSELY: Final = 0.25
 """Seconds between two looks at a world that somebody watches, while it works."""
@@ -60,7 +75,7 @@ class House(Protocol):
     def is_watched(self, key: str) -> bool:
         """Whether some page watches the world ``key``."""
 
-    def tell(self, message: dict[str, Any], key: str) -> None:
+    def tell(self, message: Message | NewsMessage, key: str) -> None:
         """Send ``message`` to the pages that watch the world ``key``."""
 
     def changed(self) -> None:
@@ -74,15 +89,17 @@ class Monitor:
         self.listing = listing
         self._observatory = observatory
         self._steward: Steward | None = None
-        self._state: dict[str, Any] = {}
+        self._state: WorldState | WorldStatus | None = None
+        """As the steward told it last; the latter of a world that speaks another protocol."""
         self._silent = ""
         self._ranks: list[Rank] = []
         self._incarnation = 0
         self._waits: dict[int, str] = {}
         self._frameworks: list[str] = []
-        self._ranks_told: list[Any] = []
+        self._ranks_told: list[WorldRank] = []
         self._follower: Follower | None = None
         self._hang_detector: HangDetector | None = None
+        self._hang_notice = 0.0
         self._run_seen: FollowedRun | None = None
         self._ended_seen = False
         self._step: int | None = None
@@ -95,63 +112,65 @@ class Monitor:
 
     # What it knows.
 
-    def _summarise(self) -> dict[str, Any]:
+    def _summarise(self) -> World:
         state, listing = self._state, self.listing
-        driver = msgspec.convert(state["driver"], Client) if state.get("driver") else None
-        there = bool(state.get("driven"))
-        young = not state and time.time() - listing.created < YOUNG
-        phase = "unreachable" if self._silent and not young else state.get("phase", "starting")
+        driver = None if state is None else state.driver
+        there = state is not None and state.driven
+        young = state is None and time.time() - listing.created < YOUNG
+        phase = "unreachable" if self._silent and not young else "starting" if state is None else state.phase
+        other = "" if self._speaks_alike else explain_protocol(listing.name, listing.protocol, listing.version)
         run = self._run
-        return {
-            "id": listing.id,
-            "name": listing.name,
-            "cwd": listing.cwd,
-            "state": phase,
-            "words": self._silent if phase == "unreachable" else state.get("reason", ""),
-            "size": listing.size,
-            "ready": len(self._ranks),
-            "nodes": len({rank.node for rank in self._ranks}),
-            "dead": sum(rank.state == "dead" for rank in self._ranks),
-            "frameworks": self._frameworks,
-            "started": listing.created,
-            "lease_end": self._lease_end(driver_is_there=there),
-            "driver": None if driver is None else _summarise_driver(driver, there=there),
-            "run": None if run is None else self._summarise_run(run),
-        }
+        return World(
+            id=listing.id,
+            name=listing.name,
+            cwd=listing.cwd,
+            state=cast("WorldPhase", phase),
+            words=self._silent if phase == "unreachable" else other or ("" if state is None else state.reason),
+            size=listing.size,
+            ready=listing.size if other else len(self._ranks),
+            nodes=len({rank.node for rank in self._ranks}),
+            dead=sum(rank.state == "dead" for rank in self._ranks),
+            frameworks=self._frameworks,
+            started=listing.created,
+            lease_end=self._lease_end(driver_is_there=there),
+            driver=None if driver is None else _summarise_driver(driver, there=there),
+            run=None if run is None else self._summarise_run(run),
+        )
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
         """When the world ends unless somebody drives it; None while somebody does. In steps: it wavers."""
-        left = self._state.get("lease_left")
-        return None if left is None or driver_is_there else round((time.time() + left) / 5) * 5.0
+        if self._state is None or driver_is_there:
+            return None
+        return round((time.time() + self._state.lease_left) / 5) * 5.0
 
-    def _summarise_run(self, run: FollowedRun) -> dict[str, Any]:
+    def _summarise_run(self, run: FollowedRun) -> RunSummary:
         states: dict[str, int] = {}
         for state in run.run_state.states.values():
             states[state] = states.get(state, 0) + 1
-        return {
-            "number": run.number,
-            "cell": run.cell_id,
-            "step": self._step,
-            "ranks": run.ranks,
-            "outcome": run.outcome,
-            "started": run.started,
-            "ended": run.ended,
-            "states": states,
-        }
+        return RunSummary(
+            number=run.number,
+            cell=run.cell_id,
+            step=self._step,
+            ranks=run.ranks,
+            outcome=run.outcome,
+            started=run.started,
+            ended=run.ended,
+            states=states,
+        )
 
-    def introduction(self) -> list[dict[str, Any]]:
+    def introduction(self) -> list[Message]:
         """For somebody who begins to look closely."""
-        messages = [self._ranks_message()]
+        messages: list[Message] = [self._ranks_message()]
         if (run := self._run) is not None:
             messages.append(self._start_of(run))
         return messages
 
-    def _ranks_message(self) -> dict[str, Any]:
-        return {"type": "ranks", "world": self.listing.id, "ranks": self._rank_rows()}
+    def _ranks_message(self) -> RanksMessage:
+        return RanksMessage(world=self.listing.id, ranks=self._rank_rows())
 
-    def _rank_rows(self) -> list[Any]:
+    def _rank_rows(self) -> list[WorldRank]:
         return [
-            [
+            WorldRank(
                 rank.rank,
                 rank.node,
                 rank.host,
@@ -162,7 +181,7 @@ class Monitor:
                 rank.words,
                 self._waits.get(rank.rank, "") if state == "waiting" else "",
                 rank.role,
-            ]
+            )
             for rank in self._ranks
             for state in [self._rank_state(rank)]
         ]
@@ -173,11 +192,11 @@ class Monitor:
             return rank.state
         return "waiting" if rank.rank in self._waits else "running"
 
-    def _start_of(self, run: FollowedRun) -> dict[str, Any]:
+    def _start_of(self, run: FollowedRun) -> RunMessage:
         """What a page that knows nothing of ``run`` starts from; those that do are told first what it holds."""
         with run.lock:
             self._flush(run)  # so that the document and the next message fit together
-            return {"type": "run", "world": self.listing.id, "source": run.source, "document": run.document()}
+            return RunMessage(world=self.listing.id, source=run.source, document=run.document())
 
     # The loop.
 
@@ -191,7 +210,7 @@ class Monitor:
             await self.refresh()
             await self._follow()
             watched = self._observatory.is_watched(self.listing.id)
-            starts = self._state.get("phase") == "starting"
+            starts = self._state is not None and self._state.phase == "starting"
             await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
 
     @property
@@ -214,40 +233,50 @@ class Monitor:
         for task in pending:
             task.cancel()
         for task in done:
-            if isinstance(event := task.result(), dict):
-                self._heard(event)
-
-    def _heard(self, event: dict[str, Any]) -> None:
-        if event["kind"] == "ended":
-            self._state["reason"] = event["words"]
+            with contextlib.suppress(Refused):  # of a world that speaks another protocol
+                if isinstance(event := task.result(), WorldEnded) and self._state is not None:
+                    self._state = msgspec.structs.replace(self._state, reason=event.words)
 
     async def refresh(self) -> None:
         """Ask the steward how it is."""
         try:
             if self._steward is None:
                 self._steward = Steward(self.listing)
-            state = await self._steward.ask("state")
-            self._silent = ""
-            self._take_state(state)
-        except Silent as silent:
+            if self._speaks_alike:
+                state = await self._steward.ask(ReadState())
+                self._silent = ""
+                self._take_state(state)
+            else:
+                self._state = await self._steward.ask(ReadStatus())
+                self._silent = ""
+        except (Silent, Refused) as silent:
             self._silent = str(silent)
         self._tell_changes()
 
-    def _take_state(self, state: dict[str, Any]) -> None:
+    @property
+    def _speaks_alike(self) -> bool:
+        return self.listing.protocol == PROTOCOL
+
+    def check_protocol(self) -> None:
+        """Raise :class:`OtherVersion` where the world speaks another protocol."""
+        check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
+
+    def _take_state(self, state: WorldState) -> None:
         self._state = state
-        self._ranks = msgspec.convert(state["world"]["ranks"], list[Rank])
+        self._ranks = state.world.ranks
         if self._follower is None:
-            self._follower = Follower(SpoolFolder(state["spool"], SKIPPED), self.listing.size, self._hear)
+            self._hang_notice = state.hang_notice
+            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), self.listing.size, self._hear)
         run = self._follower.run
-        restarted = state["incarnation"] != self._incarnation
-        self._incarnation = state["incarnation"]
+        restarted = state.incarnation != self._incarnation
+        self._incarnation = state.incarnation
         for rank in self._ranks:
             if rank.state == "dead":
                 if run is not None:
                     run.lose(rank.rank, rank.words)
                 words = rank.words[:1].upper() + rank.words[1:]
                 self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
-        if run is not None and (restarted or state["phase"] not in ("running", "starting")):
+        if run is not None and (restarted or state.phase not in ("running", "starting")):
             for number in run.unfinished:
                 run.lose(number, "its world was restarted" if restarted else "its world has ended")
 
@@ -304,7 +333,7 @@ class Monitor:
         self._judge_at = 0.0
         self._waits = {}
         if run.unfinished:
-            limit = float(self._state["hang_notice"])
+            limit = self._hang_notice
             self._hang_detector = HangDetector(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
         self._observatory.tell(self._start_of(run), self.listing.id)
         self._ask_at = 0.0
@@ -341,25 +370,25 @@ class Monitor:
         if not run.news and not run.points:
             return
         with run.lock:
-            message, packet = run.message()
-        size = 60 * len(run.ranks) + sum(len(part) for one in message.get("pipelines", ()) for *_, part in one["lanes"])
+            news, packet = run.message()
+        message = NewsMessage(world=self.listing.id, **msgspec.structs.asdict(news))
+        size = news.size
         if packet is not None:
             size += packet.size * 4 // 3
-            message |= {"values": b64encode(packet.values).decode(), "steps": b64encode(packet.steps).decode()}
+            values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
+            message = msgspec.structs.replace(message, values=values, steps=steps)
         self._flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
-        self._observatory.tell({"type": "news", "world": self.listing.id, **message}, self.listing.id)
+        self._observatory.tell(message, self.listing.id)
 
     # Questions to ranks, through the steward.
 
     def _ask_where(self, ranks: list[int]) -> None:
         async def asking() -> None:
-            with contextlib.suppress(Silent):
-                answers = await self.question("state", ranks)
+            with contextlib.suppress(Silent, Refused):
+                answers = (await self._relay("state", ranks)).positions or {}
                 found = {rank: one for rank, one in answers.items() if one is not None}
-                self._waits = {
-                    rank: one["waits"]["call"] for rank, one in found.items() if one.get("waits") is not None
-                }
-                seen = {name for one in found.values() for name in one.get("frameworks", ())}
+                self._waits = {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
+                seen = {name for one in found.values() for name in one.frameworks}
                 self._frameworks = sorted(seen or self._frameworks)
                 self._tell_changes()
 
@@ -369,8 +398,8 @@ class Monitor:
         """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once."""
 
         async def asking() -> None:
-            with contextlib.suppress(Silent):
-                then(await self.question("stacks", ranks))
+            with contextlib.suppress(Silent, Refused):
+                then((await self._relay("stacks", ranks)).stacks or {})
 
         self._keep(asyncio.ensure_future(asking()))
 
@@ -378,16 +407,17 @@ class Monitor:
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)
 
-    async def question(self, kind: str, ranks: list[int]) -> dict[int, Any]:
-        """What ranks answer, by rank; None for those that do not. Raises :class:`Silent`."""
+    async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
+        """What ranks answer. Raises :class:`Silent` and :class:`Refused`."""
+        self.check_protocol()
         steward = self.steward()
-        ticket = (await steward.ask("ask", kind=kind, ranks=ranks))["ticket"]
+        ticket = (await steward.ask(RelayQuestion(kind, ranks))).ticket
         deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-            answers = (await steward.ask("fetch", ticket=ticket)).get("answers")
-            if answers is not None:
-                return {int(rank): answer for rank, answer in answers.items()}
+            found = await steward.ask(FetchAnswers(ticket))
+            if found.positions is not None or found.stacks is not None:
+                return found
         raise Silent("its ranks do not answer")
 
     # What a person asks for.
@@ -399,24 +429,29 @@ class Monitor:
         return self._steward
 
     async def stacks(self, ranks: list[int] | None) -> str:
-        """Where ranks are now, in words; None: all. Raises :class:`Silent`."""
+        """Where ranks are now, in words; None: all. Raises :class:`Silent`, and as :meth:`check_protocol`."""
+        self.check_protocol()
         if not self._ranks:
             await self.refresh()
         wanted = [rank.rank for rank in self._ranks] if ranks is None else ranks
-        return describe_stacks(await self.question("stacks", wanted))
+        return describe_stacks((await self._relay("stacks", wanted)).stacks or {})
 
     async def output(self, run: int, rank: int) -> dict[str, Any]:
-        """The end of what a rank has printed. Raises :class:`Silent`, and :class:`OSError` where nothing is kept."""
-        if "spool" not in self._state:
+        """The end of what a rank has printed.
+
+        Raises :class:`Silent`, :class:`OSError` where nothing is kept, and as :meth:`check_protocol`.
+        """
+        self.check_protocol()
+        if not isinstance(self._state, WorldState):
             await self.refresh()
-        if "spool" not in self._state:
+        if not isinstance(self._state, WorldState):
             raise Silent(self._silent)
-        text, cut = await asyncio.to_thread(tail, self._state["spool"], run, rank)
+        text, cut = await asyncio.to_thread(tail, self._state.spool, run, rank)
         return {"text": text, "cut": cut}
 
     def tell_end(self) -> None:
         """The world is gone."""
-        words = self._state.get("reason") or "its steward has ended"
+        words = (self._state and self._state.reason) or "its steward has ended"
         if words != ASKED_FOR:
             self._tell("ended", "warning", f"World {self.listing.name!r} has ended: {words}", mark="world")
 
@@ -440,9 +475,8 @@ class _Ask:
         self._observer.ask_stacks(ranks, then)
 
 
-def _summarise_driver(driver: Client, *, there: bool) -> dict[str, Any]:
-    words = {"pid": driver.pid, "words": driver.words, "kernel": driver.kernel}
-    return {**words, "there": there, "auto": driver.auto}
+def _summarise_driver(driver: Client | DriverStatus, *, there: bool) -> Driver:
+    return Driver(pid=driver.pid, words=driver.words, kernel=driver.kernel, there=there, auto=driver.auto)
 
 
 _ENDS: Final = {"error": "has failed", "lost": "has lost ranks"}

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jupyter_dtrain.launch import worlds
 
 from .attention import Attention
+from .messages import AttentionMessage, WorldsMessage
 from .monitor import Monitor
 
 if TYPE_CHECKING:
     from logging import Logger
+
+    from .messages import Message, NewsMessage, World
 
 LOOK: Final = 1.0
 """Seconds between two looks which worlds there are."""
@@ -32,7 +33,7 @@ class Looker(Protocol):
     watching: set[str]
     """Ids of the worlds that are looked at closely."""
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Message | NewsMessage) -> None:
         """Take a message; never waits."""
 
 
@@ -78,7 +79,7 @@ class Observatory:
 
     # What observers say.
 
-    def tell(self, message: dict[str, Any], key: str) -> None:
+    def tell(self, message: Message | NewsMessage, key: str) -> None:
         """A message about one world, for who looks closely."""
         for looker in self._lookers:
             if key in looker.watching:
@@ -96,11 +97,11 @@ class Observatory:
             await self.look()
         return self._observers.get(key)
 
-    async def listing(self) -> list[dict[str, Any]]:
+    async def listing(self) -> list[World]:
         """The worlds, as everybody is told of them."""
         await self.look()
         await asyncio.gather(*(observer.refresh() for observer in self._observers.values()))
-        return self._worlds_message()["worlds"]  # type: ignore[no-any-return]
+        return self._worlds_message().worlds
 
     async def look(self) -> None:
         """Find the worlds that are there now."""
@@ -141,15 +142,15 @@ class Observatory:
         for key in list(self._observers):
             self._forget(key)
 
-    def _tell_all(self, message: dict[str, Any]) -> None:
+    def _tell_all(self, message: Message) -> None:
         for looker in self._lookers:
             looker.tell(message)
 
-    def _worlds_message(self) -> dict[str, Any]:
-        return {"type": "worlds", "worlds": [observer.summary for observer in self._observers.values()]}
+    def _worlds_message(self) -> WorldsMessage:
+        return WorldsMessage(worlds=[observer.summary for observer in self._observers.values()])
 
-    def _attention_message(self) -> dict[str, Any]:
-        return {"type": "attention", "items": msgspec.to_builtins(self.attention.items)}
+    def _attention_message(self) -> AttentionMessage:
+        return AttentionMessage(items=self.attention.items)
 
     def _tell_attention(self) -> None:
         self._tell_all(self._attention_message())

@@ -1,7 +1,7 @@
 """The way to one world's steward, for a server's event loop.
 
-Under failure: every answer is waited for with a deadline; a steward that is silent, or whose connection file cannot be
-read, raises :class:`Silent`.
+Under failure: every wait has a deadline. A steward that is silent, or whose connection file cannot be read, raises
+:class:`Silent`; one that refuses raises :class:`~jupyter_dtrain.core.errors.Refused`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import asyncio
 import contextlib
 import queue
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REQUEST
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REQUEST, read_answer, to_content
+from jupyter_dtrain.wire.steward_messages import AnyBroadcast, StewardRequest, read_broadcast
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.worlds import Listing
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 PATIENCE = 3.0
 """Seconds that a steward may take to answer."""
@@ -40,12 +44,12 @@ class Steward:
         self._client.start_channels(shell=False, stdin=False, hb=False)
         self._lock = asyncio.Lock()
 
-    async def ask(self, op: str, timeout: float = PATIENCE, **arguments: Any) -> dict[str, Any]:
-        """The answer. Raises :class:`Silent` when none comes within ``timeout`` seconds."""
+    async def ask(self, request: StewardRequest[A], timeout: float = PATIENCE) -> A:
+        """The answer. Raises :class:`Silent` when none comes within ``timeout`` seconds, and :class:`Refused`."""
         deadline = time.monotonic() + timeout
         async with self._lock:
             channel = self._client.control_channel
-            message = self._client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
+            message = self._client.session.msg(STEWARD_REQUEST, to_content(request))
             channel.send(message)
             while (patience := deadline - time.monotonic()) > 0:
                 try:
@@ -53,14 +57,14 @@ class Steward:
                 except queue.Empty:
                     break
                 if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                    content: dict[str, Any] = reply["content"]
-                    return content
+                    return read_answer(reply["content"], request)
         raise Silent("its steward does not answer")
 
-    async def hear(self, timeout: float) -> dict[str, Any] | None:
+    async def hear(self, timeout: float) -> AnyBroadcast | None:
         """The next broadcast, or None after ``timeout`` seconds. One task only.
 
-        What else a kernel publishes is passed over: each of our own questions makes it say that it is busy, then idle.
+        It passes over whatever else a kernel publishes: ``busy`` and ``idle`` around each of our own questions. Raises
+        :class:`Refused` for a broadcast that cannot be read.
         """
         deadline = time.monotonic() + timeout
         while (patience := deadline - time.monotonic()) > 0:
@@ -69,8 +73,7 @@ class Steward:
             except queue.Empty:
                 return None
             if message["msg_type"] == STEWARD_EVENT:
-                content: dict[str, Any] = message["content"]
-                return content
+                return read_broadcast(message["content"])
         return None
 
     def close(self) -> None:

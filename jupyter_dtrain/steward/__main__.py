@@ -44,7 +44,7 @@ def main() -> None:
     serve(sys.argv[1], supervisor)
     dismiss(guardian)
     # Nothing is left to be done, and the kernel's own end may hang: ipykernel 7 waits for its control thread, which may
-    # be about to publish a status where nobody takes it any more. That was seen where a client asked in that moment.
+    # be about to publish a status where no thread takes it any more. That was seen where a client asked in that moment.
     sys.stderr.flush()
     os._exit(0)
 

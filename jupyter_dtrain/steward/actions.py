@@ -1,7 +1,7 @@
 """What the steward does to ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask.
 
-All of it is done on the supervisor's thread; requests come from any thread and are posted there, so that no client
-waits for a rank. What becomes of the ranks they say themselves, as events.
+The supervisor's thread does all of it. Requests come on any thread and are posted there, so no client waits for a
+rank; the events of the ranks say what becomes of them.
 
 Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts`,
 :mod:`.relayed_questions`.
@@ -16,14 +16,29 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.wire.questions import Questions
+import msgspec
+
+from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReleaseRank, SendSignal
+from jupyter_dtrain.wire.messages import Done
+from jupyter_dtrain.wire.questions import Questions, ask_agents
 from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.steward_messages import (
+    Broadcast,
+    FetchAnswers,
+    InterruptBegun,
+    InterruptRun,
+    KillRanks,
+    RelayQuestion,
+    ReleaseRun,
+    TakeUpInterrupt,
+)
 
 from .interrupts import Interrupts
 from .relayed_questions import RelayedQuestions
-from .release import Release, Waiting
+from .release import Release
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.stacks import Wait
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
@@ -41,62 +56,59 @@ class Actions:
         request: WorldRequest,
         bound: Bound,
         post: Callable[[Callable[[], None]], None],
-        tell: Callable[..., None],
-        released: Callable[[int, dict[int, Waiting]], None],
+        tell: Callable[[Broadcast], None],
+        released: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
     ) -> None:
         """``bound``: the world that runs and the way to its ranks; ``post`` has the supervisor's thread do something.
 
-        ``tell`` broadcasts to clients; ``released`` is told the run, and who waited in what; ``driven``: whether a
-        driver is there.
+        ``tell`` broadcasts to clients; ``released`` gets the run, and the call in which each rank waited; ``driven``:
+        whether a driver is there.
         """
         self._spool = request.spool
         self._bound = bound
         self._post = post
         self._driven = driven
         self._questions = Questions(bound, lambda: post(lambda: None))
-        self._release = Release(self._ask_all, released, request.settings.release_grace)
-        self._interrupts = Interrupts(self._questions, request.settings, tell, self._act)
+        self._release = Release(self._ask_positions, self._free, released, request.settings.release_grace)
+        self._interrupts = Interrupts(self._questions, request.settings, tell, self)
         self._relayed = RelayedQuestions(self._questions, post)
-        self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "release": self._release_asked,
-            "kill": self._kill_asked,
-            "interrupt": self._interrupt_asked,
-            "interrupting": self._interrupting,
-            "ask": self._relayed.put,
-            "fetch": self._relayed.fetch,
+        self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
+            ReleaseRun: self._release_asked,
+            KillRanks: self._kill_asked,
+            InterruptRun: self._interrupt_asked,
+            TakeUpInterrupt: self._taken_up,
+            RelayQuestion: self._relayed.put,
+            FetchAnswers: self._relayed.fetch,
         }
-        """What clients may ask for. Any thread."""
+        """By request of a client, what answers it. Any thread."""
 
     # What clients ask for.
 
-    def _release_asked(self, content: dict[str, Any]) -> dict[str, Any]:
-        run = int(content["run"])
-        self._post(lambda: self._release.look_now(run))
-        return {}
+    def _release_asked(self, request: ReleaseRun) -> Done:
+        self._post(lambda: self.release(request.run))
+        return Done()
 
-    def _kill_asked(self, content: dict[str, Any]) -> dict[str, Any]:
-        self._post(lambda: self._kill(content["ranks"], content["reason"]))
-        return {}
+    def _kill_asked(self, request: KillRanks) -> Done:
+        self._post(lambda: self.kill(request.ranks, request.reason))
+        return Done()
 
-    def _interrupt_asked(self, content: dict[str, Any]) -> dict[str, Any]:
-        """``ranks``: these alone, or None for the whole run; ``force``: kill what does not end; ``by``: who asks."""
-        ranks, force, by = content.get("ranks"), bool(content.get("force")), str(content["by"])
+    def _interrupt_asked(self, request: InterruptRun) -> InterruptBegun:
         began = last_run(self._spool)
         if began is None:
-            return {}
+            return InterruptBegun()
+        ranks, force, by = request.ranks, request.force, request.by
         if ranks is not None:
-            some = [int(rank) for rank in ranks]
-            self._post(lambda: self._interrupt_some(began.number, some))
+            self._post(lambda: self._interrupt_some(began.number, ranks))
         else:
             self._post(
                 lambda: self._interrupts.ask(began.number, began.ranks, force=force, by=by, driven=self._driven())
             )
-        return {"run": began.number}
+        return InterruptBegun(began.number)
 
-    def _interrupting(self, _content: dict[str, Any]) -> dict[str, Any]:
+    def _taken_up(self, _request: TakeUpInterrupt) -> Done:
         self._post(self._interrupts.taken_up)
-        return {}
+        return Done()
 
     # The supervisor's thread.
 
@@ -129,29 +141,29 @@ class Actions:
                 _log.exception("An answer could not be used")
         return min(wake, self._release.tick(now) or math.inf, self._interrupts.tick(now))
 
-    def _ask_all(self, **question: Any) -> dict[int, Future[dict[str, Any]]]:
-        if (bound := self._bound()) is None:
-            return {}
-        world, channel = bound
-        living = [rank for rank in world.ranks if rank.state != "dead"]
-        return {rank.rank: channel.ask(rank.engine, generation=world.generation, **question) for rank in living}
+    def release(self, run: int) -> None:
+        """Free the ranks that wait for others in ``run``, without grace."""
+        self._release.look_now(run)
 
-    def _interrupt_some(self, run: int, ranks: list[int]) -> None:
-        self._interrupts.ask_some(run, ranks)
-        self._release.failed(run)
-
-    def _act(self, op: str, **content: Any) -> dict[str, Any]:
-        """What an interruption asks the steward for; ``timeout`` is for clients, who have to wait."""
-        if op == "release":
-            self._release.look_now(content["run"])
-        elif op == "kill":
-            self._kill(content["ranks"], content["reason"])
-        return {}
-
-    def _kill(self, ranks: list[int], reason: str) -> None:
+    def kill(self, ranks: list[int], reason: str) -> None:
+        """Kill the processes of ``ranks``."""
         if (bound := self._bound()) is None:
             return
         world, channel = bound
         for rank in world.ranks:
             if rank.rank in ranks and rank.state != "dead":
-                channel.ask_watch(rank.engine, op="signal", signal=int(signal.SIGKILL), reason=reason)
+                channel.ask_watch(rank.engine, SendSignal(int(signal.SIGKILL), reason))
+
+    def _ask_positions(self) -> dict[int, Future[RankPosition]]:
+        if (bound := self._bound()) is None:
+            return {}
+        return ask_agents(*bound, list(range(bound[0].size)), ReadPosition(waits=True))
+
+    def _free(self, run: int, frameworks: list[str]) -> None:
+        if (bound := self._bound()) is not None:
+            world = bound[0]
+            ask_agents(*bound, list(range(world.size)), ReleaseRank(run, frameworks, world.generation))
+
+    def _interrupt_some(self, run: int, ranks: list[int]) -> None:
+        self._interrupts.ask_some(run, ranks)
+        self._release.failed(run)

@@ -128,9 +128,9 @@ class Cluster:
         assert mpiexec.stdout is not None
         with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
             for line in mpiexec.stdout:
-                told = read_report(line)
-                if told is not None:
-                    report(told)
+                found = read_report(line)
+                if found is not None:
+                    report(found)
                 else:
                     log.write(line)
                     log.flush()

@@ -1,9 +1,9 @@
-"""The thread of the steward that keeps what the ranks say, without any client.
+"""The steward's thread that stores what the ranks say, whether or not a client is there.
 
-It reads the ranks' spools about once a second, and hands what is new to the store and, where that
-was asked for, to TensorBoard. The supervisor posts to it and never waits, but for a bounded time when the world ends.
+It reads the ranks' spools about once a second, and hands what is new to the store and, where the user wants that, to
+TensorBoard. The supervisor posts to it and waits only when the world ends, for a bounded time.
 
-Under failure: what goes wrong with the store is told to the user once; the world does not notice.
+Under failure: the user reads once what went wrong with the store; the world goes on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.steward_messages import Followed
 
 if TYPE_CHECKING:
     from jupyter_dtrain.store.intake import StoreIntake
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 PERIOD = 1.0
 """Seconds between two looks at the spools."""
 PATIENCE = 5.0
-"""Seconds that a world which ends waits for the rest to be stored. What is left then, the next steward stores."""
+"""Seconds that the end of a world may wait for the store. The next steward stores what is left then."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class Keeper:
     """Feeds the store. Methods may be called from any thread; none waits but :meth:`close`."""
 
     def __init__(self, request: WorldRequest, say: Callable[[str], None]) -> None:
-        """``say`` tells the user."""
+        """``say`` shows the user a notice."""
         self._request = request
         self._say = say
         self._news: queue.SimpleQueue[Callable[[StoreWriter], None]] = queue.SimpleQueue()
@@ -53,12 +52,10 @@ class Keeper:
         """Begin; returns at once."""
         self._thread.start()
 
-    def followed(self, content: dict[str, Any]) -> None:
-        """A client's request tells which runs it has followed to their end."""
-        from jupyter_dtrain.store.writer import Told
-
-        for told in msgspec.convert(content.get("followed", []), list[Told]):
-            self._news.put(lambda writer, told=told: writer.tell(told))  # type: ignore[misc]
+    def followed(self, runs: list[Followed]) -> None:
+        """A client has followed these runs to their end."""
+        for run in runs:
+            self._news.put(lambda writer, run=run: writer.tell(run))  # type: ignore[misc]
 
     def driven(self, driver: Client) -> None:
         """``driver`` runs the cells from now on."""

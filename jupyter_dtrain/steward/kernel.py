@@ -1,8 +1,8 @@
 """The steward as a Jupyter kernel that executes nothing.
 
-Requests come on its control channel and are answered from a thread of their own, at once; what happens to the world
-is broadcast on IOPub to every client. Messages are signed with the key in the connection file, whose folder only this
-user can enter.
+Requests come on its control channel, and a thread of their own answers them at once; IOPub broadcasts to every client
+what happens to the world. The key in the connection file signs all messages; only this user can enter that file's
+folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
 
-from jupyter_dtrain.wire.messages import ASKED_FOR, STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
+from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 from .supervisor import Supervisor
 
@@ -39,7 +40,7 @@ class StewardKernel(Kernel):
         self.session.send(stream, STEWARD_REPLY, answer, parent, ident=ident)
 
     def announce(self, event: dict[str, Any]) -> None:
-        """Tell every client. Any thread."""
+        """Publish ``event`` to every client. Any thread."""
         assert self.session is not None
         self.session.send(self.iopub_socket, STEWARD_EVENT, event)
 

@@ -1,8 +1,7 @@
-"""Who may keep the world alive, and until when.
+"""Which client keeps the world alive, and until when.
 
-One client drives the world: it runs cells, and its word renews the lease. Others observe; whatever they say, the world
-ends with the lease. A client takes over when it says so, or when the one before has left or its process is gone.
-Thread-safe.
+One client drives the world: it runs cells, and it renews the lease. Others observe, and cannot renew. Another client
+becomes the driver when it takes over, or when the driver has left or its process is gone. Thread-safe.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Lease:
             return old is None or old.id != client.id
 
     def leave(self, client: str) -> None:
-        """The client with this id lets go of the world; the lease runs on, and whoever joins next drives."""
+        """The client with this id lets go of the world; the lease runs on, and the next client to join drives."""
         with self._lock:
             if self._driver is not None and self._driver.id == client:
                 self._has_left = True

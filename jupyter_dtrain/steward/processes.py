@@ -112,7 +112,7 @@ def abort_grandchildren(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has this id and is more than an exit status that nobody has collected."""
+    """Whether a process has this id and is more than an exit status that waits to be collected."""
     try:
         return _runs(psutil.Process(pid))
     except psutil.Error:

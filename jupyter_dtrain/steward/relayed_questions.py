@@ -1,10 +1,10 @@
-"""What clients that have no way to the ranks ask them through the steward: where they are, and what they wait for.
+"""Questions that clients without a way to the ranks ask through the steward: where they are, what they wait for.
 
-A question is put by any thread and gets a ticket; the supervisor's thread asks, and whoever has the ticket looks later
-whether there is an answer. So no request to the steward waits for a rank.
+Any thread puts a question and gets a ticket. The supervisor's thread asks the ranks, and the client that has the
+ticket looks later whether there is an answer. So no request to the steward waits for a rank.
 
-Under failure: ranks that do not answer within :data:`PATIENCE` seconds have answered None, and where the question is a
-stack, their watches are asked. An answer that nobody fetches is forgotten after :data:`KEPT` seconds.
+Under failure: the answer of a rank that says nothing within :data:`PATIENCE` seconds is None; where the question is a
+stack, its watch is asked first. An answer that is not fetched is forgotten after :data:`KEPT` seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.wire.agent_messages import ReadPosition
+from jupyter_dtrain.wire.steward_messages import FetchAnswers, Relayed, RelayQuestion, Ticket
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.questions import Questions
 
 PATIENCE = 1.0
 KEPT = 30.0
-
-_KINDS = ("state", "stacks")
 
 
 class RelayedQuestions:
@@ -33,39 +35,37 @@ class RelayedQuestions:
         self._post = post
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._answers: dict[int, tuple[float, Any]] = {}
-        """Since when it is known, and the answers by rank as text; None while they are awaited."""
+        self._answers: dict[int, tuple[float, Relayed | None]] = {}
+        """By ticket: since when it is known, and the answers by rank; None while they are awaited."""
 
-    def put(self, content: dict[str, Any]) -> dict[str, Any]:
-        """``kind`` is ``state`` or ``stacks``, ``ranks`` are asked. Any thread."""
-        kind, ranks = content.get("kind"), [int(rank) for rank in content["ranks"]]
-        if kind not in _KINDS:
-            return {"status": "error", "words": f"unknown question {kind!r}"}
+    def put(self, question: RelayQuestion) -> Ticket:
+        """Ask ranks. Any thread."""
         with self._lock:
             ticket, now = next(self._numbers), time.monotonic()
             self._answers = {number: (at, said) for number, (at, said) in self._answers.items() if now - at < KEPT}
             self._answers[ticket] = (now, None)
-        self._post(lambda: self._ask(ticket, kind, ranks))
-        return {"ticket": ticket}
+        self._post(lambda: self._ask(ticket, question.kind, question.ranks))
+        return Ticket(ticket)
 
-    def fetch(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The answers that a ticket stands for, by rank, or None while they are awaited. Any thread."""
-        ticket = int(content["ticket"])
+    def fetch(self, request: FetchAnswers) -> Relayed:
+        """The answers that a ticket stands for. Any thread. Raises :class:`Refused` for one that was forgotten."""
+        ticket = request.ticket
         with self._lock:
             if ticket not in self._answers:
-                return {"status": "error", "words": "nobody waited for that answer"}
+                raise Refused("That answer was fetched, or was not fetched in time.")
             _, said = self._answers[ticket]
             if said is not None:
                 del self._answers[ticket]
-        return {"answers": said}
+        return said or Relayed()
 
-    def _ask(self, ticket: int, kind: str, ranks: list[int]) -> None:
-        def said(answers: Any) -> None:
+    def _ask(self, ticket: int, kind: Literal["state", "stacks"], ranks: list[int]) -> None:
+        def said(answers: Relayed) -> None:
             with self._lock:
                 if ticket in self._answers:
-                    self._answers[ticket] = (time.monotonic(), {str(rank): one for rank, one in answers.items()})
+                    self._answers[ticket] = (time.monotonic(), answers)
 
         if kind == "stacks":
-            self._questions.stacks(ranks, PATIENCE, said)
+            self._questions.stacks(ranks, PATIENCE, lambda found: said(Relayed(stacks=dict(found))))
         else:
-            self._questions.ask(ranks, PATIENCE, said, op="state", waits=True)
+            question = ReadPosition(waits=True)
+            self._questions.ask(ranks, PATIENCE, lambda found: said(Relayed(positions=found)), question)

@@ -1,13 +1,13 @@
 """Frees the ranks that wait for one that has failed.
 
 A rank that ends its cell with an error, or dies in it, may leave others in a collective that will never be complete.
-After the setting ``release_grace`` the agents of all living ranks are asked where they are; if one waits, all of them
-are told to release, in the framework in which somebody waits and in no other. Until the run is over on every rank, the
-question is put again: who does not wait yet may do so later.
+After the setting ``release_grace`` the steward asks the agents of all living ranks where they are; if one waits, all
+of them release, in the frameworks in which a rank waits and in no other. It asks again until the run is over on every
+rank, since a rank that does not wait yet may do so later.
 
-Works on the supervisor's thread; no client is needed. Under failure: a rank that does not answer is not waited for, and
-asked again. Native code may keep its interpreter lock while it waits, so the second time its silence counts as waiting,
-in every framework, and that once; if it was stopped, it will fail when it goes on.
+Works on the supervisor's thread; no client is needed. Under failure: the steward does not wait for a rank that is
+silent, and asks it again. Native code may keep its interpreter lock while it waits, so a second silence counts, once,
+as waiting in every framework; a rank that was stopped will fail when it goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+
+from jupyter_dtrain.core.stacks import Wait
+from jupyter_dtrain.wire.agent_messages import EVERY_FRAMEWORK, RankPosition
 
 LOOK_AGAIN = 0.5
 """Seconds between two looks at ranks that have not ended the run."""
@@ -29,20 +31,13 @@ POLL = 0.02
 _log = logging.getLogger(__name__)
 
 
-class Waiting(NamedTuple):
-    """What a rank waits in."""
-
-    framework: str
-    call: str
-
-
 class _Run:
     """A run that cannot end by itself, perhaps."""
 
     def __init__(self, number: int, look_at: float) -> None:
         self.number = number
         self.look_at = look_at
-        self.asked: dict[int, Future[dict[str, Any]]] | None = None
+        self.asked: dict[int, Future[RankPosition]] | None = None
         self.patience_end = 0.0
         self.given_up = False
         self.silences: dict[int, int] = {}
@@ -54,13 +49,18 @@ class Release:
 
     def __init__(
         self,
-        ask: Callable[..., dict[int, Future[dict[str, Any]]]],
-        released: Callable[[int, dict[int, Waiting]], None],
+        ask: Callable[[], dict[int, Future[RankPosition]]],
+        free: Callable[[int, list[str]], None],
+        released: Callable[[int, dict[int, Wait]], None],
         grace: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``ask`` asks the agents of all living ranks; ``released`` is told the run, and who waited in what."""
+        """``ask`` asks all living ranks what they wait in; ``free`` has them leave it, in a run and by framework.
+
+        ``released`` gets the run, and the call in which each rank waited.
+        """
         self._ask = ask
+        self._free = free
         self._released = released
         self._grace = grace
         self._clock = clock
@@ -71,13 +71,13 @@ class Release:
         self._runs.setdefault(run, _Run(run, self._clock() + self._grace))
 
     def look_now(self, run: int) -> None:
-        """Somebody wants ``run`` to end: no grace."""
+        """``run`` is to end: no grace."""
         self._runs.setdefault(run, _Run(run, 0.0)).look_at = 0.0
 
     def given_up(self, run: int) -> None:
         """``run`` has ended without the ranks that still work on it; other cells may run beside them from now on.
 
-        A rank that waits is still freed then, but who says nothing is left alone, and so is who works on another run.
+        A rank that waits is still freed then; one that says nothing, or works on another run, is left alone.
         """
         if run in self._runs:
             self._runs[run].given_up = True
@@ -95,35 +95,31 @@ class Release:
 
     def _look(self, run: _Run, now: float) -> None:
         if run.asked is None:
-            run.asked = self._ask(op="state", waits=True)
+            run.asked = self._ask()
             run.patience_end = now + PATIENCE
         if now < run.patience_end and not all(future.done() for future in run.asked.values()):
             run.look_at = now + POLL
             return
         asked, run.asked = run.asked, None
-        answers = {rank: future.result() for rank, future in asked.items() if not future.cancel()}
-        if answers.keys() == asked.keys() and not any(_works_on(answer, run.number) for answer in answers.values()):
+        answers = {
+            rank: future.result()
+            for rank, future in asked.items()
+            if not future.cancel() and future.exception() is None
+        }
+        if answers.keys() == asked.keys() and not any(answer.works_on(run.number) for answer in answers.values()):
             del self._runs[run.number]
             return
         run.look_at = now + LOOK_AGAIN
         waiting = {
-            rank: Waiting(answer["waits"]["framework"], answer["waits"]["call"])
+            rank: answer.waits
             for rank, answer in answers.items()
-            if _works_on(answer, run.number) and answer.get("waits")
+            if answer.works_on(run.number) and answer.waits is not None
         }
         run.silences = {rank: run.silences.get(rank, 0) + 1 for rank in asked.keys() - answers.keys()}
         if not run.given_up:
             silent = [rank for rank, times in run.silences.items() if times == SILENT_TIMES]
-            waiting |= dict.fromkeys(silent, Waiting("", "native code"))
+            waiting |= dict.fromkeys(silent, Wait(EVERY_FRAMEWORK, "native code"))
         if waiting:
             _log.info("Run %s: released, as these wait: %s", run.number, waiting)
-            self._ask(
-                op="release",
-                run=run.number,
-                frameworks=sorted({one.framework for one in waiting.values()}),  # "" is all of them
-            )
+            self._free(run.number, sorted({one.framework for one in waiting.values()}))
             self._released(run.number, waiting)
-
-
-def _works_on(answer: dict[str, Any], run: int) -> bool:
-    return answer.get("run") == run and not answer.get("finished", True)

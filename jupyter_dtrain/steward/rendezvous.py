@@ -1,7 +1,7 @@
 """The addresses at which ranks meet, held by the steward from the world's first second.
 
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
-see :class:`~jupyter_dtrain.frameworks.Framework`) starts in a process of its own when somebody first connects. What
+see :class:`~jupyter_dtrain.frameworks.Framework`) starts in a process of its own when a rank first connects. What
 connected meanwhile waits in the socket's queue.
 
 Under failure: a store that died is started again at the next connection, at most :data:`MAX_STARTS` times; its keys
@@ -41,7 +41,7 @@ class Rendezvous:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # The port of a world that restarts has connections of old ranks on it that wait for their time to pass. A port
-        # that somebody else listens on is refused all the same (Linux).
+        # that another program listens on is refused all the same (Linux).
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))

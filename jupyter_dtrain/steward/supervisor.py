@@ -1,14 +1,12 @@
-"""The one thread that owns a world: its state, and through :class:`~.cluster.Cluster` its processes.
+"""The one thread that owns a world's processes, and changes its :class:`~.state.State`.
 
-Everybody else (the control thread that answers clients, the readers of pipes) posts to its queue or reads a snapshot.
-Its phases: ``starting`` → ``running`` → ``ending``, or ``starting`` → ``failed`` → ``ending``; ``restart`` goes back to
-``starting``.
+Other threads (the control thread, which answers clients, and the readers of pipes) post to its queue.
 
 Under failure:
 
 * a start that fails leaves no process; its reason, from the logs, stays readable for :data:`FAILED_PATIENCE` seconds;
 * a rank that dies is announced with its last events; the others live on;
-* when the lease runs out, or the steward is told to end, nothing is left beneath it.
+* when the lease runs out, or the steward is asked to end, it leaves no process behind.
 """
 
 from __future__ import annotations
@@ -24,34 +22,45 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.wire.messages import ASKED_FOR
+from jupyter_dtrain.wire.agent_messages import RenewWatch
+from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.reports import Died, Ended, Paused, Ready, Report
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.steward_messages import (
+    Broadcast,
+    Noticed,
+    RankDied,
+    RankPaused,
+    RanksReleased,
+    WorldEnded,
+    WorldRestarting,
+)
 
 from .actions import Actions
 from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
 from .processes import become_subreaper, describe_descendants, is_running, is_stopped
-from .release import Waiting
+from .requests import Requests
+from .state import State
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.stacks import Wait
     from jupyter_dtrain.wire.channels import RanksChannel
 
 LAUNCHES = 3
-"""How often a start tries, when what was in its way was chance."""
+"""How often a start tries, where mere chance was in its way."""
 FAILED_PATIENCE = 10.0
-"""Seconds for which a failed start tells why."""
+"""Seconds for which clients can ask why a start failed."""
 TICK = 0.5
 STILL = 6.0
-"""Seconds without any work after which ranks that are not ready never will be."""
+"""Seconds without any work after which a start gives up on ranks that are not ready."""
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
 REPORT_PATIENCE = 4.0
@@ -70,49 +79,25 @@ class Supervisor:
         self._request = request
         self._umask = umask
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._phase = "starting"
-        self._incarnation = 0
-        self._reason = ""
-        self._ranks: dict[int, Rank] = {}
-        self._gone: dict[int, float] = {}
-        """Since when a rank's process, by id, is known to be gone without a report."""
-        self._generation = 0
-        self._last_run = 0
-        self._healable = True
-        self._gpus = 0
         self._lease = Lease(request.settings.lease)
+        self._state = State(request, self._lease)
+        self._gone: dict[int, float] = {}
+        """By process id: since when a rank is known to be gone without a report."""
+        self._gpus = 0
         self._renew_at = 0.0
-        self._patience_end = 0.0
         self._cluster = Cluster(request, 0, umask)
         self._mpi: local.Mpi | None = None
         self._launches = 0
         self._silence = ""
-        """What is told of a start that takes too long, once its ranks were asked where they are."""
+        """Why a start has failed that takes too long, while its ranks say where they are."""
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
-        self._notices: list[str] = []
-        self._advanced: set[int] = set()
-        """Runs after which a new generation has begun."""
-        self._launch_notices: list[str] = []
-        """Those that are over with this set of ranks."""
-        self._interventions = Actions(
+        self._actions = Actions(
             request, self._bound, self._queue.put, self._tell, self._was_released, lambda: self._lease.is_driven
         )
         self._keeper = Keeper(request, self._notice)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
-        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "state": self._snapshot,
-            "request": lambda _: {"request": msgspec.to_builtins(self._request)},
-            "driver": lambda _: {"driver": msgspec.to_builtins(self._lease.driver)},
-            "join": self._join,
-            "renew": self._renewed,
-            "leave": self._leave,
-            "advance": self._advance,
-            "restart": self._restart_asked,
-            "stop": self._stop_asked,
-            **self._interventions.answers,
-        }
+        self._requests = Requests(request, self._state, self._lease, self._keeper, self, self._actions.answers)
 
     # What other threads call.
 
@@ -122,7 +107,7 @@ class Supervisor:
         self._thread.start()
 
     def attach(self, announce: Callable[[dict[str, Any]], None]) -> None:
-        """``announce`` may be used from now on."""
+        """``announce`` publishes broadcasts from now on."""
         self._queue.put(lambda: self._attach(announce))
 
     def end(self, reason: str) -> None:
@@ -130,83 +115,20 @@ class Supervisor:
         self._queue.put(lambda: self._end(reason))
 
     def answer(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Answer a client's request. Never blocks on the world."""
-        answer = self._answers.get(content.get("op", ""))
-        if answer is None:
-            return {"status": "error", "words": f"unknown request {content.get('op')!r}"}
-        return {"status": "ok", **answer(content)}
+        """The content of the reply to a client's request. Never waits for the world."""
+        return self._requests.answer(content)
 
-    def _renewed(self, content: dict[str, Any]) -> dict[str, Any]:
-        self._keeper.followed(content)
-        if self._lease.renew(content["client"], auto=content["auto"]):
-            with self._lock:
-                self._last_run = max(self._last_run, int(content["last_run"]))
-        return {"driver": msgspec.to_builtins(self._lease.driver)}
+    def tell_soon(self, event: Broadcast) -> None:
+        """Broadcast ``event``."""
+        self._queue.put(lambda: self._tell(event))
 
-    def _advance(self, content: dict[str, Any]) -> dict[str, Any]:
-        run = int(content["run"])
-        self._queue.put(lambda: self._interventions.given_up(run))
-        with self._lock:
-            # Every client that has followed the run says so, the last of them perhaps when another one runs.
-            if run not in self._advanced:
-                self._advanced.add(run)
-                self._generation += 1
-            return {"generation": self._generation}
+    def give_up(self, run: int) -> None:
+        """A client has ended ``run`` without the ranks that still work on it."""
+        self._queue.put(lambda: self._actions.given_up(run))
 
-    def _stop_asked(self, content: dict[str, Any]) -> dict[str, Any]:
-        self._keeper.followed(content)
-        self.end(ASKED_FOR)
-        return {}
-
-    def _restart_asked(self, content: dict[str, Any]) -> dict[str, Any]:
-        """``client``: the id of the one who asks; ``by``: who that is, in words."""
-        with self._lock:
-            if self._phase != "running":
-                return {"status": "error", "words": f"the world is {self._phase}"}
-            # Seen by the next snapshot, before the thread has begun.
-            self._patience_end = time.monotonic() + self._request.settings.start_timeout
-            self._phase = "starting"
-            self._incarnation += 1
-            answer = {"incarnation": self._incarnation}
-        client, by = content["client"], content["by"]
+    def restart(self, client: str, by: str) -> None:
+        """Give the world fresh ranks, after :meth:`.State.begin_restart`; see :class:`.Restart` for the arguments."""
         self._queue.put(lambda: self._restart(client, by))
-        return answer
-
-    def _join(self, content: dict[str, Any]) -> dict[str, Any]:
-        client = msgspec.convert(content["client"], Client)
-        if self._lease.join(client, take_over=content["take_over"]):
-            self._keeper.driven(client)
-            self._queue.put(lambda: self._tell("driver", driver=msgspec.to_builtins(client)))
-        return {"driver": msgspec.to_builtins(self._lease.driver), "generation": self._generation}
-
-    def _leave(self, content: dict[str, Any]) -> dict[str, Any]:
-        self._lease.leave(content["client"])
-        return {}
-
-    def _snapshot(self, _content: dict[str, Any]) -> dict[str, Any]:
-        request = self._request
-        with self._lock:
-            return {
-                "phase": self._phase,
-                "incarnation": self._incarnation,
-                "reason": self._reason,
-                "size": request.size,
-                "world": msgspec.to_builtins(self._world()),
-                "healable": self._healable,
-                "client_file": local.client_file(request),
-                "spool": request.spool,
-                "last_run": self._last_run,
-                "lease_left": self._lease.left,
-                "hang_notice": request.settings.hang_notice,
-                "driver": msgspec.to_builtins(self._lease.driver),
-                "driven": self._lease.is_driven,
-                "mpi": self._mpi.version if self._mpi else "",
-                "notices": [*self._notices, *self._launch_notices],
-            }
-
-    def _world(self) -> World:
-        ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-        return World(self._request.name, self._request.id, ranks, self._generation)
 
     # Everything below runs on the supervisor's thread.
 
@@ -225,32 +147,29 @@ class Supervisor:
 
     def _pause(self) -> float:
         now = time.monotonic()
-        return max(0.0, min(TICK, self._interventions.tick(now) - now))
+        return max(0.0, min(TICK, self._actions.tick(now) - now))
 
     def _attach(self, announce: Callable[[dict[str, Any]], None]) -> None:
         self._announce = announce
         waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            announce(event)
+        for content in waiting:
+            announce(content)
 
-    def _tell(self, kind: str, **content: Any) -> None:
-        event = {"kind": kind, "incarnation": self._incarnation, **content}
+    def _tell(self, event: Broadcast) -> None:
+        content = to_content(msgspec.structs.replace(event, incarnation=self._state.incarnation))
         if self._announce is None:
-            self._waiting.append(event)
+            self._waiting.append(content)
         else:
-            self._announce(event)
+            self._announce(content)
 
     def _notice(self, words: str, *, launch: bool = False) -> None:
-        """Tell the user, also one who is not there yet; ``launch``: until the next restart. Any thread."""
-        notices = self._launch_notices if launch else self._notices
-        with self._lock:
-            notices.append(words)
-        self._queue.put(lambda: self._tell("notice", words=words))
+        """Show the user ``words``, also in clients that join later; ``launch``: until the next restart. Any thread."""
+        self._state.add_notice(words, launch=launch)
+        self.tell_soon(Noticed(words=words))
 
     def _start(self) -> None:
         self._launches = 0
-        with self._lock:
-            self._launch_notices.clear()
+        self._state.forget_launch_notices()
         self._launch()
 
     def _start_again(self, why: str) -> None:
@@ -261,15 +180,14 @@ class Supervisor:
     def _clear(self) -> None:
         """End all processes and remove what they have written, but for their logs."""
         self._tear_down()
-        with self._lock:
-            self._ranks = {}
+        self._state.forget_ranks()
         self._cluster.remove_files()
 
     def _launch(self) -> None:
         self._launches += 1
         self._silence = ""
-        self._patience_end = time.monotonic() + self._request.settings.start_timeout
-        cluster = self._cluster = Cluster(self._request, self._incarnation, self._umask)
+        self._state.deadline = time.monotonic() + self._request.settings.start_timeout
+        cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
             self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)
@@ -277,10 +195,11 @@ class Supervisor:
         try:
             self._mpi = cluster.start(
                 self._mpi,
-                self._generation,
+                self._state.generation,
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
             )
+            self._state.mpi = self._mpi.version
             if not self._mpi.modern:
                 self._notice(NO_ULFM, launch=True)
         except DtrainError as error:
@@ -289,95 +208,82 @@ class Supervisor:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _is_current(self, cluster: Cluster) -> bool:
-        """Whether it is listened to: between the order to restart and its beginning there are old ranks."""
-        return cluster is self._cluster and cluster.incarnation == self._incarnation
+        """Whether its reports count: between the request to restart and the restart there are old ranks."""
+        return cluster is self._cluster and cluster.incarnation == self._state.incarnation
 
     def _report(self, report: Report) -> None:
         match report:
             case Ready():
                 self._rank_ready(report)
-            case Ended(run=run, outcome="error") if self._phase == "running":
-                self._interventions.failed(run)
+            case Ended(run=run, outcome="error") if self._state.phase == "running":
+                self._actions.failed(run)
             case Paused():
                 self._rank_paused(report)
             case Died():
                 self._rank_died(report)
 
     def _rank_ready(self, ready: Ready) -> None:
-        if not self._ranks:
+        if not self._state.ranks:
             self._gpus = local.count_gpus()
         device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus else "cpu"
         role = self._request.roles[ready.rank] if self._request.roles else ""
         rank = Rank(ready.rank, ready.node, ready.host, ready.local_rank, device, ready.pid, ready.engine, role=role)
-        with self._lock:
-            self._ranks[ready.rank] = rank
-            complete = len(self._ranks) == self._request.size
-            if complete and self._phase == "starting":
-                self._phase = "running"
-                self._lease.begin_again()
-                self._cluster.prepare_to_connect()
-        self._patience_end = time.monotonic() + self._request.settings.start_timeout
+        self._state.add_rank(rank)
+        if self._state.is_complete and self._state.phase == "starting":
+            # First: a client may join the moment that the world runs.
+            self._lease.begin_again()
+            self._state.enter("running")
+            self._cluster.prepare_to_connect()
+        self._state.deadline = time.monotonic() + self._request.settings.start_timeout
 
     def _rank_died(self, died: Died) -> None:
-        if self._phase == "starting":
+        if self._state.phase == "starting":
             said = died.last_words.strip() or self._cluster.said(f"rank-{died.rank}")
             if self._silence:
                 self._fail(f"{self._silence}\nRank {died.rank} was here:\n{said}")
                 return
             self._fail(f"{died.words} while the world started." + (f" It said:\n{said}" if said else ""))
             return
-        if self._phase != "running":
+        if self._state.phase != "running":
             return
         self._mark_dead(died.rank, died.words, died.run, died.events)
 
     def _rank_paused(self, paused: Paused) -> None:
-        """It is never taken for dead: who stopped it may let it go on."""
-        with self._lock:
-            rank = self._ranks.get(paused.rank)
-            if rank is None or rank.state == "dead":
-                return
-            state: RankState = "stopped" if paused.stopped else "idle"
-            self._ranks[paused.rank] = msgspec.structs.replace(rank, state=state)
-        self._tell("paused", rank=paused.rank, state=state)
+        """A stopped rank is never taken for dead: it may go on."""
+        state: RankState = "stopped" if paused.stopped else "idle"
+        if self._state.change_rank(paused.rank, state=state):
+            self._tell(RankPaused(rank=paused.rank, state=state))
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event]) -> None:
-        with self._lock:
-            rank = self._ranks[number]
-            if rank.state == "dead":
-                return
-            self._ranks[number] = msgspec.structs.replace(rank, state="dead", words=words)
-            self._generation += 1
-            generation = self._generation
+        if not self._state.change_rank(number, state="dead", words=words):
+            return
+        generation = self._state.next_generation()
         self._keeper.rank_died(number, words)
-        self._interventions.rank_died(number, run)
-        told = msgspec.to_builtins(events)
-        self._tell("died", rank=number, words=words, run=run, events=told, generation=generation)
+        self._actions.rank_died(number, run)
+        self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
 
     def _mpiexec_ended(self, code: int) -> None:
-        if self._phase == "starting":
+        if self._state.phase == "starting":
             log = self._cluster.said("mpiexec", 40)
             reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world started."
             self._fail(reason + (f" It said:\n{log}" if log else ""))
-        elif self._phase == "running":
-            with self._lock:
-                self._healable = False
+        elif self._state.phase == "running":
+            self._state.healable = False
             self._notice(describe_mpiexec_end(code), launch=True)
 
     def _tick(self) -> None:
         now = time.monotonic()
-        if self._phase == "starting":
+        if self._state.phase == "starting":
             self._check_starting(now)
-        elif self._phase == "running":
+        elif self._state.phase == "running":
             self._check_running()
             if now >= self._renew_at:
                 self._renew_watches()
                 self._renew_at = now + min(self._request.settings.lease / 4, 30.0)
-        elif self._phase == "failed" and now > self._patience_end:
-            self._end("nobody asked why the start failed")
-        with self._lock:
-            # A start has a deadline of its own, and nobody renews before it is over.
-            over = self._phase != "starting" and self._lease.left < 0
-        if over:
+        elif self._state.phase == "failed" and now > self._state.deadline:
+            self._end(self._state.reason)
+        # A start has a deadline of its own, and no client renews before it is over.
+        if self._state.phase != "starting" and self._lease.left < 0:
             self._end("the lease is over")
 
     def _check_starting(self, now: float) -> None:
@@ -385,32 +291,32 @@ class Supervisor:
         if local.lost_a_port(said) and self._launches < LAUNCHES:
             self._start_again(said)
         elif self._launches < LAUNCHES and self._cluster.rest() > STILL:
-            # Seen about once in a thousand starts: prterun and the rank wait for each other, and nobody does anything.
+            # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(f"ipyparallel's controller ended with exit code {code}. It said:\n{said}")
-        elif now > self._patience_end and self._silence:
+        elif now > self._state.deadline and self._silence:
             self._fail(self._silence)
-        elif now > self._patience_end:
+        elif now > self._state.deadline:
             self._silence = self._explain_silence()
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
-            self._patience_end = now + ABORT_PATIENCE
+            self._state.deadline = now + ABORT_PATIENCE
 
     def _check_running(self) -> None:
         if (code := self._cluster.controller_code()) is not None:
             self._end(describe_controller_end(code))
             return
         now = time.monotonic()
-        for rank in list(self._ranks.values()):
+        for rank in self._state.ranks:
             if rank.state == "dead":
                 continue
             if is_running(rank.pid):
-                if not self._healable and is_stopped(rank.pid) != (rank.state == "stopped"):
+                if not self._state.healable and is_stopped(rank.pid) != (rank.state == "stopped"):
                     self._rank_paused(Paused(rank.rank, rank.state != "stopped"))
                 continue
             # Without mpiexec no watch can report; a watch that was killed took its rank along and reports nothing.
-            if not self._healable:
+            if not self._state.healable:
                 self._ended_unseen(rank.rank, "mpiexec is gone")
             elif now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
                 self._ended_unseen(rank.rank, "its watch is gone")
@@ -418,13 +324,13 @@ class Supervisor:
     def _ended_unseen(self, rank: int, why: str) -> None:
         began = last_run(self._request.spool)
         if began is not None and rank in began.ranks:
-            # Nothing comes of it where the run is over.
-            self._interventions.failed(began.number)
+            # It does nothing where the run is over.
+            self._actions.failed(began.number)
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
     def _explain_silence(self) -> str:
         seconds = self._request.settings.start_timeout
-        missing = self._request.size - len(self._ranks)
+        missing = self._request.size - len(self._state.ranks)
         _log.error("These are there: %s", describe_descendants())
         said = {name: self._cluster.said(name, 6) for name in ("mpiexec", "controller", "steward")}
         logs = "\n".join(f"{name}: {text}" for name, text in said.items() if text)
@@ -433,46 +339,38 @@ class Supervisor:
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()
-        for rank in self._ranks.values():
+        for rank in self._state.ranks:
             if rank.state != "dead":
-                channel.ask_watch(rank.engine, op="lease")
+                channel.ask_watch(rank.engine, RenewWatch())
 
     def _bound(self) -> tuple[World, RanksChannel] | None:
         """The world and the way to its ranks, while it runs."""
-        return (self._world(), self._cluster.connect()) if self._phase == "running" else None
+        return (self._state.world, self._cluster.connect()) if self._state.phase == "running" else None
 
-    def _was_released(self, run: int, waiting: dict[int, Waiting]) -> None:
-        with self._lock:
-            self._generation += 1
-            generation = self._generation
-        calls = {str(rank): one.call for rank, one in waiting.items()}
-        self._tell("released", run=run, waiting=calls, generation=generation)
+    def _was_released(self, run: int, waiting: dict[int, Wait]) -> None:
+        generation = self._state.next_generation()
+        calls = {rank: one.call for rank, one in waiting.items()}
+        self._tell(RanksReleased(run=run, waiting=calls, generation=generation))
 
     def _restart(self, client: str, by: str) -> None:
-        self._tell("restarting", client=client, by=by)
+        self._tell(WorldRestarting(client=client, by=by))
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
-        with self._lock:
-            self._generation += 1
-            self._healable = True
+        self._state.next_generation()
+        self._state.healable = True
         self._start()
 
     def _fail(self, reason: str) -> None:
         self._tear_down()
-        with self._lock:
-            self._phase = "failed"
-            self._reason = reason
-        self._patience_end = time.monotonic() + FAILED_PATIENCE
+        self._state.deadline = time.monotonic() + FAILED_PATIENCE
+        self._state.enter("failed", reason)
 
     def _end(self, reason: str) -> None:
-        with self._lock:
-            if self._phase == "ending":
-                return
-            self._phase = "ending"
-            self._reason = reason
+        if not self._state.enter("ending", reason):
+            return
         try:
             with contextlib.suppress(Exception):
-                self._tell("ended", words=reason)
+                self._tell(WorldEnded(words=reason))
             self._tear_down()
             self._keeper.close(reason)
         finally:
@@ -482,5 +380,5 @@ class Supervisor:
             self.ended.set()
 
     def _tear_down(self) -> None:
-        self._interventions.forget()
-        self._cluster.end([rank.pid for rank in self._ranks.values() if rank.state != "dead"])
+        self._actions.forget()
+        self._cluster.end([rank.pid for rank in self._state.ranks if rank.state != "dead"])

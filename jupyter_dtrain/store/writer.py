@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+from jupyter_dtrain.wire.steward_messages import Followed
 
 from . import pieces
 from .columns import ColumnWriter, Fresh
@@ -46,15 +47,6 @@ class Owner(msgspec.Struct, frozen=True):
     steward: int
     steward_created: float
     """When the steward's process on ``host``, with the id ``steward``, was created."""
-
-
-class Told(msgspec.Struct, frozen=True):
-    """A client's report on a run that it followed to its end."""
-
-    run: int
-    interrupted: bool = False
-    ranks: dict[str, Outcome] = {}
-    """The outcomes that ranks have reported themselves."""
 
 
 class _Gone(NamedTuple):
@@ -117,7 +109,7 @@ class _Run:
         self.started = started
         self.ranks = ranks
         self.parts: dict[int, _Part] = {}
-        self.told: Told | None = None
+        self.told: Followed | None = None
 
     def part(self, rank: int) -> _Part:
         return self.parts.setdefault(rank, _Part())
@@ -144,7 +136,7 @@ class StoreWriter:
         self._newest: dict[int, int] = {}
         """The newest run that each rank had begun at the last look."""
         self._columns = ColumnWriter()
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, Followed] = {}
         self._dead: dict[int, str] = {}
         self._gone: list[_Gone] = []
         self._driver: tuple[int | None, float | None] = (None, None)
@@ -153,7 +145,7 @@ class StoreWriter:
 
     # Reports.
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: Followed) -> None:
         """Take a client's report on a run that it followed to its end."""
         self._told[told.run] = told
         self._news = True

@@ -18,6 +18,8 @@ import msgspec
 
 from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.wire.agent_messages import TellWidgets
+from jupyter_dtrain.wire.messages import read_answer
 
 if TYPE_CHECKING:
     from .painter import KernelPainter
@@ -38,8 +40,8 @@ class Answer(Protocol):
         """The reply."""
 
 
-Send = Callable[[int, dict[str, Any]], Answer]
-"""Sends a request of type ``comm`` to the main thread of a rank."""
+Send = Callable[[int, TellWidgets], Answer]
+"""Sends a request to the main thread of a rank."""
 
 
 class _Half:
@@ -127,19 +129,19 @@ class CommRelay:
             del self._waiting[rank]
             self._unnote(rank)
         try:
-            answer = self._send(rank, {"messages": msgspec.to_builtins(waiting)})
+            request = TellWidgets(waiting)
+            answer = self._send(rank, request)
         except Exception:  # noqa: BLE001 — the world is gone, and its widgets with it
             with self._lock:
                 self._asked.pop(rank, None)
             return
-        answer.add_done_callback(lambda done: self._answered(rank, done))
+        answer.add_done_callback(lambda done: self._answered(rank, request, done))
 
-    def _answered(self, rank: int, done: Any) -> None:
+    def _answered(self, rank: int, request: TellWidgets, done: Any) -> None:
         with self._lock:
             self._asked.pop(rank, None)
         with contextlib.suppress(Exception):
-            content = done.result()["content"]
-            for message in msgspec.convert(content.get("messages", []), list[CommMessage]):
+            for message in read_answer(done.result()["content"], request).messages:
                 painter = self._painters.get(message.comm_id) or next(iter(self._painters.values()))
                 self.hear(rank, message, painter)
         self._deliver(rank)

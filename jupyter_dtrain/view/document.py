@@ -2,7 +2,8 @@
 
 :class:`Picture` has the content as plain data; :func:`document` makes a document of bounded size from it. With few
 series the document has each of them, thinned. With many it has their mean, lowest and highest value, with each rank's
-last values and the ranks farthest from the others. ``labextension/src/document.ts`` reads it.
+last values and the ranks farthest from the others. ``labextension/src/document.ts`` reads it, and
+``scripts/front_end_types.py`` makes its types from the structs here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
 from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.core.pipelines import Timeline
 
-from .timelines import packed
+from .timelines import PipelinePart, packed
 
 VERSION: Final = 1
 """The document's version."""
@@ -42,6 +46,127 @@ _TEXT: Final = 200  # characters of words about a rank
 
 RankState = Literal["idle", "waiting", "running", "ok", "error", "interrupted", "lost"]
 """A rank's state in the front end; the last four are outcomes."""
+
+
+RunOutcome = Literal["running", "ok", "error", "interrupted", "lost"]
+"""What the front end shows of a run."""
+
+Steps = str | tuple[int, int, int]
+"""Steps in base64, or evenly spaced steps as first, distance and count."""
+
+
+class RankRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One rank; a row leaves out empty cells at its end."""
+
+    rank: int
+    node: int
+    state: RankState
+    step: int | None = None
+    memory: int | None = None
+    """Bytes."""
+    cpu: float | None = None
+    """Percent of a processor."""
+    gpu: float | None = None
+    """Percent."""
+    gpu_used: int | None = None
+    """Bytes."""
+    gpu_total: int | None = None
+    """Bytes."""
+    pace: float | None = None
+    """Seconds per step."""
+
+
+class BarPart(msgspec.Struct, frozen=True, array_like=True):
+    """How far one rank is in a progress bar."""
+
+    rank: int
+    done: float | None
+    total: float | None
+    rate: float | None
+    """Iterations per second."""
+    ended: int
+    """1 if the loop has ended, else 0."""
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True):
+    """A progress bar of all ranks."""
+
+    number: int
+    name: str
+    parts: list[BarPart]
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True):
+    """The points of one rank."""
+
+    rank: int
+    steps: Steps
+    values: str
+    """Little-endian float32 in base64."""
+
+
+class BandPart(msgspec.Struct, frozen=True):
+    """Statistics over all ranks: columns of little-endian float32 in base64."""
+
+    steps: str
+    mean: str
+    low: str
+    high: str
+
+
+class LastPart(msgspec.Struct, frozen=True):
+    """The newest value of each rank."""
+
+    ranks: list[int]
+    values: str
+
+
+class BadPoint(msgspec.Struct, frozen=True, array_like=True):
+    """A point that is no number."""
+
+    rank: int
+    step: int
+    kind: str
+
+
+class MetricPart(msgspec.Struct, frozen=True):
+    """One metric."""
+
+    name: str
+    series: list[Line]
+    band: BandPart | UnsetType = UNSET
+    """Present if the series were thinned."""
+    last: LastPart | UnsetType = UNSET
+    """Present if some ranks have no series."""
+    bad: list[BadPoint] | UnsetType = UNSET
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A document without its metrics: what changes all the time."""
+
+    version: int
+    run: int
+    size: int
+    outcome: RunOutcome
+    elapsed: float
+    nodes: list[str]
+    ranks: Annotated[list[list[Any]], msgspec.Meta(extra={"rows": RankRow})]
+    words: dict[str, str]
+    """What happened to ranks that were lost."""
+    bars: list[Bar]
+    thinned: bool = False
+    """True if ranks logged faster than the connection can carry; the document then has only extremes."""
+
+
+class RunDocument(Status, frozen=True, kw_only=True, omit_defaults=True):
+    """A run as the front end draws it."""
+
+    metrics: list[MetricPart]
+    left_out: int | UnsetType = UNSET
+    """Metrics that are not in the document; missing in old notebooks."""
+    pipelines: list[PipelinePart] = []
+    seq: int | UnsetType = UNSET
+    """The number of the first message that the document does not include."""
 
 
 @dataclass
@@ -95,14 +220,14 @@ def in_order(names: Mapping[str, Any]) -> list[str]:
     return sorted(names, key=lambda name: (not is_main(name), "loss" not in name.lower()))
 
 
-def status(picture: Picture) -> dict[str, Any]:
+def status(picture: Picture) -> Status:
     """The document without its metrics: the parts that change all the time."""
     nodes = list(dict.fromkeys(picture.hosts.get(rank, "") for rank in picture.ranks))
     ranks = []
     for rank in picture.ranks:
         sample = picture.samples.get(rank)
         gpu = sample.gpu if sample is not None else None
-        row: list[Any] = [
+        whole_row = RankRow(
             rank,
             nodes.index(picture.hosts.get(rank, "")),
             picture.states.get(rank, "running" if picture.outcome == "running" else "lost"),
@@ -113,46 +238,50 @@ def status(picture: Picture) -> dict[str, Any]:
             None if gpu is None else gpu.used,
             None if gpu is None else gpu.total,
             _short(picture.pace.get(rank)),
-        ]
+        )
+        row = list(msgspec.structs.astuple(whole_row))
         while row[-1] is None:
             row.pop()
         ranks.append(row)
-    bars: dict[int, list[Any]] = {}
+    bars: dict[int, Bar] = {}
     for rank in picture.ranks:
         for bar in picture.progress.get(rank, ()):
-            whole = bars.setdefault(bar.bar, [bar.bar, bar.name[:_TEXT], []])
-            whole[2].append([rank, _short(bar.done), _short(bar.total), _short(bar.rate), int(bar.ended)])
-    return {
-        "version": VERSION,
-        "run": picture.run,
-        "size": picture.size,
-        "outcome": picture.outcome,
-        "elapsed": round(picture.elapsed, 2),
-        "nodes": nodes,
-        "ranks": ranks,
-        "words": {str(rank): words[:_TEXT] for rank, words in picture.words.items()},
-        **({"thinned": True} if picture.thinned else {}),
-        "bars": [bars[number] for number in sorted(bars)][-8:],
-    }
+            whole = bars.setdefault(bar.bar, Bar(bar.bar, bar.name[:_TEXT], []))
+            whole.parts.append(BarPart(rank, _short(bar.done), _short(bar.total), _short(bar.rate), int(bar.ended)))
+    return Status(
+        version=VERSION,
+        run=picture.run,
+        size=picture.size,
+        outcome=picture.outcome,
+        elapsed=round(picture.elapsed, 2),
+        nodes=nodes,
+        ranks=ranks,
+        words={str(rank): words[:_TEXT] for rank, words in picture.words.items()},
+        thinned=picture.thinned,
+        bars=[bars[number] for number in sorted(bars)][-8:],
+    )
 
 
 def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
     """All of ``picture``, thinned until it takes at most ``limit`` bytes as JSON."""
-    found = status(picture)
-    if picture.timelines:
-        found["pipelines"] = packed(picture.timelines, limit // 4)
     names = in_order(picture.metrics)
-    room = limit - len(json.dumps(found)) - 200
+    bare = RunDocument(
+        **msgspec.structs.asdict(status(picture)),
+        pipelines=packed(picture.timelines, limit // 4) if picture.timelines else [],
+        metrics=[],
+        left_out=picture.left_out + len(names),
+    )
+    room = limit - len(json.dumps(msgspec.to_builtins(bare))) - 200
     kept = names[: max(1, min(MOST_METRICS, room // 2000))]
     for _ in range(6):
-        found["metrics"] = _metrics({name: picture.metrics[name] for name in kept}, room)
-        found["left_out"] = picture.left_out + len(names) - len(kept)
-        if len(json.dumps(found, separators=(",", ":"))) <= limit:
-            return found
+        metrics = _metrics({name: picture.metrics[name] for name in kept}, room)
+        found = msgspec.structs.replace(bare, metrics=metrics, left_out=picture.left_out + len(names) - len(kept))
+        content: dict[str, Any] = msgspec.to_builtins(found)
+        if len(json.dumps(content, separators=(",", ":"))) <= limit:
+            return content
         room = room * 2 // 3
         kept = kept[: max(1, len(kept) * 3 // 4)]
-    found["metrics"], found["left_out"] = [], picture.left_out + len(names)
-    return found
+    return msgspec.to_builtins(bare)  # type: ignore[no-any-return]  # a struct becomes a dictionary
 
 
 def band_of(series: Mapping[int, Columns], buckets: int = _BUCKETS) -> Band:
@@ -188,7 +317,7 @@ def band_of(series: Mapping[int, Columns], buckets: int = _BUCKETS) -> Band:
     return found
 
 
-def _metrics(metrics: Mapping[str, Mapping[int, Columns]], room: float) -> list[dict[str, Any]]:
+def _metrics(metrics: Mapping[str, Mapping[int, Columns]], room: float) -> list[MetricPart]:
     series = sum(len(ranks) for ranks in metrics.values())
     room -= len(metrics) * 4 * _BUCKETS * _POINT / 2  # for bands
     points = int((room / max(1, series) - 40) / _POINT)
@@ -198,38 +327,38 @@ def _metrics(metrics: Mapping[str, Mapping[int, Columns]], room: float) -> list[
     return [_together(name, ranks, each) for name, ranks in metrics.items()]
 
 
-def _each(name: str, ranks: Mapping[int, Columns], points: int) -> dict[str, Any]:
+def _each(name: str, ranks: Mapping[int, Columns], points: int) -> MetricPart:
     """A metric with the points of each rank, and a mean that is not made from thinned points."""
-    part: dict[str, Any] = {"name": name, "series": [_line(rank, ranks[rank], points) for rank in sorted(ranks)]}
+    part = MetricPart(name, [_line(rank, ranks[rank], points) for rank in sorted(ranks)])
     if len(ranks) > 1 and any(len(columns.values) > points for columns in ranks.values()):
-        part["band"] = _packed_band(band_of(ranks, min(_BUCKETS, points)))
+        return msgspec.structs.replace(part, band=_packed_band(band_of(ranks, min(_BUCKETS, points))))
     return part
 
 
-def _together(name: str, ranks: Mapping[int, Columns], room: float) -> dict[str, Any]:
+def _together(name: str, ranks: Mapping[int, Columns], room: float) -> MetricPart:
     """A metric as a band over all ranks."""
     last = {rank: columns.values[-1] for rank, columns in sorted(ranks.items()) if columns.values}
     room -= len(last) * _POINT + 400
     buckets = max(20, min(_BUCKETS, int(room * 0.6 / (2 * _POINT))))
     band = band_of({rank: columns.thinned(4 * buckets) for rank, columns in ranks.items()}, buckets)
     bad = [
-        [rank, step, _kind(value)]
+        BadPoint(rank, step, _kind(value))
         for rank, columns in sorted(ranks.items())
         for step, value in zip(columns.steps, columns.values, strict=True)
         if value - value != 0
     ]
     points = max(10, min(buckets, int(room * 0.3 / _FARTHEST / _POINT)))
-    return {
-        "name": name,
-        "series": [_line(rank, ranks[rank], points) for rank in farthest(last)],
-        "band": _packed_band(band),
-        "last": {"ranks": list(last), "values": _floats(array("d", last.values()))},
-        "bad": bad[:_BAD],
-    }
+    return MetricPart(
+        name,
+        [_line(rank, ranks[rank], points) for rank in farthest(last)],
+        _packed_band(band),
+        LastPart(list(last), _floats(array("d", last.values()))),
+        bad[:_BAD],
+    )
 
 
-def _packed_band(band: Band) -> dict[str, str]:
-    return {part: _floats(column) for part, column in zip(Band._fields, band, strict=True)}
+def _packed_band(band: Band) -> BandPart:
+    return BandPart(*map(_floats, band))
 
 
 def farthest(last: Mapping[int, float]) -> list[int]:
@@ -240,15 +369,15 @@ def farthest(last: Mapping[int, float]) -> list[int]:
     return sorted(sorted(away, key=lambda rank: -away[rank])[:_FARTHEST])
 
 
-def _line(rank: int, columns: Columns, points: int) -> list[Any]:
+def _line(rank: int, columns: Columns, points: int) -> Line:
     few = columns.thinned(points)
-    return [rank, _steps(few.steps), _floats(few.values)]
+    return Line(rank, _steps(few.steps), _floats(few.values))
 
 
-def _steps(steps: array[int]) -> list[int] | str:
-    """``[first, distance, how many]`` for even steps, else base64."""
+def _steps(steps: array[int]) -> Steps:
+    """First, distance and count for even steps, else base64."""
     if (even := even_steps(steps)) is not None:
-        return [even[0], even[1], len(steps)]
+        return even[0], even[1], len(steps)
     return _floats(steps)
 
 

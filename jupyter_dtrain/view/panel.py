@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from jupyter_dtrain.core.world import count_ranks
 
 from . import drawing, saved, widget
 from .document import document, status
 from .pace import DISPLAY, FRONT_END, Pace
-from .points import PointQueue
+from .points import News, PointQueue
 from .run_state import RunState
 from .timelines import LIVE_BYTES, packed
 
@@ -239,20 +241,19 @@ class Panel:
     def _send(self, now: float) -> None:
         assert self._link is not None
         picture = self._gathered.picture("running", now - (self._began or now), with_metrics=False)
-        header: dict[str, Any] = {"type": "news", "seq": self._sequence, "status": status(picture)}
-        size = len(header["status"]["ranks"]) * 60
+        news = News(seq=self._sequence, status=status(picture))
         pipelines = self._gathered.pipelines
         if pipelines.version != self._told:
             self._told = pipelines.version
-            header["pipelines"] = packed(pipelines.timelines(), LIVE_BYTES)
-            size += sum(len(part) for one in header["pipelines"] for *_, part in one["lanes"])
+            news = msgspec.structs.replace(news, pipelines=packed(pipelines.timelines(), LIVE_BYTES))
+        size = news.size
         buffers: list[bytes] = []
         if (packet := self._pending.take()) is not None:
-            header |= {"names": packet.names, "series": packet.series}
+            news = msgspec.structs.replace(news, names=packet.names, series=packet.series)
             buffers = [packet.values, packet.steps]
             size += packet.size
             self._sequence += 1
-        self._link.send(header, buffers)
+        self._link.send({"type": "news", **msgspec.to_builtins(news)}, buffers)
         self._news = False
         lively = buffers and now < self._calm_from
         self._next_send = now + max(1 / PER_SECOND if lively else CALM_PERIOD, size / BYTES_PER_SECOND)

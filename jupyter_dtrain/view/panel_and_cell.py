@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_dtrain.core.stacks import describe_stacks
@@ -21,6 +21,7 @@ from .widget import Actions
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch, MimeBundle
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.stacks import Stacks
 
     from .comms import CommRelay
     from .painter import Painter, StreamName
@@ -34,7 +35,7 @@ _log = logging.getLogger("jupyter_dtrain")
 def view_of_cell(
     run: Run,
     interrupt: Callable[[], None],
-    stacks: Callable[[], Mapping[int, list[dict[str, Any]] | None]],
+    stacks: Callable[[], Stacks],
     relay: CommRelay,
     **options: Any,
 ) -> RunView:

@@ -6,11 +6,43 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.metrics import Columns
 
-from .document import even_steps, little
+from .document import Status, even_steps, little
+from .timelines import PipelinePart
+
+
+class SeriesRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The points of one metric of one rank; evenly spaced steps are their first and their distance."""
+
+    name: int
+    """Its place in the names."""
+    rank: int
+    count: int
+    first: int | UnsetType = UNSET
+    distance: int | UnsetType = UNSET
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What has changed in a run since the last message."""
+
+    seq: int
+    """Counts the messages with points."""
+    status: Status
+    pipelines: list[PipelinePart] = []
+    """All pipelines; present if one of them has a newer step."""
+    names: list[str] = []
+    series: Annotated[list[list[Any]], msgspec.Meta(extra={"rows": SeriesRow})] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, without points."""
+        return 60 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
 
 
 class Packet(NamedTuple):

@@ -10,7 +10,9 @@ import base64
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from jupyter_dtrain.core.pipelines import COMPUTE, TRANSFER, Action, Timeline
 
@@ -31,6 +33,32 @@ _EMPTY: Final = "·"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 NAMES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients", "G": "reduce"}
 """Names of the kinds in which a stage computes."""
+
+
+class Lane(msgspec.Struct, frozen=True, array_like=True):
+    """The actions of one rank."""
+
+    rank: int
+    stages: list[int]
+    actions: str
+    """Kind, stage, micro-batch, start and length of each as uint16 in base64."""
+
+
+class PipelinePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a pipeline."""
+
+    schedule: str
+    step: int
+    ranks: int
+    """The number of ranks; ``lanes`` may have fewer."""
+    stages: int
+    microbatches: int
+    seconds: float
+    words: str
+    """The caption, with the size of the bubble."""
+    lanes: list[Lane]
+    transfers: bool = True
+    """Whether the actions include sends and receives."""
 
 
 def caption(timeline: Timeline) -> str:
@@ -69,35 +97,35 @@ def letters(timeline: Timeline) -> list[str]:
     return lines
 
 
-def packed(timelines: Sequence[Timeline], limit: int) -> list[dict[str, Any]]:
+def packed(timelines: Sequence[Timeline], limit: int) -> list[PipelinePart]:
     """``timelines`` for a front end, each in an equal share of about ``limit`` bytes as JSON."""
     return [_packed(timeline, limit // len(timelines)) for timeline in timelines]
 
 
-def _packed(timeline: Timeline, room: int) -> dict[str, Any]:
-    found = {
-        "schedule": timeline.schedule[:60],
-        "step": timeline.step,
-        "ranks": len(timeline.lanes),
-        "stages": timeline.stages,
-        "microbatches": timeline.microbatches,
-        "seconds": float(f"{timeline.seconds:.6g}"),
-        "words": caption(timeline),
-    }
+def _packed(timeline: Timeline, room: int) -> PipelinePart:
     room -= _HEAD
     kinds = COMPUTE + TRANSFER
     if _ROW * sum(map(len, timeline.lanes.values())) > room:
         kinds = COMPUTE
-        found["transfers"] = False
-    lanes: list[list[Any]] = []
+    lanes: list[Lane] = []
     for rank, actions in sorted(timeline.lanes.items()):
         rows = _rows(actions, timeline.seconds, kinds)
         room -= len(rows) // 5 * _ROW + 20
         if room < 0:
             break
         stages = sorted({action.stage for action in actions if action.kind in COMPUTE})
-        lanes.append([rank, stages, _base64(rows)])
-    return {**found, "lanes": lanes}
+        lanes.append(Lane(rank, stages, _base64(rows)))
+    return PipelinePart(
+        timeline.schedule[:60],
+        timeline.step,
+        len(timeline.lanes),
+        timeline.stages,
+        timeline.microbatches,
+        float(f"{timeline.seconds:.6g}"),
+        caption(timeline),
+        lanes,
+        transfers=kinds != COMPUTE,
+    )
 
 
 def _rows(actions: Sequence[Action], seconds: float, kinds: str) -> array[int]:

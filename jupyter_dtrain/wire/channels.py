@@ -2,8 +2,10 @@
 
 Both are transports that exist already, signed with keys that only this user can read; nothing here listens.
 
-Under failure: every wait has a deadline; a request that is not answered raises
+Under failure: every wait has a deadline. A request without an answer raises
 :class:`~jupyter_dtrain.core.errors.WorldLost` (steward) or leaves its future undone (ranks), which the caller bounds.
+One that is refused, or whose answer cannot be read, raises :class:`~jupyter_dtrain.core.errors.Refused`, from the
+future where there is one.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import ipyparallel
+import msgspec
 import zmq
 from ipyparallel.client.client import unpack_message
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from jupyter_dtrain.core.errors import WorldLost
+from jupyter_dtrain.core.errors import Refused, WorldLost
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.core.stop_button import StopButton
 
+from .agent_messages import AgentRequest, RunCell, ValuesRequest, WatchRequest
 from .messages import (
     HELLO_MESSAGE,
     REQUEST_MESSAGE,
@@ -33,15 +37,20 @@ from .messages import (
     STEWARD_EVENT,
     STEWARD_REQUEST,
     VALUES_MESSAGE,
+    Request,
+    read_answer,
+    to_content,
     watch_identity,
 )
-from .values import pack
+from .steward_messages import AnyBroadcast, StewardRequest, read_broadcast
 
 HELLO_PERIOD = 0.1
-"""Seconds after which a greeting that was not answered is sent again."""
+"""Seconds after which a greeting without an answer is repeated."""
 
 ALIVE_PERIOD = 0.25
-"""Seconds after which a steward that has not answered is looked for."""
+"""Seconds of silence after which a request checks whether the steward's process is there."""
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
 
@@ -49,17 +58,17 @@ NO_ANSWER: Final = "The world's steward does not answer: start a new world with 
 class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
     """An ipyparallel client that addresses engines by their routing identity and hears our events.
 
-    Engine ids, views and the hub's registration are not used: a rank is reachable as soon as its own sockets are
-    connected, and a dead one is known from its watch.
+    It uses no engine ids, no views and no registration with the hub: it reaches a rank as soon as the rank's own
+    sockets are connected, and learns of a death from the rank's watch.
     """
 
     def __init__(self, connection_file: str | Path, on_events: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """``on_events`` is called on the IO thread with the content of every announcement, whoever ran the cell.
+        """``on_events`` gets the content of every announcement, on the IO thread, whichever client ran the cell.
 
-        Without, no announcements come.
+        Without it no announcements come.
         """
         self._on_events = on_events
-        # Where ipyparallel tells of messages that are not signed well; it forgot to make one.
+        # ipyparallel logs messages with a bad signature here, and makes no log of its own.
         self.log = logging.getLogger(__name__)
         super().__init__(str(connection_file), timeout=10)
         if on_events is None:
@@ -69,7 +78,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         self._queue_handlers["dtrain_values_reply"] = self._resolve
 
     def activate(self, targets: Any = "all", suffix: str = "") -> None:
-        """Ipyparallel would put its own magics into the notebook; they are not ours to add."""
+        """Do nothing: ipyparallel would add its own magics to the notebook."""
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: dict[str, Any]) -> None:
@@ -83,9 +92,9 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             future.set_result(message)
 
     def hello(self, engines: Iterable[str], deadline: float) -> list[str]:
-        """Greet idle ranks until each has answered or ``deadline`` (monotonic); those that have not.
+        """Greet idle ranks until each has answered or ``deadline`` (monotonic) has passed; returns those that have not.
 
-        A message to a rank whose sockets are not fully connected is dropped on the way, so it is sent again.
+        ZeroMQ drops a message to a rank whose sockets are not fully connected, so the greeting is repeated.
         """
         waiting = dict.fromkeys(engines)
         futures: list[tuple[str, Any]] = []
@@ -104,43 +113,49 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             self._forget(future)
         return list(waiting)
 
-    def run(self, engine: str, content: dict[str, Any], inputs: dict[str, bytes]) -> None:
-        """Send a cell with the values that it needs. What becomes of it is told by events, never by the reply."""
-        packed, buffers = pack(inputs)
+    def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
+        """Send a cell with the values that it needs. Events say what becomes of it, the reply does not."""
         self._send(
             self._mux_stream,
             RUN_MESSAGE,
-            content={**content, **packed},
-            buffers=buffers,
+            content=to_content(cell),
+            buffers=list(pickles),
             ident=engine.encode(),
         )
 
-    def ask(self, engine: str, **content: Any) -> Future[dict[str, Any]]:
-        """Ask the agent of a rank; the future's result is the reply's content."""
-        return self._request(engine, content)
+    def ask(self, engine: str, request: AgentRequest[A]) -> Future[A]:
+        """Ask the agent of a rank; the future's result is the answer."""
+        return self._request(engine, request)
 
-    def ask_watch(self, engine: str, **content: Any) -> Future[dict[str, Any]]:
+    def ask_watch(self, engine: str, request: WatchRequest[A]) -> Future[A]:
         """Ask the watch of a rank."""
-        return self._request(watch_identity(engine), content)
+        return self._request(watch_identity(engine), request)
 
-    def _request(self, identity: str, content: dict[str, Any]) -> Future[dict[str, Any]]:
-        answer: Future[dict[str, Any]] = Future()
-        sent = self._send(self._control_stream, REQUEST_MESSAGE, content=content, ident=identity.encode())
+    def _request(self, identity: str, request: Request[A]) -> Future[A]:
+        answer: Future[A] = Future()
+        sent = self._send(self._control_stream, REQUEST_MESSAGE, content=to_content(request), ident=identity.encode())
 
         def done(future: Any) -> None:
-            with contextlib.suppress(Exception):
-                answer.set_result(future.result()["content"])
+            # A future that was cancelled meanwhile takes no result.
+            with contextlib.suppress(InvalidStateError):
+                try:
+                    answer.set_result(read_answer(future.result()["content"], request))
+                except Refused as error:
+                    answer.set_exception(error)
 
         sent.add_done_callback(done)
         answer.add_done_callback(lambda _: self._forget(sent))
         return answer
 
-    def values(self, engine: str, op: str, content: dict[str, Any], buffers: Iterable[bytes] = ()) -> Any:
-        """Ask the main thread of an idle rank about its namespace; the future's result is the whole reply."""
+    def values(self, engine: str, request: ValuesRequest[A], buffers: Iterable[bytes] = ()) -> Any:
+        """Ask the main thread of an idle rank about its namespace; the future's result is the whole reply.
+
+        :func:`~.messages.read_answer` reads its content; pickles are in its buffers.
+        """
         return self._send(
             self._mux_stream,
             VALUES_MESSAGE,
-            content={"op": op, **content},
+            content=to_content(request),
             buffers=list(buffers),
             ident=engine.encode(),
         )
@@ -153,7 +168,7 @@ class StewardChannel:
     """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
 
     def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
-        """``alive``: whether the steward is there at all; nobody waits for the answer of one that is not."""
+        """``alive``: whether the steward's process is there; once it is gone, no request waits for its answer."""
         self._alive = alive
         self._client = BlockingKernelClient(connection_file=str(connection_file))
         self._client.load_connection_file()
@@ -161,23 +176,27 @@ class StewardChannel:
         self._timeout = timeout
         self._lock = threading.Lock()
 
-    def ask(self, op: str, *, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
-        """The steward's answer. Raises :class:`WorldLost` when none came within ``timeout`` seconds."""
+    def ask(self, request: StewardRequest[A], timeout: float | None = None) -> A:
+        """The steward's answer.
+
+        Raises :class:`WorldLost` when none came within ``timeout`` seconds (default: the channel's own), and
+        :class:`Refused`.
+        """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         # A press between taking the lock and the next line would leave it taken.
         with StopButton() as stop_button:
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise WorldLost(NO_ANSWER)
             try:
-                answer = self._ask(op, arguments, deadline, stop_button)
+                content = self._ask(to_content(request), deadline, stop_button)
             finally:
                 self._lock.release()
         stop_button.check()
-        return answer
+        return read_answer(content, request)
 
-    def _ask(self, op: str, arguments: dict[str, Any], deadline: float, stop_button: StopButton) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], deadline: float, stop_button: StopButton) -> dict[str, Any]:
         client = self._client
-        message = client.session.msg(STEWARD_REQUEST, {"op": op, **arguments})
+        message = client.session.msg(STEWARD_REQUEST, request)
         client.control_channel.send(message)
         while (patience := deadline - time.monotonic()) > 0:
             stop_button.check()
@@ -191,16 +210,18 @@ class StewardChannel:
                 return content
         raise WorldLost(NO_ANSWER)
 
-    def listen(self, timeout: float) -> dict[str, Any] | None:
-        """The next broadcast, or None after ``timeout`` seconds. One thread only."""
+    def listen(self, timeout: float) -> AnyBroadcast | None:
+        """The next broadcast, or None after ``timeout`` seconds. One thread only.
+
+        Raises :class:`Refused` for one that cannot be read.
+        """
         socket = self._client.iopub_channel.socket
         if not socket.poll(1000 * timeout):
             return None
         message = self._client.iopub_channel.get_msg(timeout=0)
         if message["msg_type"] != STEWARD_EVENT:
             return None
-        content: dict[str, Any] = message["content"]
-        return content
+        return read_broadcast(message["content"])
 
     def close(self) -> None:
         """Close the sockets. Not while another thread listens."""

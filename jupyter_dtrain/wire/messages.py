@@ -1,20 +1,68 @@
-"""The message types that a rank understands, and the addresses on its channels."""
+"""The protocol: how a request, its answer and a broadcast look on the wire, and the number that says which one it is.
+
+Every message is a :mod:`msgspec` struct. :mod:`.steward_messages` has those between clients and a world's steward,
+:mod:`.agent_messages` those to ranks and their watches. A request names its answer by its base class, as in
+``class Renew(StewardRequest[Driven], tag="renew")``; so ``channel.ask(Renew(...))`` returns a ``Driven``, and a type
+checker knows it. Both sides decode by struct and encode with :func:`to_content`.
+
+The messages travel as the content of signed Jupyter messages:
+
+* a request carries ``op``, the tag of its struct, and the struct's fields;
+* an answer carries ``status``: ``ok`` and the fields of the answer, or ``error`` and ``words``;
+* a broadcast of the steward carries ``kind``, its tag, and its fields.
+
+A reader ignores fields that it does not know, and a field that was added later has a default. So :data:`PROTOCOL`
+grows only when an old and a new program could misunderstand each other: a message is gone, or a field changes its
+meaning.
+
+A world outlives ``pip install -U``: its steward speaks the number that it was started with. The number stands in the
+world's listing file and in the steward's answers to ``request``, ``state`` and ``join``; a world without one speaks
+:data:`UNNUMBERED`. A client reads it when it attaches and sends its own when it joins; where the two differ, either
+side raises :class:`~jupyter_dtrain.core.errors.OtherVersion` with one sentence. Such a world can still be listed,
+interrupted and stopped. **For these three,** :class:`~.steward_messages.ReadStatus`,
+:class:`~.steward_messages.InterruptRun` **and** :class:`~.steward_messages.Stop` **keep their names, fields and meaning
+for ever, whatever the number.** So do the fields of the listing file.
+
+Under failure: a request that cannot be read, or whose handler raises, gets one answer with ``status`` ``error``; it
+ends no thread. The asker gets :class:`~jupyter_dtrain.core.errors.Refused` with the words. An answer that is not what
+the request promises raises the same.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
 
+from jupyter_dtrain.core.errors import OtherVersion, Refused
+
+PROTOCOL: Final = 1
+"""The protocol that this version speaks."""
+UNNUMBERED: Final = 0
+"""The protocol of worlds that were started before protocols had numbers."""
+
 RUN_MESSAGE: Final = "dtrain_run"
-"""Shell message: run a cell. Content: ``run``, ``code``, ``generation``, and the values that it needs as ``names`` and
-``digests`` of the pickles in the buffers."""
+"""Shell message to a rank: :class:`~.agent_messages.RunCell`, with pickles in the buffers."""
 VALUES_MESSAGE: Final = "dtrain_values"
-"""Shell message: ``op`` is ``store``, ``fetch`` or ``comm``; ``names`` and, with pickles, ``digests`` as above."""
+"""Shell message to a rank: a :class:`~.agent_messages.ValuesRequest`, with pickles in the buffers."""
 HELLO_MESSAGE: Final = "dtrain_hello"
-"""Shell message: answered when the rank is idle. Shows that the road to the rank is open."""
+"""Shell message to a rank, answered when the rank is idle. It shows that the rank can be reached."""
 REQUEST_MESSAGE: Final = "dtrain_request"
-"""Control message to an agent or a watch. Content: ``op`` and its arguments; the reply: ``status`` and the answer."""
+"""Control message: an :class:`~.agent_messages.AgentRequest` or a :class:`~.agent_messages.WatchRequest`."""
+REPLY_MESSAGE: Final = "dtrain_reply"
+"""The answer of an agent or a watch."""
+
+STEWARD_REQUEST: Final = "dtrain_world_request"
+"""Control message: a :class:`~.steward_messages.StewardRequest`."""
+STEWARD_REPLY: Final = "dtrain_world_reply"
+"""The answer of the steward."""
+STEWARD_EVENT: Final = "dtrain_world_event"
+"""What the steward broadcasts: a :class:`~.steward_messages.Broadcast`."""
+
+A = TypeVar("A", bound=msgspec.Struct)
+M = TypeVar("M")
 
 
 def watch_identity(engine: str) -> str:
@@ -22,15 +70,8 @@ def watch_identity(engine: str) -> str:
     return f"{engine}-watch"
 
 
-STEWARD_REQUEST: Final = "dtrain_world_request"
-"""Control message. Content: ``op`` and its arguments."""
-STEWARD_REPLY: Final = "dtrain_world_reply"
-"""The answer: ``status`` and what was asked for."""
-STEWARD_EVENT: Final = "dtrain_world_event"
-"""What is broadcast. Content: ``kind``, the ``incarnation`` of the ranks, and what belongs to the kind."""
-
-ASKED_FOR: Final = "a client asked for it"
-"""Why a world ends that is stopped."""
+class Request(msgspec.Struct, Generic[A], frozen=True, tag_field="op"):
+    """A request whose answer is an ``A``."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -47,3 +88,76 @@ class Watching(msgspec.Struct, frozen=True):
 
     metrics: bool = True
     grad_norm: bool = False
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The answer that says no more than that the request was taken."""
+
+
+def to_content(message: msgspec.Struct) -> dict[str, Any]:
+    """``message`` as the content of a Jupyter message."""
+    content: dict[str, Any] = msgspec.to_builtins(message, str_keys=True)
+    return content
+
+
+def from_content(content: Any, kind: type[M]) -> M:
+    """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``."""
+    try:
+        return msgspec.convert(content, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise Refused(f"The message cannot be read: {error}.") from error
+
+
+def accepted(answer: msgspec.Struct) -> dict[str, Any]:
+    """The content of a reply that carries ``answer``."""
+    return {"status": "ok", **to_content(answer)}
+
+
+def refused(error: BaseException) -> dict[str, Any]:
+    """The content of a reply that says why there is no answer."""
+    words = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+    return {"status": "error", "words": words}
+
+
+def replied(answer: Callable[[], msgspec.Struct]) -> dict[str, Any]:
+    """The content of a reply that carries what ``answer`` returns, or says what it raised."""
+    try:
+        return accepted(answer())
+    except Exception as error:  # noqa: BLE001 — the asker gets it, whatever it is
+        return refused(error)
+
+
+def read_answer(content: dict[str, Any], request: Request[A]) -> A:
+    """The answer to ``request`` in the content of a reply. Raises :class:`Refused`."""
+    if content.get("status") != "ok":
+        raise Refused(str(content.get("words") or "The request was refused."))
+    answer: A = from_content(content, _answer_type(type(request)))
+    return answer
+
+
+@cache
+def _answer_type(request: type[Request[Any]]) -> type[Any]:
+    """The answer that the class statement of ``request`` names."""
+    base = request.__orig_bases__[0]  # type: ignore[attr-defined]  # Python sets it for generic bases
+    answer: type[Any] = get_args(base)[0]
+    return answer
+
+
+def check_protocol(name: str, protocol: int, version: str = "") -> None:
+    """Raise :class:`OtherVersion` unless this client speaks ``protocol``, as the world ``name`` does.
+
+    ``version``: the version of jupyter-dtrain that started the world; empty where it is not known.
+    """
+    if protocol != PROTOCOL:
+        raise OtherVersion(explain_protocol(name, protocol, version))
+
+
+def explain_protocol(name: str, protocol: int, version: str = "") -> str:
+    """Why the world ``name`` cannot be joined, and what can be done with it."""
+    older = "an older" if protocol < PROTOCOL else "a newer"
+    started = f"{older} version of jupyter-dtrain{f' ({version})' if version else ''}"
+    return (
+        f"World {name!r} was started by {started}: it speaks protocol {protocol}, this one speaks {PROTOCOL}, so it "
+        f"cannot be joined from here. %distributed list shows it, %distributed interrupt {name} interrupts its cell, "
+        f"%distributed stop {name} ends it."
+    )

@@ -1,22 +1,26 @@
-"""Questions to ranks that nobody waits for: what they have answered comes back to the thread that asked.
+"""Questions to ranks that hold up no thread: the thread that asked gets the answers once they are there.
 
-Where a rank's agent does not say where the rank is, its watch is asked, which sees it from outside.
+Where a rank's agent does not say where the rank is, its watch is asked, which looks from outside.
 
-Under failure: each question has a deadline; a rank that has not answered by then, or is dead, has answered None.
+Under failure: each question has a deadline; the answer of a rank that has not answered by then, refuses, or is dead is
+None.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from jupyter_dtrain.core.stacks import Answers, Stacks, stacks_of
+import msgspec
+
+from jupyter_dtrain.core.stacks import Stack, Stacks
+
+from .agent_messages import AgentRequest, InspectRank, InterruptRank, ReadStack, Signalled
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from jupyter_dtrain.core.world import World
 
     from .channels import RanksChannel
@@ -24,29 +28,34 @@ if TYPE_CHECKING:
 OUTSIDE_PATIENCE = 5.0
 """Seconds that a watch may take to look at its rank."""
 
-Futures = Mapping[int, "Future[dict[str, Any]]"]
+A = TypeVar("A", bound=msgspec.Struct)
+
+Answers = dict[int, A | None]
+"""What each rank answered; None for one that did not."""
+
+Futures = dict[int, Future[A]]
 
 
-def ask_agents(world: World, channel: RanksChannel, ranks: list[int], **question: Any) -> Futures:
-    """Ask those of ``ranks`` that live."""
-    return {rank: channel.ask(world.ranks[rank].engine, **question) for rank in _living(world, ranks)}
+def ask_agents(world: World, channel: RanksChannel, ranks: list[int], question: AgentRequest[A]) -> Futures[A]:
+    """Ask the living ones among ``ranks``."""
+    return {rank: channel.ask(world.ranks[rank].engine, question) for rank in _living(world, ranks)}
 
 
-def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures:
-    """Ask where those of ``ranks`` are that live, as it is seen from outside."""
-    return {rank: channel.ask_watch(world.ranks[rank].engine, op="stacks") for rank in _living(world, ranks)}
+def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
+    """Ask the watches where the living ones among ``ranks`` are."""
+    return {rank: channel.ask_watch(world.ranks[rank].engine, InspectRank()) for rank in _living(world, ranks)}
 
 
-def silent(answers: Answers) -> list[int]:
+def silent(answers: Answers[A]) -> list[int]:
     """The ranks that have not answered."""
     return [rank for rank, answer in answers.items() if answer is None]
 
 
-def take_answers(ranks: list[int], futures: Futures) -> Answers:
-    """What has been answered so far; nobody waits for the rest any more."""
-    answers: Answers = dict.fromkeys(ranks)
+def take_answers(ranks: list[int], futures: Futures[A]) -> Answers[A]:
+    """The answers so far; the other questions are given up."""
+    answers: Answers[A] = dict.fromkeys(ranks)
     for rank, future in futures.items():
-        if not future.cancel():
+        if not future.cancel() and future.exception() is None:
             answers[rank] = future.result()
     return answers
 
@@ -67,36 +76,53 @@ class Questions:
         self._bound = bound
         self._wake = wake
         self._clock = clock
-        self._open: list[tuple[float, list[int], Futures, Callable[[Answers], None]]] = []
-        """Until when, who was asked, and what becomes of the answers."""
+        self._open: list[tuple[float, list[int], Futures[Any], Callable[[Answers[Any]], None]]] = []
+        """The deadline of each question, the ranks, their answers, and what is called with these."""
 
-    def ask(self, ranks: list[int], patience: float, then: Callable[[Answers], None], **question: Any) -> None:
+    def ask(
+        self, ranks: list[int], patience: float, then: Callable[[Answers[A]], None], question: AgentRequest[A]
+    ) -> None:
         """Ask agents; ``then`` gets what they answered within ``patience`` seconds. Returns at once."""
         if (bound := self._bound()) is None:
             then(dict.fromkeys(ranks))
             return
-        self._await(ranks, patience, then, ask_agents(*bound, ranks, **question))
+        self._await(ranks, patience, then, ask_agents(*bound, ranks, question))
+
+    def interrupt(
+        self, run: int, ranks: list[int], patience: float, then: Callable[[list[int]], None], *, force: bool = False
+    ) -> None:
+        """Interrupt the cell of ``run``; ``then`` gets the ranks whose cells have taken it. Returns at once.
+
+        ``force``: by an exception that ``except KeyboardInterrupt`` does not catch.
+        """
+
+        def said(answers: Answers[Signalled]) -> None:
+            then([rank for rank, answer in answers.items() if answer is not None and answer.sent])
+
+        self.ask(ranks, patience, said, InterruptRank(run, force))
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are; who says nothing within ``patience`` seconds is looked at. Returns at once."""
+        """Ask where ``ranks`` are; ``patience`` seconds later, the watches of silent ones. Returns at once."""
 
-        def said(answers: Answers) -> None:
+        def said(answers: Answers[Stack]) -> None:
             bound = self._bound()
             looks = {} if bound is None else ask_watches(*bound, silent(answers))
             if not looks:
-                then(stacks_of(answers))
+                then(answers)
                 return
-            self._await(list(looks), OUTSIDE_PATIENCE, lambda found: then(stacks_of(answers | found)), looks)
+            self._await(list(looks), OUTSIDE_PATIENCE, lambda found: then(answers | found), looks)
 
-        self.ask(ranks, patience, said, op="stacks")
+        self.ask(ranks, patience, said, ReadStack())
 
-    def _await(self, ranks: list[int], patience: float, then: Callable[[Answers], None], futures: Futures) -> None:
+    def _await(
+        self, ranks: list[int], patience: float, then: Callable[[Answers[A]], None], futures: Futures[A]
+    ) -> None:
         self._open.append((self._clock() + patience, ranks, futures, then))
         for future in futures.values():
             future.add_done_callback(lambda _: self._wake())
 
     def tick(self, now: float) -> tuple[float, list[Callable[[], None]]]:
-        """When the next patience is over; and what is to be called, as it was answered or will not be."""
+        """When the next deadline passes, and the calls that are due: their answers are there or will not come."""
         due: list[Callable[[], None]] = []
         for question in list(self._open):
             deadline, ranks, futures, then = question

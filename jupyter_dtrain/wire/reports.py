@@ -13,7 +13,7 @@ import msgspec
 from jupyter_dtrain.core.events import Event, Outcome
 
 REPORT_PREFIX: Final = b"dtrain "
-"""Begins every line that is a report; other lines are somebody's output."""
+"""Begins every line that is a report; other lines are output of programs."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -56,21 +56,21 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     events: list[Event]
     """The last events of that run, written by the watch; the ones before are in the spool."""
     last_words: str
-    """What the rank had written to its descriptors and nobody had read."""
+    """What the rank had written to its descriptors and the watch had not read."""
 
 
 Report = Ready | Ended | Paused | Died
 
 
 def write_report(fd: int, report: Report) -> None:
-    """Write one line. Raises :class:`OSError` when nobody reads any more."""
+    """Write one line. Raises :class:`OSError` when no process reads any more."""
     data = REPORT_PREFIX + msgspec.json.encode(report) + b"\n"
     while data:
         data = data[os.write(fd, data) :]
 
 
 def read_report(line: bytes) -> Report | None:
-    """The report that a line is; None for one that is somebody's output."""
+    """The report that a line is; None for any other line."""
     if not line.startswith(REPORT_PREFIX):
         return None
     return _decoder.decode(line[len(REPORT_PREFIX) :])

@@ -4,7 +4,7 @@ A file holds one JSON event per line, numbered from 0 without holes but for text
 plain ``write`` calls of whole lines: what was appended survives the death of the process (not of the machine).
 
 Under failure: a full or failing disk turns the rest of the file into a ring in memory of the last
-:data:`RING_BYTES`, and the reader is told so by a line of text; past the cap text is counted, not kept, and one
+:data:`RING_BYTES`, and a line of text says so to the reader; past the cap text is counted, not kept, and one
 ``Dropped`` event says how much. Nothing here ever raises into the user's code.
 """
 

@@ -1,9 +1,9 @@
 """Values on their way between the notebook and the ranks, as pickles.
 
-Each value is pickled by itself, so that the one that cannot be is named, and nothing is sent unless all can be.
+Each value is pickled by itself, so an error names the one that cannot be pickled; nothing is sent unless all can be.
 
-Jupyter's messages are signed but for their buffers, in which the pickles travel; so their digests stand in the signed
-part, and nothing is unpickled that does not match.
+Jupyter signs a message but not its buffers, in which the pickles travel. So the signed part has their digests, and a
+pickle that does not match its digest is never unpickled.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest, TransferFailed
 from jupyter_dtrain.core.world import count_ranks
+
+if TYPE_CHECKING:
+    from .agent_messages import Fetched
 
 
 def check_variable(name: str) -> None:
@@ -42,41 +45,44 @@ def pickle_values(values: Mapping[str, Any]) -> dict[str, bytes]:
     return pickled
 
 
-def pack(pickled: Mapping[str, bytes]) -> tuple[dict[str, Any], list[bytes]]:
-    """Named pickles as the content and the buffers of a message."""
-    buffers = list(pickled.values())
-    return {"names": list(pickled), "digests": [hashlib.sha256(data).hexdigest() for data in buffers]}, buffers
+def digests(pickles: Iterable[bytes]) -> list[str]:
+    """The digest of each pickle, for the signed part of the message."""
+    return [hashlib.sha256(data).hexdigest() for data in pickles]
 
 
-def unpack(content: Mapping[str, Any], buffers: Iterable[Any]) -> dict[str, bytes]:
-    """The named pickles of a message. Raises :class:`TransferFailed` for a buffer that the signature does not cover."""
+def unpack(names: list[str], signed: list[str], buffers: Iterable[Any]) -> dict[str, bytes]:
+    """The pickles in the buffers of a message, by name; ``signed``: their digests.
+
+    Raises :class:`TransferFailed` for a buffer whose digest is another one.
+    """
     pickled = {}
-    for name, digest, buffer in zip(content["names"], content["digests"], buffers, strict=True):
+    for name, digest, buffer in zip(names, signed, buffers, strict=True):
         data = bytes(buffer)
         if hashlib.sha256(data).hexdigest() != digest:
-            raise TransferFailed(f"{name!r} is not what was signed, and was not read.")
+            raise TransferFailed(f"{name!r} does not match its signature and was not read.")
         pickled[name] = data
     return pickled
 
 
-def collect_pulled(names: list[str], replies: Mapping[int, dict[str, Any]]) -> dict[str, dict[int, Any]]:
-    """``{name: {rank: value}}`` from the replies of the ranks to ``fetch``.
+def collect_pulled(
+    names: list[str], answers: Mapping[int, Fetched], buffers: Mapping[int, Iterable[Any]]
+) -> dict[str, dict[int, Any]]:
+    """``{name: {rank: value}}`` from the ``answers`` of the ranks and the ``buffers`` of their replies.
 
     Raises :class:`TransferFailed` naming every rank where a name is missing or cannot be pickled.
     """
-    answers = {rank: reply["content"] for rank, reply in replies.items()}
     problems = []
     for name in names:
-        missing = [rank for rank, answer in answers.items() if name in answer["missing"]]
+        missing = [rank for rank, answer in answers.items() if name in answer.missing]
         if missing:
             problems.append(f"{name!r} is not defined on {count_ranks(missing)}.")
-        failed = {rank: answer["failed"][name] for rank, answer in answers.items() if name in answer["failed"]}
+        failed = {rank: answer.failed[name] for rank, answer in answers.items() if name in answer.failed}
         if failed:
             reason = next(iter(failed.values()))
             problems.append(f"{name!r} cannot be pickled on {count_ranks(list(failed))}: {reason}.")
     if problems:
         raise TransferFailed(" ".join(problems))
-    pickled = {rank: unpack(reply["content"], reply["buffers"]) for rank, reply in replies.items()}
+    pickled = {rank: unpack(answer.names, answer.digests, buffers[rank]) for rank, answer in answers.items()}
     return {name: {rank: _unpickle(name, rank, pickled[rank][name]) for rank in pickled} for name in names}
 
 

@@ -4,81 +4,27 @@
  * `jupyter_dtrain/view/document.py` writes it. A metric's numbers are little-endian float32 in base64.
  */
 
+import type {
+  BarPart,
+  MetricPart,
+  PipelinePart,
+  RankRow,
+  RunDocument,
+  RunOutcome,
+  RunRankState,
+  Status,
+  Steps,
+  WorldRankState,
+} from "./generated";
+
 export const MIME = "application/vnd.jupyter-dtrain.run+json";
 
 /** The newest version that this code can read. */
 const VERSION = 1;
 
-export type Outcome = "running" | "ok" | "error" | "interrupted" | "lost";
-export type RankState = "idle" | "waiting" | "starting" | "stopped" | "unreachable" | "dead" | Outcome;
+export type { BarPart, MetricPart, PipelinePart, RankRow, RunDocument, RunOutcome as Outcome, Status, Steps };
 
-/** rank, node, state, step, memory in bytes, CPU %, GPU %, GPU memory used and total in bytes, seconds per step. */
-export type RankRow = [
-  number,
-  number,
-  RankState,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-  (number | null)?,
-];
-
-/** rank, done, total, iterations per second, whether the loop has ended (0 or 1). */
-export type BarPart = [number, number | null, number | null, number | null, number];
-
-/** Steps in base64, or evenly spaced steps as `[first, distance, count]`. */
-export type Steps = string | [number, number, number];
-
-export interface MetricPart {
-  name: string;
-  series: [number, Steps, string][];
-  /** Statistics over all ranks; present if the series were thinned. */
-  band?: { steps: string; mean: string; low: string; high: string };
-  /** The newest value of each rank; present if some ranks have no series. */
-  last?: { ranks: number[]; values: string };
-  bad?: [number, number, string][];
-}
-
-export interface Status {
-  version: number;
-  run: number;
-  size: number;
-  outcome: Outcome;
-  elapsed: number;
-  nodes: string[];
-  ranks: RankRow[];
-  words: Record<string, string>;
-  bars: [number, string, BarPart[]][];
-  /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
-  thinned?: boolean;
-}
-
-/** One step of a pipeline. `jupyter_dtrain/view/timelines.py` writes it. */
-export interface PipelinePart {
-  schedule: string;
-  step: number;
-  /** The number of ranks; `lanes` may have fewer. */
-  ranks: number;
-  stages: number;
-  microbatches: number;
-  seconds: number;
-  /** The caption, with the size of the bubble. */
-  words: string;
-  /** A rank, its stages, and its actions (kind, stage, micro-batch, start, length) as uint16 in base64. */
-  lanes: [number, number[], string][];
-  /** Whether the actions include sends and receives. */
-  transfers?: boolean;
-}
-
-export interface RunDocument extends Status {
-  pipelines?: PipelinePart[];
-  metrics: MetricPart[];
-  left_out?: number;
-  seq?: number;
-}
+export type RankState = RunRankState | WorldRankState | RunOutcome;
 
 /** Check that `data`, from a notebook or a kernel, is a document. Throws an Error that says what is wrong with it. */
 export function readDocument(data: unknown): RunDocument {

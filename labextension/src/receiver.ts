@@ -5,18 +5,11 @@
  * document replaces it: a document gives the number of the first message that it does not include.
  */
 
-import { evenSteps, readDocument, readDoubles, readFloats, type PipelinePart, type Status } from "./document";
+import { evenSteps, readDocument, readDoubles, readFloats } from "./document";
+import type { News } from "./generated";
 import { RunModel } from "./model";
 
-export interface News {
-  seq: number;
-  status: Status;
-  /** All pipelines; present if one of them has a newer step. */
-  pipelines?: PipelinePart[];
-  names?: string[];
-  /** Index of the name, rank, number of points and, for evenly spaced steps, the first step and the distance. */
-  series?: [number, number, number, number?, number?][];
-}
+export type { News };
 
 /** At most this many messages that came too early are kept for later. */
 const HELD = 64;

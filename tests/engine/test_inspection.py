@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.engine.inspection import MOST, Inspector, complete, describe
+from jupyter_dtrain.wire.agent_messages import Complete
 
 
 class Array:
@@ -126,12 +127,12 @@ def test_a_question_that_waits_stops_nobody():
             raise SystemExit
 
     inspector = Inspector({"slow": Slow(), "loss": 1}, ())
-    assert inspector.ask({"op": "complete", "text": "slow."}, answers.put)
-    assert not inspector.ask({"op": "complete", "text": "lo"}, answers.put)
+    assert inspector.ask(Complete("slow."), answers.put)
+    assert not inspector.ask(Complete("lo"), answers.put)
     go.set()
     assert answers.get(timeout=10)["status"] == "error"
-    assert inspector.ask({"op": "complete", "text": "lo"}, answers.put)
-    assert answers.get(timeout=10) == {"names": [("loss", "instance")]}
+    assert inspector.ask(Complete("lo"), answers.put)
+    assert answers.get(timeout=10) == {"status": "ok", "names": [("loss", "instance")]}
 
 
 def test_functions_and_classes_are_told_as_such():

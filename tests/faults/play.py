@@ -25,6 +25,7 @@ from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.wire.spool import read_file, spool_path
+from jupyter_dtrain.wire.steward_messages import ReadState
 from tests.faults import cells, libraries
 from tests.kernels import Notebook
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
@@ -360,7 +361,7 @@ class _Play:
             case "whole":
                 self._check_ranks(session, before, everybody, meet=True)
             case "unhealable":
-                self._comes(lambda: session._link.ask("state")["healable"] is False, "it is said to be healable")
+                self._comes(lambda: session._link.ask(ReadState()).healable is False, "it is said to be healable")
                 self._check_ranks(session, before, everybody, meet=True)
                 self.broken = True
             case "dead":
@@ -420,7 +421,7 @@ class _Play:
 
     def _notices(self, world: _World) -> list[str]:
         with contextlib.suppress(NoWorld, WorldLost):
-            return list(world.session._link.ask("state")["notices"])
+            return list(world.session._link.ask(ReadState()).notices)
         return []
 
     def _texts(self, run: Run) -> Iterator[str]:
@@ -440,8 +441,8 @@ class _Play:
             case "stopped":
                 return session.world.ranks[self.plan.victim].state == "stopped"
             case "native-locked":
-                threads = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
-                return threads is not None and threads[0]["state"] == "native"
+                stack = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
+                return stack is not None and stack.state == "native"
         return self._said(run, 2)
 
     def _until(self, condition: Callable[[], object], what: str) -> None:

@@ -151,7 +151,7 @@ def test_the_server_of_a_rank_hears_its_own_host_alone(ranks):
 def wait_until_waiting(session, rank, call):
     """Until ``rank`` waits in ``call``, as its stack says."""
     deadline = time.monotonic() + PATIENCE
-    while ((session.stacks()[rank] or [{}])[0].get("waits") or {}).get("call") != call:
+    while (stack := session.stacks()[rank]) is None or stack.waits is None or stack.waits.call != call:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

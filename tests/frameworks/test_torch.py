@@ -211,8 +211,8 @@ def wait_for_stack(session, rank, function):
     """Until a rank is in a function of that name."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        threads = session.stacks([rank])[rank] or [{"frames": []}]
-        if any(function in frame["source"] for frame in threads[0]["frames"]):
+        stack = session.stacks([rank])[rank]
+        if stack is not None and any(function in frame.source for frame in stack.frames):
             return
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from jupyter_dtrain import DistributedError
+from jupyter_dtrain.core.stacks import Wait
 from tests.faults.play import QUICK, Plan, Stage
 from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
 
@@ -120,7 +121,7 @@ def test_a_rank_that_never_comes_to_init_is_not_waited_for(pair):
 def until_it_waits(session, call):
     """Until rank 0 waits in ``call`` of Horovod."""
     deadline = time.monotonic() + 60
-    while (session.stacks([0])[0] or [{}])[0].get("waits") != {"framework": "horovod", "call": call}:
+    while (stack := session.stacks([0])[0]) is None or stack.waits != Wait("horovod", call):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

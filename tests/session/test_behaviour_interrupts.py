@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
-from jupyter_dtrain.core.events import Finished, from_wire
+from jupyter_dtrain.core.events import Finished
+from jupyter_dtrain.wire.agent_messages import ReadEvents
 from tests.session.cells import Notes, begin, fail, pids, run, same, texts, until, values
 
 STUBBORN = """
@@ -201,12 +202,10 @@ def test_an_interrupt_in_the_middle_of_a_print_tears_nothing(world):
             assert [f"{k} {'x' * 2000}" for k in range(len(lines) - 1)] == lines[:-1]
             events, seq = [], 0
             while True:
-                question = channel.ask(world_now.ranks[rank].engine, op="read", run=cell.number, from_seq=seq)
-                answer = question.result(10)
-                assert answer["status"] == "ok"
-                if answer["batch"] is None:
+                question = channel.ask(world_now.ranks[rank].engine, ReadEvents(cell.number, seq))
+                batch = question.result(10).batch
+                if batch is None:
                     break
-                batch = from_wire(answer["batch"])
                 events += batch.events
                 seq = batch.last + 1
             assert list(range(len(events))) == [event.seq for event in events]

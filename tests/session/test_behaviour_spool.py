@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain import Settings
+from jupyter_dtrain import Refused, Settings
 from jupyter_dtrain.core.events import Dropped, Finished, Output, Started, from_wire
 from jupyter_dtrain.core.run import HEAD
+from jupyter_dtrain.wire.agent_messages import AgentRequest, ReadEvents, ReadPosition
+from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.spool import read_file
 from tests.session.cells import begin, run, same, texts, until, values
 
@@ -105,8 +107,7 @@ def test_a_rank_reads_out_its_events_from_any_number(world):
     engine = world_now.ranks[0].engine
 
     def read(number, seq):
-        answer = channel.ask(engine, op="read", run=number, from_seq=seq).result(10)
-        return answer["batch"] and from_wire(answer["batch"])
+        return channel.ask(engine, ReadEvents(number, seq)).result(10).batch
 
     whole = read(cell.number, 0)
     assert [event.seq for event in whole.events] == list(range(whole.last + 1))
@@ -120,21 +121,29 @@ def test_a_rank_says_where_it_stands_while_it_works(world):
     """state: the run, its next number, whether it has finished."""
     world_now, channel = world._link.bound()
     cell = begin(world, "import time; time.sleep(1000)", ranks=0)
-    answer = channel.ask(world_now.ranks[0].engine, op="state").result(10)
+    answer = channel.ask(world_now.ranks[0].engine, ReadPosition()).result(10)
     world.interrupt()
 
     assert cell.wait(20)
-    assert ("running", cell.number, False) == (answer["state"], answer["run"], answer["finished"])
-    after = channel.ask(world_now.ranks[0].engine, op="state").result(10)
-    assert ("idle", True) == (after["state"], after["finished"])
+    assert ("running", cell.number, False) == (answer.state, answer.run, answer.finished)
+    after = channel.ask(world_now.ranks[0].engine, ReadPosition()).result(10)
+    assert ("idle", True) == (after.state, after.finished)
 
 
-def test_a_request_that_no_rank_knows_is_answered(world):
-    """With an error, at once."""
+class Dance(AgentRequest[Done], frozen=True, tag="dance"):
+    """A request of a protocol that is to come."""
+
+
+def test_a_request_that_cannot_be_read_is_answered(world):
+    """With an error, at once; the rank and its watch go on."""
     world_now, channel = world._link.bound()
-    answer = channel.ask(world_now.ranks[0].engine, op="dance").result(10)
-
-    assert ("error", True) == (answer["status"], "dance" in answer["words"])
+    with pytest.raises(Refused, match="dance"):
+        channel.ask(world_now.ranks[0].engine, Dance()).result(10)
+    with pytest.raises(Refused, match=r"Expected `int`, got `str` - at `\$.run`"):
+        channel.ask(world_now.ranks[0].engine, ReadEvents("first", 0)).result(10)
+    with pytest.raises(Refused, match="dance"):
+        channel.ask_watch(world_now.ranks[0].engine, Dance()).result(10)
+    assert same(2) == values(run(world, "1 + 1"))
 
 
 def test_the_text_of_a_long_run_is_whole_and_memory_is_bounded(world):

@@ -167,7 +167,7 @@ def test_who_looks_on_is_told_of_a_restart(launch) -> None:
         observer.stacks()
     observer.leave()
     with Session.attach("again") as observer:
-        assert observer.stacks()[0][0]["state"] == "idle"
+        assert observer.stacks()[0].state == "idle"
     session.stop()
 
 
@@ -214,7 +214,7 @@ def test_an_observer_looks_on(first, attach) -> None:
     for refused in nothing:
         with pytest.raises(NotDriver):
             refused()
-    assert observer.stacks()[0][0]["state"] == "running"
+    assert observer.stacks()[0].state == "running"
     is_whole(observer, 100)
     observer.leave()
     is_whole(attach(), 100)

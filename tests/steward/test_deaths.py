@@ -133,7 +133,7 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     session = launch(n=3)
     run = session.run("import time; time.sleep(1); 'slept'", wait=False, view=None)
     child_named(session, "prterun").kill()
-    until(lambda: not state_of(session)["healable"])
+    until(lambda: not state_of(session).healable)
     run.wait(20)
     again = session.run("6 * 7", view=None)
     last = sleep_everywhere(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire import channels
+from jupyter_dtrain.wire.steward_messages import ReadState, Stop
 from tests.processes import wait_until_gone
 from tests.steward.until import runs, until
 
@@ -39,13 +40,13 @@ def test_a_world_whose_kernel_was_killed_can_be_stopped_by_another_client(open_n
     until(lambda: not runs(kernel))
     steward = channels.StewardChannel(find(world.name).connection_file, timeout=10)
     try:
-        state = steward.ask("state")
-        steward.ask("stop")
+        state = steward.ask(ReadState())
+        steward.ask(Stop())
     finally:
         steward.close()
 
-    assert (state["phase"], state["size"]) == ("running", 2)
-    assert state["lease_left"] > 60
+    assert (state.phase, state.size) == ("running", 2)
+    assert state.lease_left > 60
     assert wait_until_gone(mark) == []
     assert world.name not in [listing.name for listing in worlds.list_worlds()]
 

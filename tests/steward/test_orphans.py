@@ -102,7 +102,7 @@ def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
     scratch = Path(session.request.scratch)
     there = sorted(path.name.split(".")[0] for path in scratch.iterdir())
     child_named(session, "prterun").kill()
-    until(lambda: not state_of(session)["healable"])
+    until(lambda: not state_of(session).healable)
     session.stop()
 
     assert there == ["ompi", "sm_segment", "sm_segment"]

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from jupyter_dtrain import NoWorld, RanksDead
+from jupyter_dtrain import NoWorld, RanksDead, Refused
 from tests.processes import wait_until_gone
 from tests.steward.until import child_named, runs, state_of, until
 
@@ -55,14 +55,14 @@ def test_a_restart_right_after_another_and_after_mpiexec_was_killed(launch, mark
     """No cell between; and a world that could not be healed is whole again."""
     session = launch(n=2)
     child_named(session, "prterun").kill()
-    until(lambda: not state_of(session)["healable"])
+    until(lambda: not state_of(session).healable)
     session.restart()
     session.restart()
     state = state_of(session)
     outcome = session.run("1", view=None).outcome
     session.stop()
 
-    assert (state["healable"], state["incarnation"]) == (True, 2)
+    assert (state.healable, state.incarnation) == (True, 2)
     assert outcome == "ok"
     assert wait_until_gone(mark, patience=0) == []
 
@@ -98,10 +98,11 @@ def test_a_world_that_was_stopped_cannot_be_restarted(launch) -> None:
 def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
     """What a second client would ask for in that moment."""
     session = launch(n=1)
+    before = state_of(session).incarnation
     first = session._link.restart()
-    second = session._link.restart()
-    until(lambda: state_of(session)["phase"] == "running")
+    with pytest.raises(Refused, match="The world is starting"):
+        session._link.restart()
+    until(lambda: state_of(session).phase == "running")
     session.stop()
 
-    assert (first["status"], second["status"]) == ("ok", "error")
-    assert "starting" in second["words"]
+    assert first == before + 1

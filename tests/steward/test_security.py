@@ -212,14 +212,14 @@ def test_the_steward_hears_only_those_who_hold_the_key(session, dealer, key) -> 
     assert answered
     assert reply["content"]["phase"] == "running"
     assert not socket.poll(300)
-    assert state_of(session)["phase"] == "running"
+    assert state_of(session).phase == "running"
 
 
 @pytest.mark.parametrize("key", [b"wrong", b""])
 @pytest.mark.parametrize("who", ["agent", "watch"])
 def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> None:
     """A forged request to end a rank (watch) or to tell of it (agent), noise, then a request that is signed well."""
-    client_file = state_of(session)["client_file"]
+    client_file = state_of(session).client_file
     messages, info = forger(client_file, key=key)
     honest, _ = forger(client_file, key=info["key"].encode())
     rank = session.world.ranks[1]

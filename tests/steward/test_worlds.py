@@ -15,6 +15,7 @@ import pytest
 from jupyter_dtrain import BadRequest, WorldLost
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.worlds import Listing, open_channel
+from jupyter_dtrain.wire.steward_messages import ReadState
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.steward.until import PATIENCE, until
 
@@ -171,5 +172,5 @@ def _ask_until_it_ends(listing: Listing) -> None:
     channel = open_channel(listing, 1.0)
     with contextlib.suppress(WorldLost):
         while True:
-            channel.ask("state")
+            channel.ask(ReadState())
     channel.close()

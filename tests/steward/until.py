@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from jupyter_dtrain import Session
+from jupyter_dtrain.wire.steward_messages import ReadState, WorldState
 
 PATIENCE = 20.0
 """Seconds after which a test gives up on what must come; what it waits for comes much sooner."""
@@ -72,6 +73,6 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if runs(process)]
 
 
-def state_of(session: Session) -> dict:
+def state_of(session: Session) -> WorldState:
     """What the steward answers."""
-    return session._link.ask("state")
+    return session._link.ask(ReadState())

@@ -253,9 +253,9 @@ def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, m
             world.begin(number, when=when, ranks=[number % 2])
             if number < 3:
                 world.finish(number, [number % 2], when=when + 1)
-        from jupyter_dtrain.store.writer import Told
+        from jupyter_dtrain.wire.steward_messages import Followed
 
-        world.writer.tell(Told(2))
+        world.writer.tell(Followed(2))
         drain(world.writer, db)
     away = store.finished_away()
     store.mark_seen(away)

@@ -32,8 +32,9 @@ from jupyter_dtrain.store.columns import BLOCK
 from jupyter_dtrain.store.intake import StoreIntake
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import LIMIT, SpoolFolder
-from jupyter_dtrain.store.writer import MAX_JSON, SKIPPED, StoreWriter, Told
+from jupyter_dtrain.store.writer import MAX_JSON, SKIPPED, StoreWriter
 from jupyter_dtrain.wire.spool import spool_path
+from jupyter_dtrain.wire.steward_messages import Followed
 from tests.store.conftest import FakeWorld, points
 
 
@@ -279,7 +280,7 @@ def test_a_log_that_ends_early_is_ended_by_what_the_client_tells(store, db, fake
     fake.begin(1)
     fake.finish(1, [1], outcome="error")
     drain(fake.writer, db)
-    fake.writer.tell(Told(1, ranks={"0": "ok", "1": "ok"}))
+    fake.writer.tell(Followed(1, ranks={"0": "ok", "1": "ok"}))
     drain(fake.writer, db)
     (run,) = store.runs()
 
@@ -321,12 +322,12 @@ def test_an_interrupt_that_the_ranks_took_for_an_end_is_told_by_the_client(store
     """A cell that catches KeyboardInterrupt ends well on its ranks, but was interrupted; also told afterwards."""
     fake.begin(1)
     if not late:
-        fake.writer.tell(Told(1, interrupted=True))
+        fake.writer.tell(Followed(1, interrupted=True))
         drain(fake.writer, db)
     fake.finish(1)
     drain(fake.writer, db)
     if late:
-        fake.writer.tell(Told(1, interrupted=True))
+        fake.writer.tell(Followed(1, interrupted=True))
         drain(fake.writer, db)
 
     assert store.runs()[0].outcome == "interrupted"
@@ -345,7 +346,7 @@ def test_a_full_disk_loses_nothing_that_the_spool_has(store, db, fake):
             fake.writer.poll(db)
     kept = len(store.runs()[0].metrics["loss"][0].values)
     fake.say(1, 0, points("loss", [3.0], 20_100))
-    fake.writer.tell(Told(1))
+    fake.writer.tell(Followed(1))
     db.execute("PRAGMA max_page_count = 1073741823")
     drain(fake.writer, db)
     (run,) = store.runs()

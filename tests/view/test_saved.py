@@ -80,7 +80,7 @@ def test_few_points_are_kept_as_they_are():
     (loss,) = kept["metrics"]
 
     assert "band" not in loss
-    assert [row[:2] for row in loss["series"]] == [[0, [0, 1, 3]], [1, [10, 1, 3]]]
+    assert [row[:2] for row in loss["series"]] == [[0, (0, 1, 3)], [1, (10, 1, 3)]]
     assert numbers(loss["series"][0][2]) == [3.0, 2.0, 1.0]
     assert str(numbers(loss["series"][1][2])) == "[4.0, nan, 2.0]"
 

@@ -6,6 +6,7 @@ import base64
 import json
 from array import array
 
+import msgspec
 import pytest
 
 from jupyter_dtrain.core.events import Event, PipelineStep
@@ -85,7 +86,7 @@ def test_large_pipelines_stay_within_their_share():
     """Sends and waits go first, then ranks."""
     for ranks, microbatches in ((16, 32), (16, 64), (256, 64)):
         timeline = gpipe(ranks, microbatches)
-        (found,) = packed([timeline], LIVE_BYTES)
+        (found,) = msgspec.to_builtins(packed([timeline], LIVE_BYTES))
         assert len(json.dumps(found)) < LIVE_BYTES * 1.1
         assert found["ranks"] == ranks
         assert 0 < len(found["lanes"]) <= ranks
@@ -93,7 +94,7 @@ def test_large_pipelines_stay_within_their_share():
         assert len(rows(found["lanes"][0])) == 2 * microbatches
     assert len(json.dumps(document(picture(gpipe(256, 64))))) < 190_000
     assert len(bundle(picture(*[gpipe(64, 64)] * 5))["image/svg+xml"]) < 190_000
-    several = packed([gpipe(8, 32)] * 8, LIVE_BYTES)
+    several = msgspec.to_builtins(packed([gpipe(8, 32)] * 8, LIVE_BYTES))
     assert [part["words"] for part in several] == [caption(gpipe(8, 32))] * 8
     assert len(json.dumps(several)) < LIVE_BYTES * 1.1
 
@@ -103,7 +104,7 @@ def test_what_sticks_out_of_the_step_is_cut():
     lane = [Action("R", 0, 0, -1.0, 1.5), Action("F", 0, 0, 0.5, 0.5), Action("S", 0, 0, 0.9, 5.0)]
     late = Action("S", 0, 1, 1.5, 1.0)
     timeline = Timeline("1F1B", 0, 1, 1, 1.0, 0.5, None, on_host=False, lanes={0: [*lane, late]})
-    (found,) = packed([timeline], LIVE_BYTES)
+    (found,) = msgspec.to_builtins(packed([timeline], LIVE_BYTES))
     assert [(row[0], row[3], row[3] + row[4]) for row in rows(found["lanes"][0])] == [
         ("R", 0, 32_768),
         ("F", 32_768, 65_535),

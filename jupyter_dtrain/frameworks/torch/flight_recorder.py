@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from jupyter_dtrain.engine.framework import Collective
+from jupyter_dtrain.core.stacks import Collective
 
 RECORDED = "256"
 """Number of collectives to keep, over all groups."""

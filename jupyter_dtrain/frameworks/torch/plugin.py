@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
-from jupyter_dtrain.engine.framework import Collective, Framework
+from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.wire.messages import Watching
 

@@ -1,5 +1,7 @@
 /** Finds a cell's target ranks from its text, by the same rules as `jupyter_dtrain/magics/transform.py`. */
 
+import { VALUED_OPTIONS } from "../generated";
+
 const ON_RANKS = /^\s*%%(distributed|rank)\b/;
 const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
 const HELP = /\s(-h|--help)(\s|$)/;
@@ -7,7 +9,7 @@ const HELP = /\s(-h|--help)(\s|$)/;
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+/g;
 
 /** Options whose value is the next word. */
-const VALUED = new Set(["-r", "--ranks", "-i", "--inputs", "-o", "--output", "--pull", "--timeout"]);
+const VALUED = new Set(VALUED_OPTIONS);
 
 export interface CellTarget {
   /** The ranks as the cell writes them; null: all. */

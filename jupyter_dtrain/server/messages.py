@@ -1,0 +1,146 @@
+"""What the server says to a page: the messages of the stream, and answers over HTTP.
+
+``scripts/front_end_types.py`` makes the front end's types from these structs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from jupyter_dtrain.core.events import RankState
+from jupyter_dtrain.view.document import RunOutcome
+from jupyter_dtrain.view.points import News
+
+from .attention import Item
+
+WorldPhase = Literal["starting", "running", "ending", "failed", "unreachable"]
+"""How a world is, as a page sees it."""
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """The client that drives a world."""
+
+    pid: int
+    words: str
+    kernel: str
+    """The id of its Jupyter kernel; empty if the driver is not a kernel."""
+    there: bool
+    auto: bool
+    """Whether its plain cells run on the ranks too."""
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """The newest run of a world."""
+
+    number: int
+    cell: str
+    """The id of its cell in the notebook; empty if unknown."""
+    step: int | None
+    """The step of the slowest rank."""
+    ranks: list[int]
+    outcome: RunOutcome
+    started: float
+    """Seconds since the epoch."""
+    ended: float | None
+    states: dict[str, int]
+    """The number of ranks in each state."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """One world."""
+
+    id: str
+    name: str
+    cwd: str
+    state: WorldPhase
+    words: str
+    """The reason for its state; empty if the state needs none."""
+    size: int
+    ready: int
+    nodes: int
+    dead: int
+    frameworks: list[str]
+    started: float
+    lease_end: float | None
+    """When the world ends unless a client drives it; null while one does."""
+    driver: Driver | None
+    run: RunSummary | None
+
+
+class WorldRank(msgspec.Struct, frozen=True, array_like=True):
+    """One rank of a world."""
+
+    rank: int
+    node: int
+    host: str
+    local_rank: int
+    device: str
+    pid: int
+    state: RankState
+    words: str
+    """What happened to it."""
+    waits: str
+    """The call in which it waits for other ranks; empty if it does not."""
+    role: str
+
+
+class StoredRun(msgspec.Struct, frozen=True):
+    """A run in the store."""
+
+    id: int
+    world: str
+    number: int
+    ranks: int
+    size: int
+    outcome: RunOutcome
+    started: float
+    elapsed: float
+    source: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A message of the stream."""
+
+
+class WorldsMessage(Message, frozen=True, kw_only=True, tag="worlds"):
+    """All worlds."""
+
+    worlds: list[World]
+
+
+class AttentionMessage(Message, frozen=True, kw_only=True, tag="attention"):
+    """All that needs the person."""
+
+    items: list[Item]
+
+
+class RanksMessage(Message, frozen=True, kw_only=True, tag="ranks"):
+    """All ranks of a world that the page watches."""
+
+    world: str
+    ranks: list[WorldRank]
+
+
+class RunMessage(Message, frozen=True, kw_only=True, tag="run"):
+    """The run of a world that the page watches, from its beginning."""
+
+    world: str
+    source: str
+    document: Annotated[dict[str, Any], msgspec.Meta(extra={"type": "RunDocument"})]
+
+
+class NewsMessage(News, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="news"):
+    """What has changed in that run."""
+
+    world: str
+    values: str | UnsetType = UNSET
+    """The values of all series, one after the other, as little-endian float32 in base64."""
+    steps: str | UnsetType = UNSET
+    """The steps of the series whose steps are not even, as little-endian float64 in base64."""
+
+
+AnyMessage = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage
+"""Every message of the stream."""

@@ -1,0 +1,131 @@
+"""What clients ask the steward, and its answers.
+
+Requests come on the control thread, which answers at once: it reads a snapshot, or posts to the supervisor's thread.
+
+Under failure: a request that cannot be read, or that fails, is answered with its error; see
+:mod:`~jupyter_dtrain.wire.messages`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.wire.messages import PROTOCOL, Done, refused, replied
+from jupyter_dtrain.wire.steward_messages import (
+    ASKED_FOR,
+    Advance,
+    Advanced,
+    Driven,
+    DriverChanged,
+    Join,
+    Joined,
+    Leave,
+    ReadDriver,
+    ReadRequest,
+    ReadState,
+    Renew,
+    Requested,
+    Restart,
+    RestartBegun,
+    Stop,
+    WorldState,
+    read_request,
+)
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .keeper import Keeper
+    from .lease import Lease
+    from .state import State
+    from .supervisor import Supervisor
+
+Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
+"""By request, what answers it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Requests:
+    """Answers the clients of one world. Any thread may call."""
+
+    def __init__(
+        self,
+        request: WorldRequest,
+        state: State,
+        lease: Lease,
+        keeper: Keeper,
+        supervisor: Supervisor,
+        actions: Answers,
+    ) -> None:
+        """``actions``: what answers the requests that act on ranks."""
+        self._request = request
+        self._state = state
+        self._lease = lease
+        self._keeper = keeper
+        self._supervisor = supervisor
+        self._answers: Answers = {
+            ReadState: self._read_state,
+            ReadRequest: lambda _: Requested(self._request),
+            ReadDriver: lambda _: Driven(self._lease.driver),
+            Join: self._join,
+            Renew: self._renew,
+            Leave: self._leave,
+            Advance: self._advance,
+            Restart: self._restart,
+            Stop: self._stop,
+            **actions,
+        }
+
+    def answer(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The content of the reply to a request. Never waits for the world."""
+        try:
+            request = read_request(content)
+        except Refused as error:
+            return refused(error)
+        return replied(lambda: self._answers[type(request)](request))
+
+    def _read_state(self, _request: ReadState) -> WorldState:
+        return self._state.snapshot()
+
+    def _join(self, join: Join) -> Joined:
+        if join.protocol != PROTOCOL:
+            raise Refused(
+                f"World {self._request.name!r} speaks protocol {PROTOCOL}, this client speaks {join.protocol}: another "
+                f"version of jupyter-dtrain started the world. %distributed stop {self._request.name} ends it."
+            )
+        if self._lease.join(join.client, take_over=join.take_over):
+            self._keeper.driven(join.client)
+            self._supervisor.tell_soon(DriverChanged(driver=join.client))
+        driver = self._lease.driver
+        assert driver is not None
+        return Joined(driver, self._state.generation)
+
+    def _renew(self, renew: Renew) -> Driven:
+        self._keeper.followed(renew.followed)
+        if self._lease.renew(renew.client, auto=renew.auto):
+            self._state.number_run(renew.last_run)
+        return Driven(self._lease.driver)
+
+    def _leave(self, leave: Leave) -> Done:
+        self._lease.leave(leave.client)
+        return Done()
+
+    def _advance(self, advance: Advance) -> Advanced:
+        self._supervisor.give_up(advance.run)
+        return Advanced(self._state.advance(advance.run))
+
+    def _restart(self, restart: Restart) -> RestartBegun:
+        incarnation = self._state.begin_restart()
+        self._supervisor.restart(restart.client, restart.by)
+        return RestartBegun(incarnation)
+
+    def _stop(self, stop: Stop) -> Done:
+        self._keeper.followed(stop.followed)
+        self._supervisor.end(ASKED_FOR)
+        return Done()

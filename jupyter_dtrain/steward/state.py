@@ -1,0 +1,174 @@
+"""What the steward knows of its world, which every thread may read at any time.
+
+The supervisor's thread changes it; the control thread, which answers clients, reads :meth:`State.snapshot` and begins a
+restart. Thread-safe; nothing here waits or fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.wire.steward_messages import Phase, WorldState
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .lease import Lease
+
+
+class State:
+    """Of one world."""
+
+    def __init__(self, request: WorldRequest, lease: Lease) -> None:
+        self._request = request
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._ranks: dict[int, Rank] = {}
+        self._generation = 0
+        self._advanced: set[int] = set()
+        """Runs after which a new generation has begun."""
+        self._last_run = 0
+        self._notices: list[str] = []
+        self._launch_notices: list[str] = []
+        """Those that are over with this set of ranks."""
+        self.phase: Phase = "starting"
+        self.deadline = 0.0
+        """When the patience of ``starting`` or ``failed`` is over."""
+        self.incarnation = 0
+        """Counts the restarts."""
+        self.reason = ""
+        """Why the world failed or ended."""
+        self.healable = True
+        """Whether ``mpiexec`` is there."""
+        self.mpi = ""
+        """The version of MPI; empty until it is known."""
+
+    # What it is.
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """The ranks that have become ready, dead ones included."""
+        with self._lock:
+            return self._sorted()
+
+    @property
+    def generation(self) -> int:
+        """Counts how often the ranks' process groups had to be made anew."""
+        with self._lock:
+            return self._generation
+
+    @property
+    def world(self) -> World:
+        """The world as clients see it."""
+        with self._lock:
+            return self._world()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranks have become ready."""
+        with self._lock:
+            return len(self._ranks) == self._request.size
+
+    def _sorted(self) -> list[Rank]:
+        return [self._ranks[rank] for rank in sorted(self._ranks)]
+
+    def _world(self) -> World:
+        return World(self._request.name, self._request.id, self._sorted(), self._generation)
+
+    def snapshot(self) -> WorldState:
+        """All of it, for a client."""
+        request = self._request
+        with self._lock:
+            return WorldState(
+                phase=self.phase,
+                incarnation=self.incarnation,
+                reason=self.reason,
+                size=request.size,
+                world=self._world(),
+                healable=self.healable,
+                client_file=local.client_file(request),
+                spool=request.spool,
+                last_run=self._last_run,
+                lease_left=self._lease.left,
+                hang_notice=request.settings.hang_notice,
+                driver=self._lease.driver,
+                driven=self._lease.is_driven,
+                mpi=self.mpi,
+                notices=[*self._notices, *self._launch_notices],
+            )
+
+    # What becomes of it.
+
+    def begin_restart(self) -> int:
+        """Start anew: the number of the next set of ranks. Raises :class:`Refused` unless the world runs."""
+        with self._lock:
+            if self.phase != "running":
+                raise Refused(f"The world is {self.phase}.")
+            # The next snapshot shows it, before the supervisor's thread has begun.
+            self.deadline = time.monotonic() + self._request.settings.start_timeout
+            self.phase = "starting"
+            self.incarnation += 1
+            return self.incarnation
+
+    def enter(self, phase: Phase, reason: str = "") -> bool:
+        """Change the phase; False where the world ends already."""
+        with self._lock:
+            if self.phase == "ending":
+                return False
+            self.phase, self.reason = phase, reason
+            return True
+
+    def add_rank(self, rank: Rank) -> None:
+        """A rank has become ready."""
+        with self._lock:
+            self._ranks[rank.rank] = rank
+
+    def change_rank(self, number: int, **changes: Any) -> bool:
+        """Change a living rank; False where there is none of that number."""
+        with self._lock:
+            rank = self._ranks.get(number)
+            if rank is None or rank.state == "dead":
+                return False
+            self._ranks[number] = msgspec.structs.replace(rank, **changes)
+            return True
+
+    def forget_ranks(self) -> None:
+        """The ranks are gone."""
+        with self._lock:
+            self._ranks = {}
+
+    def next_generation(self) -> int:
+        """Begin a new generation; its number."""
+        with self._lock:
+            self._generation += 1
+            return self._generation
+
+    def advance(self, run: int) -> int:
+        """The generation that follows ``run``. Every client that has followed the run asks; the first one begins it."""
+        with self._lock:
+            if run not in self._advanced:
+                self._advanced.add(run)
+                self._generation += 1
+            return self._generation
+
+    def number_run(self, number: int) -> None:
+        """The driver has given this number to a run."""
+        with self._lock:
+            self._last_run = max(self._last_run, number)
+
+    def add_notice(self, words: str, *, launch: bool) -> None:
+        """The user must read ``words``; ``launch``: until the next restart."""
+        with self._lock:
+            (self._launch_notices if launch else self._notices).append(words)
+
+    def forget_launch_notices(self) -> None:
+        """Another launch begins."""
+        with self._lock:
+            self._launch_notices.clear()

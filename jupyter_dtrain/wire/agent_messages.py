@@ -1,0 +1,247 @@
+"""What a rank's agent and its watch are asked, and what they answer.
+
+:mod:`.messages` says how these travel. A cell and values go to the rank's main thread, which takes them between cells;
+everything else is answered at once, also while a cell runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from jupyter_dtrain.core.events import Batch, CommMessage
+from jupyter_dtrain.core.stacks import Stack, Wait
+
+from .answers import Description, Surroundings
+from .messages import Cell, Done, Request, Watching, from_content
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+EVERY_FRAMEWORK = ""
+"""Stands for all frameworks in :class:`ReleaseRank`."""
+
+
+# To the rank's main thread.
+
+
+class RunCell(msgspec.Struct, frozen=True):
+    """Run a cell. Events say what becomes of it, the reply does not."""
+
+    run: int
+    code: str
+    ranks: list[int]
+    """All ranks that run it."""
+    generation: int
+    watch: Watching
+    cell: Cell
+    names: list[str] = []
+    """The variables that the cell needs first; the buffers hold their pickles."""
+    digests: list[str] = []
+    """SHA-256 of each buffer."""
+
+
+class ValuesRequest(Request[A], frozen=True):
+    """A request that an idle rank answers from its main thread."""
+
+
+class StoreValues(ValuesRequest[Done], frozen=True, tag="store"):
+    """Bind ``names`` to the pickles in the buffers."""
+
+    names: list[str]
+    digests: list[str]
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """Values as pickles in the buffers, and the names that have none."""
+
+    names: list[str]
+    digests: list[str]
+    missing: list[str]
+    """Names that are not defined."""
+    failed: dict[str, str]
+    """Why a value cannot be pickled, by name."""
+
+
+class FetchValues(ValuesRequest[Fetched], frozen=True, tag="fetch"):
+    """Send the values of ``names``."""
+
+    names: list[str]
+
+
+class WidgetsSaid(msgspec.Struct, frozen=True):
+    """What the rank's widgets have said since the last cell."""
+
+    messages: list[CommMessage]
+
+
+class TellWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
+    """Pass the browser's messages on to widgets that were made in the rank."""
+
+    messages: list[CommMessage]
+
+
+AnyValuesRequest = StoreValues | FetchValues | TellWidgets
+
+
+# To the agent.
+
+
+class AgentRequest(Request[A], frozen=True):
+    """A request that the agent answers, whatever the main thread does."""
+
+
+class RankPosition(msgspec.Struct, frozen=True):
+    """How far a rank has come."""
+
+    rank: int
+    state: Literal["idle", "running"]
+    run: int | None
+    """The newest run that it has begun; None before the first."""
+    next: int
+    """The number that its next event of that run gets."""
+    finished: bool
+    """Whether it has ended that run."""
+    waits: Wait | None
+    """The call in which it waits for other ranks; None where it does not, or where that was not asked."""
+    frameworks: list[str]
+    """The frameworks in use; empty where that was not asked."""
+
+    def works_on(self, run: int) -> bool:
+        """Whether the rank has begun ``run`` and not ended it."""
+        return self.run == run and not self.finished
+
+
+class ReadPosition(AgentRequest[RankPosition], frozen=True, tag="state"):
+    """Ask how far the rank has come."""
+
+    waits: bool = False
+    """Whether to look what it waits in, which takes 30 ms, and which frameworks it uses."""
+
+
+class ReleaseRank(AgentRequest[Done], frozen=True, tag="release"):
+    """Leave the calls of ``frameworks`` in which the rank waits for others."""
+
+    run: int
+    frameworks: list[str]
+    generation: int
+    """The world's; a rank of a newer one does nothing."""
+
+
+class ReadStack(AgentRequest[Stack], frozen=True, tag="stacks"):
+    """Ask where the main thread is."""
+
+
+class Signalled(msgspec.Struct, frozen=True):
+    """Whether the cell has taken the interrupt."""
+
+    sent: bool
+
+
+class InterruptRank(AgentRequest[Signalled], frozen=True, tag="interrupt"):
+    """Interrupt the cell, if it is that of ``run``."""
+
+    run: int
+    force: bool = False
+    """Raise what ``except KeyboardInterrupt`` does not catch."""
+
+
+class EventsRead(msgspec.Struct, frozen=True):
+    """Events of one run; None where there are none."""
+
+    batch: Batch | None
+
+
+class ReadEvents(AgentRequest[EventsRead], frozen=True, tag="read"):
+    """Send the events of ``run`` from number ``from_seq`` on, or the first part of them."""
+
+    run: int
+    from_seq: int
+
+
+class Completions(msgspec.Struct, frozen=True):
+    """Names and their kinds, as IPython calls them."""
+
+    names: list[tuple[str, str]]
+
+
+class Complete(AgentRequest[Completions], frozen=True, tag="complete"):
+    """Ask how ``text``, a name or a dotted path, may go on."""
+
+    text: str
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What a name stands for; None where it stands for nothing."""
+
+    found: Description | None
+
+
+class Describe(AgentRequest[Described], frozen=True, tag="describe"):
+    """Ask what ``name``, or a dotted path, stands for."""
+
+    name: str
+    source: bool = False
+    """Whether to send the source too."""
+
+
+class SurroundingsRead(msgspec.Struct, frozen=True):
+    """What the rank sees around it."""
+
+    found: Surroundings
+
+
+class ReadSurroundings(AgentRequest[SurroundingsRead], frozen=True, tag="surroundings"):
+    """Ask which variables and frameworks the rank sees."""
+
+
+AnyAgentRequest = (
+    ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | Complete | Describe | ReadSurroundings
+)
+
+
+# To the watch.
+
+
+class WatchRequest(Request[A], frozen=True):
+    """A request that the rank's watch answers, whatever the rank does."""
+
+
+class SendSignal(WatchRequest[Done], frozen=True, tag="signal"):
+    """Send the rank a signal."""
+
+    signal: int
+    reason: str = ""
+    """Why, for the report of the rank's death."""
+
+
+class RenewWatch(WatchRequest[Done], frozen=True, tag="lease"):
+    """Renew the rank's lease."""
+
+
+class InspectRank(WatchRequest[Stack], frozen=True, tag="stacks"):
+    """Ask where the main thread is, seen from outside; the answer takes up to five seconds."""
+
+
+AnyWatchRequest = SendSignal | RenewWatch | InspectRank
+
+
+# Each raises :class:`~jupyter_dtrain.core.errors.Refused` for content that is no such request.
+
+
+def read_values_request(content: Any) -> AnyValuesRequest:
+    """The request in the content of a :data:`~.messages.VALUES_MESSAGE`."""
+    request: AnyValuesRequest = from_content(content, AnyValuesRequest)  # type: ignore[arg-type]  # a union is no type
+    return request
+
+
+def read_agent_request(content: Any) -> AnyAgentRequest:
+    """The request in the content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""
+    request: AnyAgentRequest = from_content(content, AnyAgentRequest)  # type: ignore[arg-type]  # a union is no type
+    return request
+
+
+def read_watch_request(content: Any) -> AnyWatchRequest:
+    """The request in the content of a :data:`~.messages.REQUEST_MESSAGE` to a watch."""
+    request: AnyWatchRequest = from_content(content, AnyWatchRequest)  # type: ignore[arg-type]  # a union is no type
+    return request

@@ -1,0 +1,376 @@
+"""What clients ask a world's steward, what it answers, and what it broadcasts to all of them.
+
+:mod:`.messages` says how these travel and which of them may never change.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.events import Event, Outcome, RankState
+from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.core.world import World
+
+from .agent_messages import RankPosition
+from .messages import PROTOCOL, UNNUMBERED, Done, Request, from_content
+from .requests import WorldRequest
+
+ASKED_FOR: Final = "a client asked for it"
+"""Why a world has ended that a client stopped."""
+
+Phase = Literal["starting", "running", "failed", "ending"]
+"""``starting`` → ``running`` → ``ending``, or ``starting`` → ``failed`` → ``ending``; a restart goes back to
+``starting``."""
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+class StewardRequest(Request[A], frozen=True):
+    """A client's request to the steward."""
+
+
+# The three requests that never change: list, interrupt and stop a world whatever protocol it speaks.
+
+
+class DriverStatus(msgspec.Struct, frozen=True):
+    """The driver, as far as every protocol knows it."""
+
+    words: str = ""
+    pid: int = 0
+    kernel: str = ""
+    auto: bool = False
+
+
+class WorldStatus(msgspec.Struct, frozen=True):
+    """How a world is, as far as every protocol knows it: a part of :class:`WorldState`."""
+
+    phase: str = ""
+    reason: str = ""
+    lease_left: float = 0.0
+    driver: DriverStatus | None = None
+    driven: bool = False
+    protocol: int = UNNUMBERED
+
+
+class ReadStatus(StewardRequest[WorldStatus], frozen=True, tag="state"):
+    """Ask how the world is, whatever protocol it speaks. On the wire it is :class:`ReadState`."""
+
+
+class InterruptBegun(msgspec.Struct, frozen=True):
+    """An interrupt is on its way."""
+
+    run: int | None = None
+    """The run that it ends; None where nothing runs or has run."""
+
+
+class InterruptRun(StewardRequest[InterruptBegun], frozen=True, tag="interrupt"):
+    """End the cell that runs."""
+
+    by: str
+    """The client, in words."""
+    ranks: list[int] | None = None
+    """These alone; None stands for all ranks of the run."""
+    force: bool = False
+    """Kill the ranks that do not end."""
+
+
+class Followed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run that a client has followed to its end, so its end needs no notice any more."""
+
+    run: int
+    interrupted: bool = False
+    ranks: dict[str, Outcome] = {}
+    """The outcomes of the ranks that have said theirs, by rank."""
+
+
+class Stop(StewardRequest[Done], frozen=True, tag="stop"):
+    """End the world; the answer comes at once."""
+
+    followed: list[Followed] = msgspec.field(default_factory=list)
+
+
+# What a client that speaks the same protocol asks for.
+
+
+class WorldState(msgspec.Struct, frozen=True):
+    """All that the steward knows of its world."""
+
+    phase: Phase
+    incarnation: int
+    """Counts the restarts of the world."""
+    reason: str
+    """Why it failed or ended; empty while it runs."""
+    size: int
+    world: World
+    """The ranks that are ready, or have been."""
+    healable: bool
+    """Whether ``mpiexec`` is there."""
+    client_file: str
+    """ipyparallel's connection file for clients."""
+    spool: str
+    """Folder of the ranks' events."""
+    last_run: int
+    lease_left: float
+    """Seconds."""
+    hang_notice: float
+    """Seconds after which a run that does not move looks hung."""
+    driver: Client | None
+    driven: bool
+    """Whether the driver is there."""
+    mpi: str
+    """The version of MPI; empty until it is known."""
+    notices: list[str]
+    """What the user must read."""
+    protocol: int = PROTOCOL
+
+
+class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):
+    """Ask how the world is."""
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """What the world was asked to be."""
+
+    request: WorldRequest
+    protocol: int = PROTOCOL
+
+
+class ReadRequest(StewardRequest[Requested], frozen=True, tag="request"):
+    """Ask what the world was asked to be."""
+
+
+class Driven(msgspec.Struct, frozen=True):
+    """The client that drives the world; None before the first has joined."""
+
+    driver: Client | None
+
+
+class ReadDriver(StewardRequest[Driven], frozen=True, tag="driver"):
+    """Ask which client drives the world."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The client follows the world now."""
+
+    driver: Client
+    """The client that drives it, which may be another one."""
+    generation: int
+    protocol: int = PROTOCOL
+
+
+class Join(StewardRequest[Joined], frozen=True, tag="join"):
+    """Follow the world, and drive it where no other client does."""
+
+    client: Client
+    take_over: bool = False
+    """Drive it although another client does."""
+    protocol: int = UNNUMBERED
+    """The client's; the steward refuses any but its own."""
+
+
+class Renew(StewardRequest[Driven], frozen=True, tag="renew"):
+    """The client is there; the driver's word renews the lease."""
+
+    client: str
+    """Its id."""
+    auto: bool
+    """Whether it sends plain cells to the ranks too."""
+    last_run: int
+    """The highest number that it has given to a run."""
+    followed: list[Followed] = msgspec.field(default_factory=list)
+
+
+class Leave(StewardRequest[Done], frozen=True, tag="leave"):
+    """The client lets go of the world; its lease runs on."""
+
+    client: str
+
+
+class Advanced(msgspec.Struct, frozen=True):
+    """The generation that the next run belongs to."""
+
+    generation: int
+
+
+class Advance(StewardRequest[Advanced], frozen=True, tag="advance"):
+    """The client has followed ``run`` to an end after which process groups must be made anew."""
+
+    run: int
+
+
+class RestartBegun(msgspec.Struct, frozen=True):
+    """The world is restarting."""
+
+    incarnation: int
+    """The number of the new set of ranks."""
+
+
+class Restart(StewardRequest[RestartBegun], frozen=True, tag="restart"):
+    """End all ranks and start fresh ones. The steward refuses unless the world runs."""
+
+    client: str
+    """The asking client's id."""
+    by: str
+    """The asking client, in words."""
+
+
+class ReleaseRun(StewardRequest[Done], frozen=True, tag="release"):
+    """Free the ranks that wait for others in ``run``, without grace."""
+
+    run: int
+
+
+class KillRanks(StewardRequest[Done], frozen=True, tag="kill"):
+    """Kill the processes of ``ranks``."""
+
+    ranks: list[int]
+    reason: str
+
+
+class TakeUpInterrupt(StewardRequest[Done], frozen=True, tag="interrupting"):
+    """The driver carries out the interrupt that :class:`InterruptWanted` announced."""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """The number under which answers will be found."""
+
+    ticket: int
+
+
+class RelayQuestion(StewardRequest[Ticket], frozen=True, tag="ask"):
+    """Ask ``ranks`` something for a client that cannot reach them."""
+
+    kind: Literal["state", "stacks"]
+    ranks: list[int]
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """The answers behind a ticket."""
+
+    positions: dict[int, RankPosition | None] | None = None
+    """By rank, None for one that did not answer, where ``state`` was the question; None as a whole until then."""
+    stacks: dict[int, Stack | None] | None = None
+    """The same where ``stacks`` was the question."""
+
+
+class FetchAnswers(StewardRequest[Relayed], frozen=True, tag="fetch"):
+    """Ask for the answers behind ``ticket``. The steward refuses a ticket that it has forgotten."""
+
+    ticket: int
+
+
+AnyStewardRequest = (
+    ReadState
+    | ReadRequest
+    | ReadDriver
+    | Join
+    | Renew
+    | Leave
+    | Advance
+    | Restart
+    | Stop
+    | ReleaseRun
+    | KillRanks
+    | InterruptRun
+    | TakeUpInterrupt
+    | RelayQuestion
+    | FetchAnswers
+)
+"""Every request that a steward answers. :class:`ReadStatus` reaches it as :class:`ReadState`."""
+
+
+# Broadcasts.
+
+
+class Broadcast(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """Something that happened to the world."""
+
+    incarnation: int = 0
+    """The set of ranks that it happened to; the steward fills it in."""
+
+
+class Noticed(Broadcast, frozen=True, tag="notice"):
+    """The user must read ``words``."""
+
+    words: str
+
+
+class DriverChanged(Broadcast, frozen=True, tag="driver"):
+    """Another client drives the world."""
+
+    driver: Client
+
+
+class RankDied(Broadcast, frozen=True, tag="died"):
+    """A rank has ended."""
+
+    rank: int
+    words: str
+    run: int | None
+    """The run that it was working on."""
+    events: list[Event]
+    """The last events of that run, written by the watch."""
+    generation: int
+
+
+class RankPaused(Broadcast, frozen=True, tag="paused"):
+    """A rank was stopped (SIGSTOP), or goes on."""
+
+    rank: int
+    state: RankState
+
+
+class RanksReleased(Broadcast, frozen=True, tag="released"):
+    """Ranks that waited for others were freed."""
+
+    run: int
+    waiting: dict[int, str]
+    """The call in which each of them waited, by rank."""
+    generation: int
+
+
+class WorldRestarting(Broadcast, frozen=True, tag="restarting"):
+    """A client has the world restarted."""
+
+    client: str
+    """That client's id."""
+    by: str
+    """That client, in words."""
+
+
+class InterruptWanted(Broadcast, frozen=True, tag="interrupt"):
+    """A client wants the run ended: the driver does it, or the steward after a second."""
+
+    run: int
+    force: bool
+    by: str
+
+
+class WorldEnded(Broadcast, frozen=True, tag="ended"):
+    """The world ends; ``words`` say why."""
+
+    words: str
+
+
+AnyBroadcast = (
+    Noticed | DriverChanged | RankDied | RankPaused | RanksReleased | WorldRestarting | InterruptWanted | WorldEnded
+)
+"""Everything that a steward broadcasts."""
+
+
+# Each raises :class:`~jupyter_dtrain.core.errors.Refused` for content that is no such message.
+
+
+def read_request(content: Any) -> AnyStewardRequest:
+    """The request in the content of a :data:`~.messages.STEWARD_REQUEST`."""
+    request: AnyStewardRequest = from_content(content, AnyStewardRequest)  # type: ignore[arg-type]  # a union is no type
+    return request
+
+
+def read_broadcast(content: Any) -> AnyBroadcast:
+    """The broadcast in the content of a :data:`~.messages.STEWARD_EVENT`."""
+    event: AnyBroadcast = from_content(content, AnyBroadcast)  # type: ignore[arg-type]  # a union is no type
+    return event

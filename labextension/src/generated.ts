@@ -1,0 +1,326 @@
+// Made by scripts/front_end_types.py from Python's structs and parsers: change those.
+
+export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "running" | "waiting";
+export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
+export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
+export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
+export type ItemKind = "apart" | "dead" | "ended" | "failed" | "finished" | "hung" | "memory" | "nan" | "slow";
+export type ItemLevel = "error" | "info" | "warning";
+export type Steps = string | [number, number, number];
+
+/**
+ * One rank; a row leaves out empty cells at its end.
+ * `memory`: Bytes.
+ * `cpu`: Percent of a processor.
+ * `gpu`: Percent.
+ * `gpu_used`: Bytes.
+ * `gpu_total`: Bytes.
+ * `pace`: Seconds per step.
+ */
+export type RankRow = [
+  rank: number,
+  node: number,
+  state: RunRankState,
+  step?: number | null,
+  memory?: number | null,
+  cpu?: number | null,
+  gpu?: number | null,
+  gpu_used?: number | null,
+  gpu_total?: number | null,
+  pace?: number | null,
+];
+
+/**
+ * How far one rank is in a progress bar.
+ * `rate`: Iterations per second.
+ * `ended`: 1 if the loop has ended, else 0.
+ */
+export type BarPart = [
+  rank: number,
+  done: number | null,
+  total: number | null,
+  rate: number | null,
+  ended: number,
+];
+
+/** A progress bar of all ranks. */
+export type Bar = [
+  number: number,
+  name: string,
+  parts: BarPart[],
+];
+
+/**
+ * The points of one rank.
+ * `values`: Little-endian float32 in base64.
+ */
+export type Line = [
+  rank: number,
+  steps: Steps,
+  values: string,
+];
+
+/** Statistics over all ranks: columns of little-endian float32 in base64. */
+export interface BandPart {
+  steps: string;
+  mean: string;
+  low: string;
+  high: string;
+}
+
+/** The newest value of each rank. */
+export interface LastPart {
+  ranks: number[];
+  values: string;
+}
+
+/** A point that is no number. */
+export type BadPoint = [
+  rank: number,
+  step: number,
+  kind: string,
+];
+
+/** One metric. */
+export interface MetricPart {
+  name: string;
+  series: Line[];
+  /** Present if the series were thinned. */
+  band?: BandPart;
+  /** Present if some ranks have no series. */
+  last?: LastPart;
+  bad?: BadPoint[];
+}
+
+/**
+ * The actions of one rank.
+ * `actions`: Kind, stage, micro-batch, start and length of each as uint16 in base64.
+ */
+export type Lane = [
+  rank: number,
+  stages: number[],
+  actions: string,
+];
+
+/** One step of a pipeline. */
+export interface PipelinePart {
+  schedule: string;
+  step: number;
+  /** The number of ranks; `lanes` may have fewer. */
+  ranks: number;
+  stages: number;
+  microbatches: number;
+  seconds: number;
+  /** The caption, with the size of the bubble. */
+  words: string;
+  lanes: Lane[];
+  /** Whether the actions include sends and receives. */
+  transfers?: boolean;
+}
+
+/** A run as the front end draws it. */
+export interface RunDocument {
+  version: number;
+  run: number;
+  size: number;
+  outcome: RunOutcome;
+  elapsed: number;
+  nodes: string[];
+  ranks: RankRow[];
+  /** What happened to ranks that were lost. */
+  words: Record<string, string>;
+  bars: Bar[];
+  /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
+  thinned?: boolean;
+  metrics: MetricPart[];
+  /** Metrics that are not in the document; missing in old notebooks. */
+  left_out?: number;
+  pipelines?: PipelinePart[];
+  /** The number of the first message that the document does not include. */
+  seq?: number;
+}
+
+/** A document without its metrics: what changes all the time. */
+export interface Status {
+  version: number;
+  run: number;
+  size: number;
+  outcome: RunOutcome;
+  elapsed: number;
+  nodes: string[];
+  ranks: RankRow[];
+  /** What happened to ranks that were lost. */
+  words: Record<string, string>;
+  bars: Bar[];
+  /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
+  thinned?: boolean;
+}
+
+/**
+ * The points of one metric of one rank; evenly spaced steps are their first and their distance.
+ * `name`: Its place in the names.
+ */
+export type SeriesRow = [
+  name: number,
+  rank: number,
+  count: number,
+  first?: number,
+  distance?: number,
+];
+
+/** What has changed in a run since the last message. */
+export interface News {
+  /** Counts the messages with points. */
+  seq: number;
+  status: Status;
+  /** All pipelines; present if one of them has a newer step. */
+  pipelines?: PipelinePart[];
+  names?: string[];
+  series?: SeriesRow[];
+}
+
+/** The client that drives a world. */
+export interface Driver {
+  pid: number;
+  words: string;
+  /** The id of its Jupyter kernel; empty if the driver is not a kernel. */
+  kernel: string;
+  there: boolean;
+  /** Whether its plain cells run on the ranks too. */
+  auto: boolean;
+}
+
+/** The newest run of a world. */
+export interface RunSummary {
+  number: number;
+  /** The id of its cell in the notebook; empty if unknown. */
+  cell: string;
+  /** The step of the slowest rank. */
+  step: number | null;
+  ranks: number[];
+  outcome: RunOutcome;
+  /** Seconds since the epoch. */
+  started: number;
+  ended: number | null;
+  /** The number of ranks in each state. */
+  states: Record<string, number>;
+}
+
+/** One world. */
+export interface World {
+  id: string;
+  name: string;
+  cwd: string;
+  state: WorldPhase;
+  /** The reason for its state; empty if the state needs none. */
+  words: string;
+  size: number;
+  ready: number;
+  nodes: number;
+  dead: number;
+  frameworks: string[];
+  started: number;
+  /** When the world ends unless a client drives it; null while one does. */
+  lease_end: number | null;
+  driver: Driver | null;
+  run: RunSummary | null;
+}
+
+/** All worlds. */
+export interface WorldsMessage {
+  type: "worlds";
+  worlds: World[];
+}
+
+/** One thing to be told. */
+export interface Item {
+  /** Tells the same thing, whenever it is found. */
+  id: string;
+  kind: ItemKind;
+  level: ItemLevel;
+  /** The world's id. */
+  world: string;
+  /** The world's name. */
+  name: string;
+  run: number | null;
+  ranks: number[];
+  words: string;
+  /** More lines; empty where there is no more to say. */
+  detail: string;
+  /** Seconds since the epoch. */
+  time: number;
+}
+
+/** All that needs the person. */
+export interface AttentionMessage {
+  type: "attention";
+  items: Item[];
+}
+
+/**
+ * One rank of a world.
+ * `words`: What happened to it.
+ * `waits`: The call in which it waits for other ranks; empty if it does not.
+ */
+export type WorldRank = [
+  rank: number,
+  node: number,
+  host: string,
+  local_rank: number,
+  device: string,
+  pid: number,
+  state: WorldRankState,
+  words: string,
+  waits: string,
+  role: string,
+];
+
+/** All ranks of a world that the page watches. */
+export interface RanksMessage {
+  type: "ranks";
+  world: string;
+  ranks: WorldRank[];
+}
+
+/** The run of a world that the page watches, from its beginning. */
+export interface RunMessage {
+  type: "run";
+  world: string;
+  source: string;
+  document: RunDocument;
+}
+
+/** What has changed in that run. */
+export interface NewsMessage {
+  type: "news";
+  /** Counts the messages with points. */
+  seq: number;
+  status: Status;
+  /** All pipelines; present if one of them has a newer step. */
+  pipelines?: PipelinePart[];
+  names?: string[];
+  series?: SeriesRow[];
+  world: string;
+  /** The values of all series, one after the other, as little-endian float32 in base64. */
+  values?: string;
+  /** The steps of the series whose steps are not even, as little-endian float64 in base64. */
+  steps?: string;
+}
+
+/** A run in the store. */
+export interface StoredRun {
+  id: number;
+  world: string;
+  number: number;
+  ranks: number;
+  size: number;
+  outcome: RunOutcome;
+  started: number;
+  elapsed: number;
+  source: string;
+}
+
+export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
+
+/** Options of `%%distributed` and `%%rank` whose value is the next word. */
+export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--timeout", "-i", "-o", "-r"];
