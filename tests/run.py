@@ -214,6 +214,9 @@ class Runner:
         if npm is None:
             part.skipped.append((part.name, "needs Node with npm"))
             return
+        if self._call(part, [sys.executable, "scripts/front_end_types.py", "--check"], ROOT) != 0:
+            part.problem = "labextension/src/generated.ts is out of date: run python scripts/front_end_types.py"
+            return
         commands = [["run", script] for script in TYPESCRIPT]
         if not (FRONT_END / "node_modules").exists():
             commands.insert(0, ["ci", "--no-audit", "--no-fund"])
