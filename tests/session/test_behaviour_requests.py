@@ -127,7 +127,7 @@ def test_a_name_that_is_taken_is_refused(launch, world):
     [
         ({"env": {"A=B": "1"}}, "cannot name an environment variable"),
         ({"env": {"": "1"}}, "cannot name an environment variable"),
-        ({"env": {"A": "nul\0"}}, "cannot name an environment variable"),
+        ({"env": {"A": "nul\0"}}, "'A' cannot have a value with a NUL character"),
         ({"env": {"A": 1}}, "env must be a dict that maps text to text"),
         ({"env": {"MASTER_PORT": "no"}}, "MASTER_PORT must be a port"),
         ({"env": {"MASTER_PORT": "70000"}}, "MASTER_PORT must be a port"),
