@@ -250,7 +250,7 @@ def test_ranks_tell_their_tasks_and_servers(cluster):
     facts = [one.frameworks["tensorflow_cluster"].details for one in found]
 
     assert [one["task"] for one in facts] == ["chief 0", "worker 0", "worker 1", "ps 0"]
-    assert [one.get("server", "").partition(":")[0] for one in facts] == ["", "listens", "listens", "listens"]
+    assert [one.get("server", "").partition(":")[0] for one in facts] == ["", "listening", "listening", "listening"]
     assert all("GRPC_FAIL_FAST" in {variable.name for variable in one.variables} for one in found)
 
 

@@ -31,7 +31,7 @@ def test_what_the_frames_hold_is_let_go(filled):
 
     assert {"RuntimeError"} == {error.ename for error in cell.errors.values()}
     for text in texts(cell).values():
-        assert text.endswith("What the failed call held was let go: 0.30 GB of the host's memory came free.\n")
+        assert text.endswith("dropped what the failed call held and freed 0.30 GB of the host's memory.\n")
     assert all(after[rank] < before[rank] + 50_000_000 for rank in after)
     assert same(25_000_000.0) == values(run(filled, "float(keep.sum())"))
 
@@ -41,5 +41,5 @@ def test_where_names_hold_it_that_is_said(filled):
     cell = fail(filled, "x = torch.ones(1 << 50)")
 
     assert set(texts(cell).values()) == {
-        "[jupyter-dtrain] Out of memory. Nothing came free: names of yours hold what is in use (del NAME).\n"
+        "[jupyter-dtrain] Out of memory. Nothing could be freed: your variables hold it (del NAME).\n"
     }
