@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 import jupyter_dtrain
 from jupyter_dtrain.core.errors import DtrainError
+from jupyter_dtrain.frameworks import Framework
 
 LIMIT = 0.3
 """Seconds: what the package promises."""
@@ -158,3 +163,46 @@ def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"jupyter_dtrain/static/widget.js", "jupyter_dtrain/labextension/package.json", "hatch_build.py"}
     assert wanted | {"jupyter-config/jupyter_dtrain.json", "labextension/src/lab/index.ts"} <= names
+
+
+PUBLIC = (
+    "jupyter_dtrain.frameworks:Framework",
+    "jupyter_dtrain.frameworks.horovod:install_shim",
+    "jupyter_dtrain.magics:load",
+    "jupyter_dtrain.magics:unload",
+    "jupyter_dtrain.server:_jupyter_server_extension_points",
+)
+"""Names beyond ``__all__`` that others use: plug-ins, scripts, IPython and Jupyter Server."""
+
+
+@pytest.mark.parametrize("place", PUBLIC)
+def test_a_path_that_others_use_stays(place):
+    """Files may move; these may not."""
+    module, name = place.split(":")
+
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_plug_ins_are_found_where_they_always_were():
+    """By the entry point group, each a class that derives from the public one."""
+    found = entry_points(group="jupyter_dtrain.frameworks")
+
+    assert {"torch", "tensorflow", "jax", "mpi", "keras", "horovod", "deepspeed", "lightning"} <= set(found.names)
+    assert all(issubclass(entry.load(), Framework) for entry in found)
+
+
+FRAMEWORKS = re.compile(
+    r"\b(?:torch|pytorch|gloo|nccl|tensorflow|keras|jax|horovod|deepspeed|lightning|accelerate|transformers)\b",
+    re.IGNORECASE,
+)
+
+
+def test_the_core_names_no_framework():
+    """They speak through their plug-ins and declarations. torchrun's environment is everybody's."""
+    package = Path(jupyter_dtrain.__file__).parent
+    rooms = ("core", "wire", "client", "engine", "launch", "steward", "store", "view", "server", "magics", "session.py")
+    files = [file for room in rooms for file in [package / room, *(package / room).rglob("*.py")] if file.is_file()]
+    named = {f"{file.relative_to(package)}: {word}" for file in files for word in FRAMEWORKS.findall(file.read_text())}
+
+    assert len(files) > 100
+    assert named == set()
