@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain.core.facts import Facts
-from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.engine.framework import ARGUMENTS, ATTRIBUTES, MEMBERS, Framework
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.wire.messages import Watching
