@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from jupyter_dtrain.wire.agent_messages import InterruptRank, RankPosition, ReadStack, Signalled
+
+SENT, NOT_SENT = Signalled(sent=True), Signalled(sent=False)
+
+
+def position(run, *, finished=False, upcoming=0, waits=None):
+    """What a rank says that has begun ``run``; ``upcoming``: the number of its next event."""
+    return RankPosition(
+        rank=0,
+        state="idle" if run is None or finished else "running",
+        run=run,
+        next=upcoming,
+        finished=finished,
+        waits=waits,
+        frameworks=[],
+    )
+
 
 class Clock:
     """``clock()`` is the time."""
@@ -27,23 +44,30 @@ class Ranks:
     def __init__(self, clock):
         self.clock = clock
         self.asked = []
-        """``(time, ranks, question)`` in order; a look at stacks is ``{"op": "stacks"}``."""
+        """``(time, ranks, question)``, in order."""
         self.answer = lambda rank, question: None  # noqa: ARG005 — what tests replace has these
 
-    def ask(self, ranks, patience, then, **question):  # noqa: ARG002 — the protocol's shape
+    def ask(self, ranks, patience, then, question):  # noqa: ARG002 — the protocol's shape
         """The answers come at once."""
         self.asked.append((self.clock(), list(ranks), question))
         then({rank: self.answer(rank, question) for rank in ranks})
 
+    def interrupt(self, run, ranks, patience, then, *, force=False):
+        """Those took it that answer so."""
+
+        def said(answers):
+            then([rank for rank, answer in answers.items() if answer is not None and answer.sent])
+
+        self.ask(ranks, patience, said, InterruptRank(run, force))
+
     def stacks(self, ranks, patience, then):  # noqa: ARG002 — the protocol's shape
         """No rank says where it is."""
-        self.asked.append((self.clock(), list(ranks), {"op": "stacks"}))
+        self.asked.append((self.clock(), list(ranks), ReadStack()))
         then(dict.fromkeys(ranks))
 
-    def times(self, op, **more):
-        """When this was asked, since the clock's 100."""
-        wanted = {"op": op, **more}
-        return [at - 100 for at, _, question in self.asked if wanted.items() <= question.items()]
+    def times(self, *questions):
+        """When one of these was asked, since the clock's 100."""
+        return [at - 100 for at, _, question in self.asked if question in questions]
 
 
 class Steward:
@@ -55,15 +79,22 @@ class Steward:
         """``(time, what, arguments)``, in order."""
         self.fails = None
 
-    def __call__(self, op, **arguments):
-        self.did.append((self.clock() - 100, op, arguments))
+    def release(self, run):
+        """Nobody waits."""
+        self._do("release", run)
+
+    def kill(self, ranks, reason):
+        """Nobody dies."""
+        self._do("kill", list(ranks), reason)
+
+    def _do(self, what, *arguments):
+        self.did.append((self.clock() - 100, what, arguments))
         if self.fails is not None:
             raise self.fails
-        return {}
 
-    def times(self, op):
+    def times(self, what):
         """When this was asked for, since the clock's 100."""
-        return [at for at, did, _ in self.did if did == op]
+        return [at for at, did, _ in self.did if did == what]
 
 
 class Working:

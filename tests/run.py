@@ -5,9 +5,9 @@
     python -m tests.run view unit lint   only these
 
 ``lint`` stands for style, types and imports between folders, ``typescript`` for the same and the tests of the front
-end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire`` and ``client``. Two parts run side
-by side, since most of them wait more than they compute; a line every few seconds names them. A part's output goes to
-``build/tests/PART.log``, and here once the part has ended.
+end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire``, ``client`` and ``launch``. Two
+parts run side by side, since most of them wait more than they compute; a line every few seconds names them. A part's
+output goes to ``build/tests/PART.log``, and here once the part has ended.
 
 The exit status is 0 only if all tests passed. A part that takes longer than its budget gets a warning, and one that
 takes several times its budget is ended as hung, which counts as failed. The last line is ``N passed, N failed, N
@@ -55,7 +55,7 @@ BUDGETS = {
     "horovod": 5,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
-UNIT = ("core", "wire", "client")
+UNIT = ("core", "wire", "client", "launch")
 """Directories whose tests start no world: they are in the part ``unit``."""
 LANES = min(2, len(os.sched_getaffinity(0)))
 """Parts that run side by side."""

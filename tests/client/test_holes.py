@@ -8,8 +8,8 @@ import pytest
 
 from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.holes import QUIET, Holes
-from jupyter_dtrain.core.events import to_wire
-from tests.machines import Clock, Ranks
+from jupyter_dtrain.wire.agent_messages import EventsRead, ReadPosition
+from tests.machines import Clock, Ranks, position
 
 
 class Scene:
@@ -34,7 +34,7 @@ class Scene:
 
     def answer(self, batch):
         """To the read that came last."""
-        self.reads[-1][3].set_result({"batch": None if batch is None else to_wire(batch)})
+        self.reads[-1][3].set_result(EventsRead(batch))
         assert not self.applied or self.applied[-1] is not batch  # on the fold's thread only
         while self.tasks:
             self.tasks.pop(0)()
@@ -88,17 +88,17 @@ def test_a_quiet_rank_is_asked_where_it_stands(scene):
     now = scene.entry.run.heard(0)
     scene.holes.ask_quiet(scene.entry, now + QUIET - 0.5)
     assert not scene.ranks.asked
-    scene.ranks.answer = lambda rank, _: {"run": 1, "next": 5} if rank == 0 else None
+    scene.ranks.answer = lambda rank, _: position(1, upcoming=5) if rank == 0 else None
     scene.holes.ask_quiet(scene.entry, now + QUIET + 1)
     scene.holes.ask_quiet(scene.entry, now + QUIET + 1.5)
 
-    assert [ranks for _, ranks, _ in scene.ranks.asked] == [[0], [1]]
+    assert [asked[1:] for asked in scene.ranks.asked] == [([0], ReadPosition()), ([1], ReadPosition())]
     assert scene.asked == [(0, 1, 0)]
     scene.holes.ask_quiet(scene.entry, now + 2 * QUIET + 1)
     assert scene.asked == [(0, 1, 0), (0, 1, 0)]
 
 
-@pytest.mark.parametrize("answer", [{"run": 1, "next": 0}, {"run": 2, "next": 5}])
+@pytest.mark.parametrize("answer", [position(1, upcoming=0), position(2, upcoming=5)])
 def test_a_quiet_rank_without_news_is_left_alone(scene, answer):
     """It has said nothing more, or works on another run."""
     scene.ranks.answer = lambda *_: answer

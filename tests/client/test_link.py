@@ -10,12 +10,31 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.link import FOLDING, Link
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.launch.worlds import Listing
+from jupyter_dtrain.wire.messages import PROTOCOL, Done
+from jupyter_dtrain.wire.steward_messages import (
+    Advance,
+    Advanced,
+    Driven,
+    DriverChanged,
+    Join,
+    Joined,
+    KillRanks,
+    Leave,
+    Noticed,
+    ReadDriver,
+    ReadStatus,
+    ReleaseRun,
+    Renew,
+    WorldEnded,
+    WorldRestarting,
+    WorldStatus,
+)
 from tests.session.cells import until
 
 OTHER = Client("other", 1, 0.0, "the notebook b.ipynb")
@@ -27,17 +46,30 @@ class Steward:
     def __init__(self):
         self.driver = None
         self.said = queue.Queue()
-        self.asked = []
+        self.asked, self.patience = [], []
         self.silent = False
 
-    def ask(self, op, *, timeout=None, **arguments):  # noqa: ARG002 — the channel's shape
+    def ask(self, request, timeout=None):
         """The answer to any request that these tests make."""
-        self.asked.append(op)
+        self.asked.append(request)
+        self.patience.append(timeout)
         if self.silent:
             raise WorldLost("no answer")
-        if op == "join" and (self.driver is None or arguments["take_over"]):
-            self.driver = msgspec.convert(arguments["client"], Client)
-        return {"driver": msgspec.to_builtins(self.driver), "generation": 0}
+        match request:
+            case Join(client, take_over, protocol):
+                assert protocol == PROTOCOL
+                if self.driver is None or take_over:
+                    self.driver = client
+                return Joined(self.driver, 0)
+            case ReadDriver() | Renew():
+                return Driven(self.driver)
+            case Leave() | ReleaseRun() | KillRanks():
+                return Done()
+            case Advance():
+                return Advanced(3)
+            case ReadStatus():
+                return WorldStatus()
+        raise AssertionError(request)
 
     def listen(self, timeout):
         """The next broadcast."""
@@ -46,9 +78,9 @@ class Steward:
         except queue.Empty:
             return None
 
-    def say(self, kind, **more):
+    def say(self, broadcast):
         """To every client."""
-        self.said.put({"kind": kind, **more})
+        self.said.put(broadcast)
 
     def close(self):
         """Nothing is held."""
@@ -111,7 +143,7 @@ def test_a_client_that_is_taken_over_observes_and_says_so_once(link, steward, no
     """Whether it hears it by itself or asks before a cell."""
     link.join(take_over=False)
     steward.driver = OTHER
-    steward.say("driver", driver=msgspec.to_builtins(OTHER))
+    steward.say(DriverChanged(driver=OTHER))
     until(lambda: not link.drives)
     with pytest.raises(NotDriver):
         link.confirm_drives()
@@ -132,7 +164,7 @@ def test_a_restart_by_another_client_refuses_cells_and_joins_the_fresh_ranks(lin
     joined, threads = queue.Queue(), []
     link.rejoin = lambda *which: (threads.append(threading.current_thread().name), joined.put(which))
     link.join(take_over=False)
-    steward.say("restarting", client="other", by=OTHER.words, incarnation=3)
+    steward.say(WorldRestarting(client="other", by=OTHER.words, incarnation=3))
 
     assert joined.get(timeout=10) == (3, OTHER.words)
     assert threads == ["dtrain-rejoin"]
@@ -144,7 +176,7 @@ def test_an_observer_loses_a_world_that_is_restarted(link, steward):
     """The error says how to join it again."""
     steward.driver = OTHER
     link.join(take_over=False)
-    steward.say("restarting", client="other", by=OTHER.words, incarnation=3)
+    steward.say(WorldRestarting(client="other", by=OTHER.words, incarnation=3))
     until(lambda: link.over)
 
     with pytest.raises(WorldLost, match="%distributed attach w joins it again"):
@@ -154,12 +186,12 @@ def test_an_observer_loses_a_world_that_is_restarted(link, steward):
 def test_a_world_that_has_ended_is_lost_with_the_reason(link, steward):
     """The first one counts; nothing is asked of its steward any more."""
     link.join(take_over=False)
-    steward.say("ended", words="its lease ran out")
+    steward.say(WorldEnded(words="its lease ran out"))
     until(lambda: link.over)
     link.lose("something else")
     asked = len(steward.asked)
     with pytest.raises(WorldLost, match="its lease ran out"):
-        link.ask("state")
+        link.ask(ReadStatus())
 
     assert len(steward.asked) == asked
 
@@ -170,7 +202,7 @@ def test_a_steward_that_has_ended_is_noticed(steward, listing, notices):
     link = Link(gone, steward, Settings(), notices, "a client")
     steward.silent = True
     with pytest.raises(WorldLost, match="its steward has ended"):
-        link.ask("state")
+        link.ask(ReadStatus())
     steward.silent = False
     other = Link(gone, steward, Settings(), notices, "a client")
     other.join(take_over=False)
@@ -183,9 +215,20 @@ def test_a_world_that_was_left_is_no_world_any_more(link, steward):
     link.join(take_over=False)
     link.close()
 
-    assert "leave" in steward.asked
+    assert Leave(link._me.id) in steward.asked
     with pytest.raises(NoWorld):
         link.check()
+
+
+def test_the_thread_that_folds_runs_waits_little_for_the_steward(link, steward):
+    """What an interruption and the end of a run ask for."""
+    link.release(7)
+    link.kill([0, 1], "a reason")
+    assert link.advance(7) == 3
+
+    assert steward.asked == [ReleaseRun(7), KillRanks([0, 1], "a reason"), Advance(7)]
+    assert steward.patience == [FOLDING] * 3
+    assert FOLDING == 1.0
 
 
 def test_numbers_of_runs_are_those_of_the_world(link):
@@ -201,8 +244,8 @@ def test_the_user_is_shown_what_the_steward_has_to_say(link, steward, notices, c
     """Once."""
     link.join(take_over=False)
     for _ in range(2):
-        steward.say("notice", words="Disk full.")
-    steward.say("ended", words="done")
+        steward.say(Noticed(words="Disk full."))
+    steward.say(WorldEnded(words="done"))
     until(lambda: link.over)
 
     assert words(notices, capsys) == "[jupyter-dtrain] Disk full.\n"

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_dtrain.core.events import Batch, Event, Output, Sample
 from jupyter_dtrain.core.hangs import HangDetector
+from jupyter_dtrain.wire.agent_messages import ReadStack
 from tests.machines import Clock, Ranks, Working
 
 
@@ -38,7 +39,7 @@ def test_ranks_that_do_not_move_are_told_of_once(scene):
     assert not scene.ranks.asked
     scene.wait(60)
 
-    assert scene.ranks.times("stacks") == [30]
+    assert scene.ranks.times(ReadStack()) == [30]
     assert len(scene.notes) == 1
     assert scene.notes[0].startswith("No rank has moved for 30 s.")
 
@@ -83,7 +84,7 @@ def test_only_ranks_that_have_not_ended_count(scene):
     scene.run.unfinished = [1]
     scene.wait(20)
 
-    assert scene.ranks.asked == [(130, [0, 1], {"op": "stacks"})]
+    assert scene.ranks.asked == [(130, [0, 1], ReadStack())]
     assert scene.notes[0].startswith("Rank 1 has not moved for 30 s.")
     scene.run.unfinished = []
     assert scene.detector.tick(scene.clock()) == math.inf

@@ -9,7 +9,8 @@ import pytest
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.interruption import DYING, FORCED, HURRIED, Interruption
 from jupyter_dtrain.core.settings import Settings
-from tests.machines import Clock, Ranks, Steward, Working
+from jupyter_dtrain.wire.agent_messages import InterruptRank, ReadStack
+from tests.machines import SENT, Clock, Ranks, Steward, Working
 
 
 class Scene:
@@ -25,11 +26,11 @@ class Scene:
 
     @property
     def signals(self):
-        return [at - 100 for at, _, asked in self.ranks.asked if asked["op"] == "interrupt" and "force" not in asked]
+        return self.ranks.times(InterruptRank(7))
 
     @property
     def exceptions(self):
-        return self.ranks.times("interrupt", force=True)
+        return self.ranks.times(InterruptRank(7, force=True))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def scene():
 
 def test_a_signal_that_was_not_taken_is_sent_again(scene):
     """Every half second, to the ranks that have not taken it."""
-    scene.ranks.answer = lambda rank, _: {"sent": True} if rank == 0 else None
+    scene.ranks.answer = lambda rank, _: SENT if rank == 0 else None
     scene.wait(0.9)
 
     assert scene.signals == [0, 0.5]
@@ -51,7 +52,7 @@ def test_a_signal_that_was_not_taken_is_sent_again(scene):
 
 def test_a_signal_that_every_rank_took_is_not_sent_again(scene):
     """Nor to one that ran nothing: that has answered, but sent none."""
-    scene.ranks.answer = lambda *_: {"sent": True}
+    scene.ranks.answer = lambda *_: SENT
     scene.wait(4)
 
     assert scene.signals == [0]
@@ -61,7 +62,7 @@ def test_ranks_that_wait_for_others_are_released(scene):
     """After a second, and again every two; the note comes once."""
     scene.wait(4)
 
-    assert scene.steward.did == [(at, "release", {"timeout": 1.0, "run": 7}) for at in (1, 3)]
+    assert scene.steward.did == [(at, "release", (7,)) for at in (1, 3)]
     assert scene.notes == ["Ranks 0-1 go on 1 s after the interrupt. Ranks that wait for others are released."]
 
 
@@ -69,7 +70,7 @@ def test_an_exception_is_raised_where_the_signal_was_caught(scene):
     """After five seconds, again and again, once it was noted where the ranks were."""
     scene.wait(6)
 
-    assert scene.ranks.times("stacks") == [5]
+    assert scene.ranks.times(ReadStack()) == [5]
     assert scene.exceptions == [5, 5.5, 6]
     assert scene.notes[1].startswith("Ranks 0-1 go on 5 s after the interrupt. An exception is raised in the cell.")
 
@@ -92,7 +93,7 @@ def test_with_force_ranks_that_have_not_ended_are_killed(scene):
     """Once; the cell ends when their deaths had time to be reported."""
     scene.ending.force = True
     scene.wait(8)
-    assert scene.steward.did[-1] == (8, "kill", {"timeout": 1.0, "ranks": [0, 1], "reason": FORCED})
+    assert scene.steward.did[-1] == (8, "kill", ([0, 1], FORCED))
     assert not scene.ending.over
     scene.wait(DYING)
 

@@ -8,7 +8,11 @@ import pytest
 
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.steward.interrupts import ACK, LOOK, Interrupts
-from tests.machines import Clock, Ranks, Steward
+from jupyter_dtrain.wire.agent_messages import InterruptRank, ReadPosition
+from jupyter_dtrain.wire.steward_messages import InterruptWanted
+from tests.machines import NOT_SENT, SENT, Clock, Ranks, Steward, position
+
+INTERRUPTS = InterruptRank(7), InterruptRank(7, force=True)
 
 
 class Scene:
@@ -17,10 +21,12 @@ class Scene:
     def __init__(self):
         self.clock = Clock()
         self.ranks, self.steward, self.told = Ranks(self.clock), Steward(self.clock), []
-        self.ranks.answer = lambda *_: {"run": 7, "finished": False}
-        self.interrupts = Interrupts(
-            self.ranks, Settings(), lambda kind, **more: self.told.append((kind, more)), self.steward, self.clock
-        )
+        self.positions = {0: position(7), 1: position(7)}
+        self.ranks.answer = self._answer
+        self.interrupts = Interrupts(self.ranks, Settings(), self.told.append, self.steward, self.clock)
+
+    def _answer(self, rank, question):
+        return self.positions[rank] if question == ReadPosition() else NOT_SENT
 
     def ask(self, *, driven, force=False):
         self.interrupts.ask(7, [0, 1], force=force, by="the sidebar", driven=driven)
@@ -43,7 +49,7 @@ def test_nothing_is_due_at_first(scene):
 def test_a_driver_is_told_and_does_it(scene):
     """The steward leaves it alone then."""
     scene.ask(driven=True, force=True)
-    assert scene.told == [("interrupt", {"run": 7, "force": True, "by": "the sidebar"})]
+    assert scene.told == [InterruptWanted(run=7, force=True, by="the sidebar")]
     scene.interrupts.taken_up()
     scene.wait(20)
 
@@ -56,7 +62,7 @@ def test_the_steward_does_what_no_driver_takes_up(scene):
     scene.wait(ACK - 0.1)
     assert not scene.ranks.asked
     scene.wait(0.1)
-    assert scene.ranks.times("interrupt") == [ACK]
+    assert scene.ranks.times(*INTERRUPTS) == [ACK]
     scene.wait(1)
 
     assert scene.steward.times("release") == [ACK + 1]
@@ -67,8 +73,8 @@ def test_without_a_driver_the_steward_begins_at_once(scene):
     scene.ask(driven=False)
     scene.wait(2 * LOOK)
 
-    assert scene.ranks.times("interrupt")[0] == 0
-    assert scene.ranks.times("state") == [LOOK, 2 * LOOK]
+    assert scene.ranks.times(*INTERRUPTS)[0] == 0
+    assert scene.ranks.times(ReadPosition()) == [LOOK, 2 * LOOK]
     assert not scene.told
 
 
@@ -82,16 +88,16 @@ def test_asked_again_it_hurries_and_force_holds(scene):
     assert scene.steward.times("kill") == [1]
 
 
-@pytest.mark.parametrize("answer", [{"run": 7, "finished": True}, {"run": 8, "finished": False}, {"run": None}])
+@pytest.mark.parametrize("answer", [position(7, finished=True), position(8), position(None)])
 def test_it_is_over_when_the_ranks_have_ended_the_run(scene, answer):
     """Or work on another."""
     scene.ask(driven=False)
-    scene.ranks.answer = lambda rank, _: answer if rank == 0 else {"run": 7, "finished": False}
+    scene.positions[0] = answer
     scene.wait(LOOK)
     assert scene.ranks.asked[-1][1] == [0, 1]
     scene.wait(LOOK)
     assert scene.ranks.asked[-1][1] == [1]
-    scene.ranks.answer = lambda *_: answer
+    scene.positions[1] = answer
     scene.wait(LOOK)
 
     assert scene.interrupts.tick(scene.clock()) == math.inf
@@ -120,8 +126,8 @@ def test_fresh_ranks_are_not_interrupted(scene, driven):
 
 def test_some_ranks_alone_get_the_signal_until_they_answer(scene):
     """A rank that answers has taken it or ran nothing; one that does not is asked again, as long as a cell is."""
-    scene.ranks.answer = lambda rank, _: {"sent": True} if rank == 0 else None
+    scene.ranks.answer = lambda rank, _: SENT if rank == 0 else None
     scene.interrupts.ask_some(7, [0, 1])
-    asked = [ranks for _, ranks, _ in scene.ranks.asked]
+    asked = [(ranks, question) for _, ranks, question in scene.ranks.asked]
 
-    assert asked == [[0, 1]] + [[1]] * 15
+    assert asked == [([0, 1], InterruptRank(7))] + [([1], InterruptRank(7))] * 15

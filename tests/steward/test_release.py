@@ -6,12 +6,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from jupyter_dtrain.steward.release import LOOK_AGAIN, PATIENCE, Release, Waiting
-from tests.machines import Clock
+from jupyter_dtrain.core.stacks import Wait
+from jupyter_dtrain.steward.release import LOOK_AGAIN, PATIENCE, Release
+from jupyter_dtrain.wire.agent_messages import EVERY_FRAMEWORK
+from tests.machines import Clock, position
 
-WAITS = {"run": 7, "finished": False, "waits": {"framework": "torch", "call": "all_reduce"}}
-WORKS = {"run": 7, "finished": False}
-ENDED = {"run": 7, "finished": True}
+WAITS = position(7, waits=Wait("torch", "all_reduce"))
+WORKS = position(7)
+ENDED = position(7, finished=True)
 
 
 class Scene:
@@ -21,12 +23,15 @@ class Scene:
         self.clock = Clock()
         self.answers = {0: ENDED, 1: WORKS, 2: WORKS}
         self.looks, self.orders, self.released = [], [], []
-        self.release = Release(self._ask, lambda run, who: self.released.append((run, who)), 2.0, self.clock)
+        self.release = Release(
+            self._ask,
+            lambda run, frameworks: self.orders.append((run, frameworks)),
+            lambda run, who: self.released.append((run, who)),
+            2.0,
+            self.clock,
+        )
 
-    def _ask(self, op, **more):
-        if op == "release":
-            self.orders.append((more["run"], more["frameworks"]))
-            return {}
+    def _ask(self):
         self.looks.append(self.clock() - 100)
         futures = {rank: Future() for rank in self.answers}
         for rank, answer in self.answers.items():
@@ -57,7 +62,7 @@ def test_ranks_have_a_grace_to_end_by_themselves(scene):
     assert not scene.looks
     scene.wait(0.1)
     assert scene.looks == [2]
-    scene.answers = {0: ENDED, 1: ENDED, 2: {"run": 8, "finished": False}}
+    scene.answers = {0: ENDED, 1: ENDED, 2: position(8)}
     scene.wait(LOOK_AGAIN)
 
     assert scene.looks == [2, 2 + LOOK_AGAIN]
@@ -81,7 +86,7 @@ def test_ranks_that_wait_are_released_in_their_framework(scene):
     scene.wait(0)
 
     assert scene.orders == [(7, ["torch"])]
-    assert scene.released == [(7, {2: Waiting("torch", "all_reduce")})]
+    assert scene.released == [(7, {2: Wait("torch", "all_reduce")})]
 
 
 def test_a_rank_that_waits_later_is_released_then(scene):
@@ -92,7 +97,7 @@ def test_a_rank_that_waits_later_is_released_then(scene):
     scene.answers[1] = WAITS
     scene.wait(LOOK_AGAIN)
 
-    assert scene.released == [(7, {1: Waiting("torch", "all_reduce")})]
+    assert scene.released == [(7, {1: Wait("torch", "all_reduce")})]
 
 
 def test_a_rank_that_is_silent_twice_counts_as_waiting_once(scene):
@@ -103,8 +108,8 @@ def test_a_rank_that_is_silent_twice_counts_as_waiting_once(scene):
     assert not scene.orders
     scene.wait(10)
 
-    assert scene.orders == [(7, [""])]
-    assert scene.released == [(7, {1: Waiting("", "native code")})]
+    assert scene.orders == [(7, [EVERY_FRAMEWORK])]
+    assert scene.released == [(7, {1: Wait(EVERY_FRAMEWORK, "native code")})]
 
 
 def test_silence_that_was_broken_begins_anew(scene):
@@ -131,7 +136,7 @@ def test_of_a_run_that_was_given_up_only_what_waits_is_released(scene):
     scene.answers[2] = WAITS
     scene.wait(2 * (LOOK_AGAIN + PATIENCE))
 
-    assert {2: Waiting("torch", "all_reduce")} in [who for _, who in scene.released]
+    assert {2: Wait("torch", "all_reduce")} in [who for _, who in scene.released]
     assert all(who.keys() == {2} for _, who in scene.released)
 
 

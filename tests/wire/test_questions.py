@@ -7,9 +7,13 @@ from concurrent.futures import Future
 
 import pytest
 
+from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.wire.agent_messages import InspectRank, InterruptRank, ReadPosition, ReadStack
 from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Questions
-from tests.machines import Clock
+from tests.machines import NOT_SENT, SENT, Clock, position
+
+RUNNING, NATIVE = Stack("running"), Stack("native")
 
 
 class Channel:
@@ -18,12 +22,12 @@ class Channel:
     def __init__(self):
         self.agents, self.watches = {}, {}
 
-    def ask(self, engine, **question):
+    def ask(self, engine, question):
         """Of an agent."""
         self.agents[engine] = question, Future()
         return self.agents[engine][1]
 
-    def ask_watch(self, engine, **question):
+    def ask_watch(self, engine, question):
         """Of a watch."""
         self.watches[engine] = question, Future()
         return self.watches[engine][1]
@@ -59,27 +63,28 @@ def scene():
 
 def test_an_answer_comes_when_all_have_answered(scene):
     """On the thread that ticks, which is woken; a dead rank is not asked and has answered None."""
-    scene.questions.ask([0, 1, 2], 5.0, scene.answers.append, op="state")
+    scene.questions.ask([0, 1, 2], 5.0, scene.answers.append, ReadPosition())
     assert scene.channel.agents.keys() == {"e0", "e1"}
-    scene.channel.agents["e0"][1].set_result({"run": 1})
+    assert scene.channel.agents["e0"][0] == ReadPosition()
+    scene.channel.agents["e0"][1].set_result(position(1))
     assert scene.tick() == 105
-    scene.channel.agents["e1"][1].set_result({"run": 2})
+    scene.channel.agents["e1"][1].set_result(position(2))
     assert not scene.answers
 
     assert scene.tick() == math.inf
-    assert scene.answers == [{0: {"run": 1}, 1: {"run": 2}, 2: None}]
+    assert scene.answers == [{0: position(1), 1: position(2), 2: None}]
     assert len(scene.woken) == 2
 
 
 def test_a_rank_that_is_silent_has_answered_none(scene):
     """When the patience is over; an answer that comes later goes nowhere."""
-    scene.questions.ask([0, 1], 5.0, scene.answers.append, op="state")
-    scene.channel.agents["e1"][1].set_result({"run": 2})
+    scene.questions.ask([0, 1], 5.0, scene.answers.append, ReadPosition())
+    scene.channel.agents["e1"][1].set_result(position(2))
     scene.tick(4.9)
     assert not scene.answers
     scene.tick(0.1)
 
-    assert scene.answers == [{0: None, 1: {"run": 2}}]
+    assert scene.answers == [{0: None, 1: position(2)}]
     assert scene.channel.agents["e0"][1].cancelled()
     assert scene.tick(10) == math.inf
 
@@ -87,7 +92,7 @@ def test_a_rank_that_is_silent_has_answered_none(scene):
 def test_without_a_world_nobody_answers(scene):
     """At once."""
     scene.bound = None
-    scene.questions.ask([0, 1], 5.0, scene.answers.append, op="state")
+    scene.questions.ask([0, 1], 5.0, scene.answers.append, ReadPosition())
 
     assert scene.answers == [{0: None, 1: None}]
 
@@ -95,14 +100,30 @@ def test_without_a_world_nobody_answers(scene):
 def test_the_watch_of_a_silent_rank_says_where_it_is(scene):
     """It has patience of its own."""
     scene.questions.stacks([0, 1], 1.0, scene.answers.append)
-    scene.channel.agents["e0"][1].set_result({"threads": ["a"]})
+    scene.channel.agents["e0"][1].set_result(RUNNING)
     scene.tick(1.0)
     assert scene.channel.watches.keys() == {"e1"}
+    assert (scene.channel.agents["e1"][0], scene.channel.watches["e1"][0]) == (ReadStack(), InspectRank())
     assert scene.tick() == 101 + OUTSIDE_PATIENCE
-    scene.channel.watches["e1"][1].set_result({"threads": ["native"]})
+    scene.channel.watches["e1"][1].set_result(NATIVE)
     scene.tick()
 
-    assert scene.answers == [{0: ["a"], 1: ["native"]}]
+    assert scene.answers == [{0: RUNNING, 1: NATIVE}]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_interrupt_is_taken_by_the_ranks_that_say_so(scene, force):
+    """One whose cell has not taken it has answered, one that is silent has not, one that is dead was not asked."""
+    scene.questions.interrupt(7, [0, 1, 2], 0.5, scene.answers.append, force=force)
+    assert [asked for asked, _ in scene.channel.agents.values()] == [InterruptRank(7, force)] * 2
+    scene.channel.agents["e0"][1].set_result(SENT)
+    scene.channel.agents["e1"][1].set_result(NOT_SENT)
+    scene.tick()
+    scene.questions.interrupt(7, [0, 1], 0.5, scene.answers.append, force=force)
+    scene.channel.agents["e1"][1].set_result(SENT)
+    scene.tick(0.5)
+
+    assert scene.answers == [[0], [1]]
 
 
 def test_a_watch_that_is_silent_too_leaves_none(scene):
@@ -117,11 +138,11 @@ def test_a_watch_that_is_silent_too_leaves_none(scene):
 def test_no_watch_is_asked_when_all_have_answered(scene):
     """Nor when the world has gone meanwhile."""
     scene.questions.stacks([0], 1.0, scene.answers.append)
-    scene.channel.agents["e0"][1].set_result({"threads": ["a"]})
+    scene.channel.agents["e0"][1].set_result(RUNNING)
     scene.questions.stacks([1], 1.0, scene.answers.append)
     scene.tick()
     scene.bound = None
     scene.tick(1.0)
 
-    assert scene.answers == [{0: ["a"]}, {1: None}]
+    assert scene.answers == [{0: RUNNING}, {1: None}]
     assert not scene.channel.watches
