@@ -263,5 +263,5 @@ def test_the_stacks_of_a_busy_world_show_the_line_of_the_cell(world):
     world.interrupt()
 
     assert cell.wait(20)
-    assert ["time.sleep(1000)"] * 2 == [stacks[rank][0]["frames"][0]["source"] for rank in (0, 1)]
-    assert [] == stacks[2][0]["frames"]
+    assert ["time.sleep(1000)"] * 2 == [stacks[rank].frames[0].source for rank in (0, 1)]
+    assert [] == stacks[2].frames

@@ -172,7 +172,7 @@ def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick, tmp_path
     waits = f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
     cell = begin(quick, f"{waits}if os.environ['RANK'] == '2': ctypes.PyDLL(None).sleep(6)")
     go.touch()
-    until(lambda: (threads := quick.stacks([2], timeout=0.2)[2]) and threads[0]["state"] == "native")
+    until(lambda: (stack := quick.stacks([2], timeout=0.2)[2]) and stack.state == "native")
     quick.interrupt()
     assert cell.wait(20)
     assert [2] == cell.busy
