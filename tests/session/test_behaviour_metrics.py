@@ -136,7 +136,7 @@ def test_ten_thousand_names_are_a_thousand_and_a_word(world):
 
 
 def test_a_flood_of_points_is_whole_in_the_run(world):
-    """What the wire does not take is read from the spool, in order. A busy machine may log slowly enough to announce all."""
+    """What the wire does not take is read from the spool, in order. A slow machine may announce all of it."""
     count = 100_000
     cell = run(world, LOG + f"for k in range({count}): log(loss=k * (rank + 1))")
     metrics = cell.metrics
