@@ -4,8 +4,9 @@ A world has one driver, the client that may run cells and renews the lease; ever
 decides which client drives: when a link is made, and whenever another client takes over.
 
 Under failure: the link notices within a second that its steward is gone, and a request notices at once; from then on
-everything raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol raises
-:class:`~jupyter_dtrain.core.errors.OtherVersion` before anything is sent that it could misunderstand. Thread-safe.
+every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol raises
+:class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it could misunderstand.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -64,24 +65,24 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=msgspec.Struct)
 
 LOOK_PERIOD = 1.0
-"""Seconds between two looks whether the steward lives; a request to it finds out at once."""
+"""Seconds between two checks that the steward lives; a request to it finds out at once."""
 LISTEN = 0.25
 CONFIRM = 1.0
-"""Seconds in which the steward may say which client drives; no cell waits longer for that."""
+"""Seconds in which the steward may name the driver; no cell waits longer for that."""
 LEAVING = 1.0
-"""Seconds that the steward may take to hear that this client leaves."""
+"""Seconds that the steward may take to acknowledge that this client leaves."""
 FOLDING = 1.0
-"""Seconds that the steward may take to answer the thread that folds runs, which does nothing else meanwhile."""
+"""Seconds that the steward may take to answer the thread that folds runs, which stands still meanwhile."""
 
 
 def ask_request(steward: StewardChannel, listing: worlds.Listing) -> WorldRequest:
-    """What the world was asked to be.
+    """The request that started the world.
 
     Raises :class:`~jupyter_dtrain.core.errors.OtherVersion` where it speaks another protocol, and as
     :meth:`.StewardChannel.ask`.
     """
     check_protocol(listing.name, listing.protocol, listing.version)
-    # The steward's own word counts as well: its listing may be of another process.
+    # Check the steward's own answer too: the listing may be of another process.
     check_protocol(listing.name, steward.ask(ReadStatus()).protocol, listing.version)
     return steward.ask(ReadRequest()).request
 
@@ -110,15 +111,15 @@ class Link:
         self._restarting = ""
         """The error message for requests while another client restarts the world."""
         self.rejoin: Callable[[int, str], None] = lambda _incarnation, _by: None
-        """Called when another client has the world restarted that this one drives, in a thread of its own: with the
-        number of the new set of ranks, and who it was."""
+        """The link calls it, in a thread of its own, when another client restarts the world that this one drives. Its
+        arguments are the number of the new set of ranks, and that client's name."""
         self._fold: Fold | None = None
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
 
-    # Making it.
+    # Connecting.
 
     def connect(self, state: WorldState, fold: Fold, *, greet: bool) -> None:
-        """Talk to the ranks of ``state``; ``fold`` hears them.
+        """Connect to the ranks of ``state``; ``fold`` gets their events.
 
         ``greet``: wait until each rank has answered, which it does when it is idle. Raises :class:`StartFailed` when
         one does not answer.
@@ -147,9 +148,9 @@ class Link:
             old.close(linger=0)
 
     def join(self, *, take_over: bool) -> Client:
-        """Ask to drive the world, and follow what happens to it from now on; returns the client that drives it.
+        """Ask to drive the world, and follow it from now on; returns the client that drives it.
 
-        That is this client where no other one drives, or with ``take_over``.
+        This client drives if no other one does, or with ``take_over``.
         """
         joined = self._steward.ask(Join(self._me, take_over, PROTOCOL))
         self._set_driver(joined.driver)
@@ -160,14 +161,14 @@ class Link:
         return joined.driver
 
     def tell_auto(self, *, auto: bool) -> None:
-        """Show other clients whether plain cells go to the ranks too; a steward that is silent is not waited for."""
+        """Show other clients whether plain cells go to the ranks too; does not wait for a silent steward."""
         self._me = msgspec.structs.replace(self._me, auto=auto)
         if self.drives and not self.over:
             with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(Join(self._me, take_over=False, protocol=PROTOCOL), LEAVING)
 
     def close(self) -> None:
-        """Let go of the world; this client follows nothing that happens to it any more."""
+        """Leave the world; this client no longer follows it."""
         self.closed = True
         if self._listener.is_alive() and threading.current_thread() is not self._listener:
             self._listener.join(timeout=2)
@@ -180,7 +181,7 @@ class Link:
             self._channel.close(linger=0)
         self._steward.close()
 
-    # What is known.
+    # The state of the world.
 
     @property
     def over(self) -> bool:
@@ -225,7 +226,7 @@ class Link:
             name = self.listing.name
             who = self._driver.words if self._driver is not None else "no client yet"
             raise NotDriver(
-                f"World {name!r} is driven by {who}; here it can only be looked at. "
+                f"World {name!r} is driven by {who}; here you can only observe it. "
                 f"%distributed attach {name} --take-over drives it from here."
             )
 
@@ -242,7 +243,7 @@ class Link:
     def confirm_drives(self) -> None:
         """As :meth:`check_drives`, after asking the steward: the news that another client drives may be on its way.
 
-        A steward that does not answer within :data:`CONFIRM` seconds is not waited for.
+        It waits at most :data:`CONFIRM` seconds for the steward's answer.
         """
         self.check_drives()
         with contextlib.suppress(WorldLost, Refused):
@@ -265,7 +266,7 @@ class Link:
             return number
 
     def skip_run(self, number: int) -> None:
-        """Another client has begun a run with this number."""
+        """Note that another client has begun a run with this number."""
         with self._lock:
             self._next_run = max(self._next_run, number + 1)
 
@@ -281,7 +282,7 @@ class Link:
         try:
             return self._steward.ask(request, timeout)
         except WorldLost:
-            # One that has ended is reported as such, also to every thread that waits for a run.
+            # Report a steward that has ended, also to every thread that waits for a run.
             self.check_alive()
             self.check()
             raise
@@ -291,15 +292,15 @@ class Link:
         return self.ask(Restart(self._me.id, self._me.words)).incarnation
 
     def release(self, run: int) -> None:
-        """Have ranks freed that wait for others in ``run``. Raises as :meth:`ask`."""
+        """Have the steward free the ranks that wait for others in ``run``. Raises as :meth:`ask`."""
         self.ask(ReleaseRun(run), FOLDING)
 
     def kill(self, ranks: list[int], reason: str) -> None:
-        """Have the processes of ``ranks`` killed. Raises as :meth:`ask`."""
+        """Have the steward kill the processes of ``ranks``. Raises as :meth:`ask`."""
         self.ask(KillRanks(ranks, reason), FOLDING)
 
     def advance(self, run: int) -> int:
-        """The generation of what is sent after ``run``, whose process groups are broken. Raises as :meth:`ask`."""
+        """The generation of the cells after ``run``, whose process groups are broken. Raises as :meth:`ask`."""
         return self.ask(Advance(run), FOLDING).generation
 
     def stop(self, given_up: Iterable[int] = (), timeout: float | None = None) -> None:
@@ -311,7 +312,7 @@ class Link:
             self._steward.ask(Stop(self._notices.to_tell(given_up)), timeout)
 
     def lose(self, words: str) -> None:
-        """The world is gone; ``words`` say why."""
+        """Note that the world is gone; ``words`` give the reason."""
         self._lost = self._lost or words
         if self._fold is not None:
             self._fold.world_lost(words)
@@ -319,7 +320,7 @@ class Link:
     # The listening thread.
 
     def _listen(self) -> None:
-        """Hear what the steward broadcasts, and renew the lease."""
+        """Take the steward's broadcasts, and renew the lease."""
         renew_at = look_at = 0.0
         while not self.over:
             with contextlib.suppress(Exception):
@@ -400,6 +401,6 @@ class Link:
                 self._fold.refuse_queued(f"the world was taken over by {driver.words}")
             name = self.listing.name
             self._notices.hear(
-                f"World {name!r} was taken over by {driver.words}: what runs is still followed here. "
+                f"World {name!r} was taken over by {driver.words}: this notebook still follows its runs. "
                 f"%distributed attach {name} --take-over takes it back."
             )

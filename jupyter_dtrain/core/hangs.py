@@ -1,6 +1,6 @@
 """Notices when a run seems to hang, and shows where its ranks are. It ends nothing.
 
-A rank that sends events moves, except for the samples in which each rank says once a second for how long its cell has
+A rank that sends events moves, except for the samples in which each rank reports once a second how long its cell has
 stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a note shows their
 stacks, grouped; once, until a rank moves again. The thread that folds the run calls it.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .events import Batch
 
 PATIENCE = 1.0
-"""Seconds that ranks may take to say where they are."""
+"""Seconds that ranks may take to report where they are."""
 
 
 class Moving(Protocol):
-    """The part of a run that a hang shows in."""
+    """The part of a run that shows a hang."""
 
     ranks: list[int]
 
@@ -57,7 +57,7 @@ class HangDetector:
             self._since[batch.rank] = max(self._since[batch.rank], at)
 
     def tick(self, now: float) -> float:
-        """Ask where ranks are if it is time, and give the time at which it may be next."""
+        """Ask where ranks are if it is time; returns when it may be time again."""
         ranks = list(self._run.unfinished)
         if not ranks:
             return math.inf
@@ -67,7 +67,7 @@ class HangDetector:
             return due
         if not self._told:
             self._told = True
-            # Also the ranks that have ended: they may have called something else.
+            # Also ask the ranks that have ended: they may have called something else.
             self._questions.stacks(self._run.ranks, PATIENCE, self._tell)
         return math.inf
 

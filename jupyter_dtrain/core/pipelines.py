@@ -1,10 +1,10 @@
-"""Steps of pipelines, as their ranks report them: when each stage did what, and how long it did nothing.
+"""Steps of pipelines, as their ranks report them: the times of each stage's actions, and its idle time.
 
 Pure data. A rank reports one step about once a second, as a :class:`~jupyter_dtrain.core.events.PipelineStep`;
 :class:`Pipelines` puts together those of all ranks of a pipeline, whose newest common step is a :class:`Timeline`.
 Times of ranks are compared by their hosts' clocks: exact on one machine, on several as good as these clocks agree.
 
-Under failure: a step that a rank did not report is not shown; the one before it is.
+Under failure: when a rank did not report a step, the step before it shows instead.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ COMPUTE: Final = "FBIWG"
 """Kinds of action in which a stage computes: forward (with the loss), whole backward, gradient of the input, gradient
 of the weights, and reducing or scaling the gradients at the end."""
 TRANSFER: Final = "SR"
-"""Kinds in which it sends to another stage, or waits for one."""
+"""Kinds of action in which a stage sends to another stage, or waits for one."""
 
 MOST_PIPELINES: Final = 8
-"""How many pipelines of a run are followed."""
-_STEPS: Final = 4  # newest steps of a rank that are kept until the others have reported theirs
+"""The most pipelines that a run can show."""
+_STEPS: Final = 4  # newest steps of a rank, kept until the others have reported theirs
 _ROW: Final = struct.Struct("<cHHff")
 _LENGTH: Final = {"F": 1, "I": 1, "W": 1, "B": 2}
 
@@ -48,7 +48,7 @@ class Timeline:
     schedule: str
     """Such as ``1F1B``."""
     step: int
-    """Counts the steps of this pipeline in the run, from 0."""
+    """The number of the step in this pipeline and run, from 0."""
     stages: int
     microbatches: int
     seconds: float
@@ -59,29 +59,29 @@ class Timeline:
     """The same share for the schedule's order of actions if forward, gradient of the input and gradient of the weights
     took equally long on every stage, and sending no time. None: the order is not known."""
     on_host: bool
-    """Whether times are those at which the host launched what another device computes."""
+    """Whether the times are those at which the host launched another device's computations."""
     lanes: Mapping[int, Sequence[Action]]
     """The actions of each rank, by its number in the world; times count from the beginning of the first computation."""
     left_out: int = 0
-    """How many actions were left out of the reports."""
+    """How many actions the reports left out."""
 
 
 def pack(actions: Iterable[Action]) -> bytes:
-    """``actions`` as a part of an event; stages and micro-batches up to 65,535."""
+    """Encode ``actions`` for an event; stages and micro-batches go up to 65,535."""
     return b"".join(_ROW.pack(kind.encode(), *rest) for kind, *rest in actions)
 
 
 def unpack(data: bytes) -> list[Action]:
-    """The actions of a part of an event. Raises :class:`struct.error` for anything else."""
+    """Decode the actions in an event. Raises :class:`struct.error` for other data."""
     return [Action(kind.decode(), *rest) for kind, *rest in _ROW.iter_unpack(data)]
 
 
 def ideal_bubble(order: Mapping[int, Sequence[tuple[str, int, int]]]) -> float | None:
-    """The share of time, 0 to 1, in which ranks do nothing that do their actions in ``order``, each as early as it can.
+    """The share of time, 0 to 1, in which ranks are idle if they do their actions in ``order``, as early as they can.
 
     ``order``: by rank, kind, stage and micro-batch of each computation. Forward and both halves of a backward take one
     unit of time each, a whole backward two, sending none. For GPipe and 1F1B of p stages and m micro-batches it is
-    (p - 1) / (m + p - 1). None where there are no actions, or some wait for what never comes.
+    (p - 1) / (m + p - 1). None if there are no actions, or an action waits for one that never comes.
     """
     stages = 1 + max((stage for actions in order.values() for _, stage, _ in actions), default=-1)
     ended: dict[tuple[str, int, int], int] = {}
@@ -112,7 +112,7 @@ def ideal_bubble(order: Mapping[int, Sequence[tuple[str, int, int]]]) -> float |
 def _ready(
     kind: str, stage: int, microbatch: int, stages: int, ended: Mapping[tuple[str, int, int], int]
 ) -> int | None:
-    """When everything is there that an action needs; None while something of it has no end yet."""
+    """When the inputs of an action are complete; None while one of them has no end yet."""
     if kind == "F":
         return ended.get(("F", stage - 1, microbatch)) if stage else 0
     own = ended.get(("B" if kind == "W" else "F", stage, microbatch))
@@ -123,20 +123,20 @@ def _ready(
 
 
 class Pipelines:
-    """The pipelines of a run; of each the newest steps of its ranks. Bounded by what an event may hold."""
+    """The pipelines of a run, each with the newest steps of its ranks. The size limit of events bounds its memory."""
 
     def __init__(self) -> None:
-        # By pipeline, and by its rank: the newest steps, with the rank's number in the world.
+        # The newest steps, with the rank's number in the world, by pipeline and by rank of the pipeline.
         self._told: dict[tuple[int, tuple[int, ...]], dict[int, dict[int, tuple[int, PipelineStep]]]] = {}
         self.version = 0
-        """Counts what was taken."""
+        """Counts the reports."""
         self._found: tuple[int, list[Timeline]] = (0, [])
 
     def __bool__(self) -> bool:
         return any(len(told) == len(ranks) for (_, ranks), told in self._told.items())
 
     def take(self, rank: int, told: PipelineStep) -> bool:
-        """Take a rank's report of a step; whether it is kept."""
+        """Take a rank's report of a step; returns whether it is kept."""
         key = (told.number, tuple(told.ranks))
         if key not in self._told and len(self._told) >= MOST_PIPELINES:
             return False

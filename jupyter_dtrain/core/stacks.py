@@ -1,4 +1,4 @@
-"""Where ranks are: the stack of each rank's main thread, and words that name a place once for all ranks at it."""
+"""Where ranks are: the stack of each rank's main thread, and a text that names each place once, with its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Wait(msgspec.Struct, frozen=True):
     """A call in which a rank waits for others."""
 
     framework: str
-    """The framework that can free the rank; empty stands for all of them."""
+    """The framework that can free the rank; empty means all of them."""
     call: str
 
 
@@ -27,7 +27,7 @@ class Collective(msgspec.Struct, frozen=True):
     ranks: list[int]
     """The ranks of the group."""
     number: int
-    """Counts the collectives of the group, from 1."""
+    """The number of the collective in its group, from 1."""
     call: str
     """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
 
@@ -36,12 +36,12 @@ class Stack(msgspec.Struct, frozen=True):
     """Where the main thread of one rank is."""
 
     state: Literal["idle", "running", "native", "stopped", "silent"]
-    """The agent says ``idle`` or ``running``; the watch, which looks from outside, says the other three. ``silent``:
-    py-spy could not look either."""
+    """The agent reports ``idle`` or ``running``; the watch, which looks from outside, reports the other three.
+    ``silent``: py-spy could not look either."""
     words: str = ""
-    """Why nothing is known, or why the native frames are missing."""
+    """Why the frames, or the native ones, are missing."""
     frames: list[Frame] = []
-    """From the cell on, outermost first."""
+    """The frames from the cell on, outermost first."""
     waits: Wait | None = None
     """The call in which the main thread waits for other ranks; None where it does not."""
     collectives: list[Collective] = []
@@ -56,7 +56,7 @@ NATIVE = "no answer, in native code"
 
 
 def with_native(stacks: Stacks, outside: Stacks) -> Stacks:
-    """``stacks`` with the native frames that were seen from ``outside``; for silent ranks all that was seen there."""
+    """Add the native frames from ``outside`` to ``stacks``; silent ranks get all frames from there."""
     merged = dict(stacks)
     for rank, seen in outside.items():
         own = stacks.get(rank)
@@ -66,7 +66,7 @@ def with_native(stacks: Stacks, outside: Stacks) -> Stacks:
             merged[rank] = msgspec.structs.replace(own, words=seen.words)
         elif own.state != "idle":
             native = [frame for frame in seen.frames if not frame.line]
-            # The rank was looked at twice: where it has gone on in between, the second look counts.
+            # Agent and watch looked one after the other: if the rank moved in between, the second look counts.
             same = _last_line(own) == _last_line(seen)
             merged[rank] = msgspec.structs.replace(own, frames=[*own.frames, *native]) if same else seen
     return merged
@@ -82,7 +82,7 @@ def describe_stacks(stacks: Stacks) -> str:
 
 
 def describe_hang(stacks: Stacks, still: list[int], seconds: float) -> str:
-    """A line for each place of the ranks that are ``still``: they have not moved for so many ``seconds``."""
+    """A line for each place of the ranks that have been ``still`` for so many ``seconds``."""
     has = "has" if len(still) == 1 else "have"
     who = "No rank has" if len(still) == len(stacks) > 1 else f"{count_ranks(still).capitalize()} {has} not"
     places = {rank: stack for rank, stack in stacks.items() if rank in still}
@@ -101,7 +101,7 @@ def describe_collectives(stacks: Stacks) -> list[str]:
     Where a framework records them, see :class:`.Collective`.
     """
     groups: dict[str, dict[int, dict[int, str]]] = {}
-    """By name of the group and rank: what was begun, by number."""
+    """The collectives that each rank began, by name of the group, rank and number."""
     for rank, stack in stacks.items():
         for one in stack.collectives if stack else ():
             members = groups.setdefault(one.group, {})
@@ -160,7 +160,7 @@ def _whole(stack: Stack | None) -> str:
 
 
 def _brief(stack: Stack | None) -> str:
-    """The last line of the user's own code, and what it has called."""
+    """The last line of the user's own code, and the call that it makes."""
     if stack is None:
         return SILENT
     if words := _state(stack):
@@ -175,7 +175,7 @@ def _brief(stack: Stack | None) -> str:
     called = stack.frames[own[-1] + 1 :]
     if not called:
         return where
-    # The innermost native frame says most; among a library's frames, the one that the user called.
+    # The innermost native frame tells most; among a library's frames, the one that the user called.
     return f"in {called[-1 if stack.state == 'native' else 0].function}, {where}"
 
 

@@ -16,7 +16,7 @@ from .events import RankState
 from .variables import Variable
 
 Ranks = str | int | Iterable[int] | None
-"""What :func:`parse_ranks` takes."""
+"""A set of ranks in a form that :func:`parse_ranks` accepts."""
 
 MAX_RANKS = 1024
 """The most ranks that one world may have: a larger number is probably a typing error."""
@@ -59,10 +59,10 @@ class World(msgspec.Struct, frozen=True):
 
     name: str
     id: str
-    """Unique over time, where ``name`` is only unique among live worlds."""
+    """Unique over time; ``name`` is unique only among live worlds."""
     ranks: list[Rank]
     generation: int = 0
-    """Counts how often the ranks' process groups had to be made anew."""
+    """How often the steward had the ranks make their process groups anew."""
 
     @property
     def size(self) -> int:
@@ -178,9 +178,9 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def placements(hosts: Sequence[str]) -> list[Placement]:
-    """The place of every rank, from the name of the host that each runs on (index: rank).
+    """The place of every rank, from the name of its host (index: rank).
 
-    Nodes are numbered in the order of their lowest ranks, ranks of a node in ascending order: what torchrun does.
+    Nodes are numbered by their lowest ranks, and the ranks of a node in ascending order, as torchrun does.
     """
     order = list(dict.fromkeys(hosts))
     seen: dict[str, int] = {}

@@ -43,11 +43,11 @@ class Accelerate(Framework):
         wrapt.register_post_import_hook(_hook_accelerator, "accelerate.accelerator")
 
     def describe(self) -> Facts:
-        """What its state is, once an ``Accelerator`` was made."""
+        """Describe Accelerate's state, once an ``Accelerator`` has made it."""
         return facts_of_package("Accelerate", "accelerate", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """Accelerate is in use once it is imported."""
         return "Accelerate" if "accelerate" in sys.modules else ""
 
 

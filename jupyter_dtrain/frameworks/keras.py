@@ -69,16 +69,16 @@ class Keras(Framework):
         self._steps = 0
 
     def describe(self) -> Facts:
-        """Of the Keras that is imported; its backend."""
+        """Describe the imported Keras and its backend."""
         if imported("tf_keras") is not None and imported("keras") is None:
             return facts_of_package("Keras", "tf_keras", OLDER_TESTED, lambda _: {"backend": "tensorflow"})
         return facts_of_package("Keras", "keras", TESTED, _details)
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """Keras is in use once it is imported."""
         return "Keras" if "keras" in sys.modules or "tf_keras" in sys.modules else ""
 
-    # What fit logs.
+    # The values that fit logs.
 
     def _hook_callbacks(self, module: Any) -> None:
         kind: Any = getattr(module, "CallbackList", None)
@@ -120,7 +120,7 @@ class Keras(Framework):
             elif hasattr(value, "__float__"):
                 self._metrics.add(name, value, step, read=_read)
 
-    # What fit computes.
+    # The calls of fit.
 
     def _hook_fit(self, module: Any) -> None:
         kind = getattr(module, "Model", None)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TESTED = "2.6"
 """The version that the tests run with."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
-"""The same code comes under each of these names."""
+"""The same code is packaged under each of these names."""
 _TOLD = ("update_train_step_metrics", "update_train_epoch_metrics", "log_eval_end_metrics")
 """Methods by which Lightning gives values to its loggers."""
 
@@ -49,7 +49,7 @@ class Lightning(Framework):
     name = "lightning"
 
     def prepare(self, metrics: MetricBuffer) -> None:
-        """Before Lightning is imported: it looks at ``sys.ps1`` then."""
+        """Hide ``sys.ps1`` before Lightning is imported, because it looks at it then."""
         vars(sys).pop("ps1", None)
         self._logged = _Logged(metrics)
         for package in PACKAGES:
@@ -63,13 +63,13 @@ class Lightning(Framework):
         self._logged.on = watch.metrics
 
     def describe(self) -> Facts:
-        """Under the name of its package that is imported, if any is."""
+        """Describe the imported package, under whichever of its names it was imported."""
         packages = ("lightning", "pytorch_lightning", "lightning_fabric")
         package = next((name for name in packages if name in sys.modules), packages[0])
         return facts_of_package("Lightning", package, TESTED, lambda _: _details())
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """Lightning is in use once it is imported."""
         return "Lightning" if any(package in sys.modules for package in PACKAGES) else ""
 
 

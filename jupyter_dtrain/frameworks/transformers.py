@@ -52,11 +52,11 @@ class Transformers(Framework):
         self._on = watch.metrics
 
     def describe(self) -> Facts:
-        """Whether its ``Trainer`` is in use: most of it is imported part by part."""
+        """Describe whether its ``Trainer`` is in use, because its parts are imported one by one."""
         return facts_of_package("Transformers", "transformers", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """Transformers is in use once it is imported."""
         return "Transformers" if "transformers" in sys.modules else ""
 
     def _hook(self, module: Any) -> None:

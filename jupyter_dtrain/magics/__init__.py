@@ -2,10 +2,10 @@
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` is what cells do. They parse, call
+(interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` has the cell magics. They parse, call
 :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
 
-Names that another extension owns are left to it, and loading says how to choose.
+The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CELL_NAMES = ("distributed", "rank")
 
 
 class Part(Protocol):
-    """Something that takes part in a shell."""
+    """A part that joins a shell."""
 
     def install(self, shell: Any) -> None:
         """Begin."""
@@ -38,7 +38,7 @@ class Part(Protocol):
 
 
 _loaded: dict[int, list[Part]] = {}
-"""What takes part, by the id of the shell."""
+"""The installed parts, by the id of the shell."""
 
 
 def load(shell: InteractiveShell, *, replace: bool = False) -> None:
@@ -79,7 +79,7 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _owners(shell: InteractiveShell) -> dict[str, str]:
-    """Names of ours that somebody else has registered, and who."""
+    """Our names that other extensions have registered, with their owners."""
     owners = {}
     for name in CELL_NAMES:
         for kind in ("cell", "line"):
@@ -90,7 +90,7 @@ def _owners(shell: InteractiveShell) -> dict[str, str]:
 
 
 def _owner(shell: InteractiveShell, kind: str, name: str) -> str:
-    """The module whose magic stands under ``name``, empty if there is none."""
+    """The module that owns the magic ``name``; empty if there is none."""
     function: Any = shell.magics_manager.magics[kind].get(name)
     if function is None:
         return ""

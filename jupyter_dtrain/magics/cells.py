@@ -17,7 +17,7 @@ from .worlds import start_world
 
 
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
-    """Run ``cell`` as ``args`` say, which are those of :func:`cell_arguments`. ``namespace``: the notebook's."""
+    """Run ``cell`` with ``args``, which :func:`cell_arguments` defines. ``namespace``: the notebook's."""
     if not cell.strip().strip("#"):
         raise BadRequest("The cell is empty: write the code for the ranks below the first line.")
     if args.pull and args.no_wait:

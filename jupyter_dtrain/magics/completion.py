@@ -1,6 +1,6 @@
 """Completion in cells for the ranks: the options of the first line, and names that live on the ranks.
 
-A part of IPython's own completer. The magics' parsers name the options, and the arguments' completers
+It is a part of IPython's own completer. The magics' parsers name the options, and the arguments' completers
 (:mod:`.offers`) the values. It offers nothing rather than wait: see :mod:`jupyter_dtrain.client.rank_names`.
 """
 

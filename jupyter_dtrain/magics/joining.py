@@ -104,7 +104,7 @@ def tell_worlds() -> None:
 
 
 def _driver(world: Listing) -> str:
-    """The client that drives it, in words."""
+    """The driver of a world, in words."""
     with contextlib.suppress(NoWorld):
         mine = current()
         if mine.id == world.id and mine.drives:

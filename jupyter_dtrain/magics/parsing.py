@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 Parsed = argparse.Namespace
 Completer = Callable[[str], Iterable[str]]
-"""Takes the beginning of an argument and gives the values that it may have; others may be among them. May raise a
+"""Takes the beginning of an argument and returns its possible values, perhaps with others. It may raise a
 ``DtrainError``: then completion offers nothing."""
 
 
@@ -28,7 +28,7 @@ class MagicParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
-        """As argparse's own. ``completer`` offers values; an argument with ``choices`` needs none."""
+        """Like argparse's own method. ``completer`` offers values; an argument with ``choices`` needs none."""
         action = super().add_argument(*names, **kwargs)
         self.known.append((action, completer))
         return action

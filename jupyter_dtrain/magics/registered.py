@@ -14,7 +14,7 @@ from .table import verbs
 
 @magics_class
 class CellMagics(Magics):
-    """What the extension registers."""
+    """The magics that the extension registers."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)

@@ -97,7 +97,7 @@ def env_arguments(parser: MagicParser) -> None:
 
 
 def env(args: Parsed) -> None:
-    """``%distributed env``: shows once what is alike on all ranks."""
+    """``%distributed env``: shows a value once if it is the same on all ranks."""
     session = current()
     found = session.surroundings(args.ranks)
     publish: Any = display_functions.publish_display_data

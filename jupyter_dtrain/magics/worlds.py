@@ -25,7 +25,7 @@ from .transform import tell_auto
 
 
 def start_arguments(parser: MagicParser) -> None:
-    """Arguments of ``start``: the start options. Those that the line leaves out are not in what it parses to."""
+    """Arguments of ``start``: the start options. The parsed line lacks the options that it leaves out."""
     for option in options():
         more: dict[str, Any] = {"help": option.description.replace("%", "%%"), "default": argparse.SUPPRESS}
         metavar = option.schema.get("metavar")

@@ -1,10 +1,10 @@
-"""The Jupyter Server extension: what the sidebar reads and asks for, also while a kernel is busy or gone.
+"""The Jupyter Server extension: it serves the sidebar, also while a kernel is busy or gone.
 
 It is a client of the stewards like any other, and only an observer: it drives no world and renews no lease. It reads
 the ranks' spools, which are JSON, and asks the stewards; it has no channel to the ranks, and unpickles nothing.
 
-Under failure: a world that does not answer is shown as such; a request to it fails with words, within seconds. What
-goes wrong with one world touches no other, nor the server.
+Under failure: the sidebar shows that a world does not answer, and a request to it fails with a message within seconds.
+A failure in one world affects no other world, nor the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(app: ServerApp) -> None:
-    """Add the handlers to a server; nothing is looked at before somebody asks."""
+    """Add the handlers to a server; the extension looks at nothing before a page asks."""
     from .handlers import handlers
     from .observatory import Observatory
 

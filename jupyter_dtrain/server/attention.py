@@ -2,7 +2,7 @@
 
 :class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
 loss has left the others', a slow rank, and GPU memory that is nearly full; ``labextension/src/anomalies.ts`` marks the
-same in the chart of a saved notebook, where there is no server. An item stays until the person dismisses it.
+same findings in the chart of a saved notebook, where there is no server. An item stays until the person dismisses it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Level = Literal["error", "warning", "info"]
 MOST: Final = 100
 """Items that are kept."""
 LONG: Final = 10.0
-"""Seconds from which the end of a run is worth telling who was away."""
+"""A run of at least so many seconds reports its end, because the person may be away."""
 
-_WINDOW: Final = 20  # points at a series' end that say where it is now
+_WINDOW: Final = 20  # the last points of a series, which give its present value
 _FAR: Final = 6.0  # how many times the usual distance a rank must be away
 _SLOW: Final = 0.25  # how much longer than the others a rank takes for a step
 _FULL: Final = 0.95
-_TIMES: Final = 3  # looks in a row that must agree
+_TIMES: Final = 3  # consecutive looks that must agree
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One thing to be told."""
+    """One thing to report."""
 
     id: str
-    """Tells the same thing, whenever it is found."""
+    """Identifies one finding, however often a look repeats it."""
     kind: Kind
     level: Level
     world: str
@@ -52,16 +52,16 @@ class Item(msgspec.Struct, frozen=True):
     ranks: list[int]
     words: str
     detail: str
-    """More lines; empty where there is no more to say."""
+    """More lines; empty if there are none."""
     time: float
     """Seconds since the epoch."""
 
 
 class Attention:
-    """The list of what was found and not dismissed."""
+    """The list of the findings that the person has not dismissed."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """``changed`` is called after every change."""
+        """The list calls ``changed`` after every change."""
         self._items: dict[str, Item] = {}
         self._told: dict[str, None] = {}
         self._changed = changed
@@ -83,7 +83,7 @@ class Attention:
         detail: str = "",
         mark: str = "",
     ) -> None:
-        """Tell it, unless it was told. ``world``: id and name; ``mark`` tells it from others of this kind and run."""
+        """Add a finding, unless it is known. ``world``: id and name; ``mark``: distinct for its kind and run."""
         key = f"{world[0]}:{run}:{kind}:{mark}"
         if key in self._told:
             return
@@ -96,7 +96,7 @@ class Attention:
         self._changed()
 
     def dismiss(self, key: str | None) -> None:
-        """Forget the item with this id, or all of them; it is not told again."""
+        """Remove the item with this id, or all of them; it does not come back."""
         if key is None:
             self._items.clear()
         else:
@@ -105,7 +105,7 @@ class Attention:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a look at a run has found."""
+    """A finding of one look at a run."""
 
     kind: Kind
     level: Level
@@ -115,16 +115,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Looks at one run again and again; what must hold for a while is found when it has. Bounded."""
+    """Looks at one run again and again; some findings must hold for several looks. Its memory is bounded."""
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
         self._recent: dict[str, dict[int, deque[float]]] = {}
         self._strange: dict[str, dict[int, tuple[int, float]]] = {}
-        """Of each metric and rank the first value that is no number, with its step."""
+        """The first value that is not a number, with its step, by metric and rank."""
 
     def take(self, name: str, rank: int, points: Columns) -> None:
-        """New points of a metric."""
+        """Take new points of a metric."""
         bad = next((place for place, value in enumerate(points.values) if value - value != 0), None)
         if bad is not None:
             self._strange.setdefault(name, {}).setdefault(rank, (points.steps[bad], points.values[bad]))
@@ -133,7 +133,7 @@ class Judge:
             recent.extend(value for value in points.values[-_WINDOW:] if value - value == 0)
 
     def look(self, picture: Picture) -> list[Finding]:
-        """What there is to be told now; the same may be found each time. ``picture`` needs no metrics."""
+        """The present findings, which may repeat those of earlier looks. ``picture`` needs no metrics."""
         found = [*self._find_strange(), *_full(picture)]
         lasting = {f"{one.kind}:{one.mark}": one for one in (*self._find_apart(), *_slow(picture))}
         self._streaks = {key: self._streaks.get(key, 0) + 1 for key in lasting}
@@ -171,7 +171,7 @@ def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
         if values:
             mean = sum(values) / len(values)
             nows[rank] = mean, (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
-    if len(nows) < 3:  # noqa: PLR2004 — of two nobody can say which is wrong
+    if len(nows) < 3:  # noqa: PLR2004 — two ranks cannot show which one is wrong
         return {}
     middle = median(mean for mean, _ in nows.values())
     spread = 1.4826 * median(abs(mean - middle) for mean, _ in nows.values())

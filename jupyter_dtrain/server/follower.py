@@ -1,9 +1,9 @@
 """Follows the newest run of one world, by the ranks' spools.
 
-A :class:`Follower` is polled, in whatever thread has time to read files; one call at a time. What it keeps is bounded,
-whatever the ranks say: see :mod:`jupyter_dtrain.view.run_state`. Text is not read; :func:`tail` looks at its end.
+Any thread that has time to read files may poll a :class:`Follower`, one call at a time. Its memory is bounded, whatever
+the ranks send: see :mod:`jupyter_dtrain.view.run_state`. It skips printed text; :func:`tail` reads the end of it.
 
-Under failure: a spool that cannot be read is read at the next poll.
+Under failure: the next poll tries an unreadable spool again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""
 
 DOCUMENT_BYTES: Final = 60_000
-"""Of what a stream starts from."""
+"""The size limit of the document that starts a stream."""
 
 POINTS: Final = 2500
-"""Of one message: about 13 kB."""
+"""The most points in one message: about 13 kB."""
 
 TAIL_BYTES: Final = 128 << 10
-"""Of a spool, that are looked at for the end of what a rank has printed."""
+"""The bytes at a spool's end in which :func:`tail` looks for printed text."""
 
 
 class FollowedRun:
-    """What is known of one run."""
+    """The known state of one run."""
 
     def __init__(self, number: int, size: int, started: Event, begun: Started) -> None:
         self.number = number
@@ -60,23 +60,23 @@ class FollowedRun:
         self.judge = Judge()
         self.points = PointQueue(POINTS)
         self.sequence = 0
-        """Of messages with points."""
+        """Counts the messages with points."""
         self.pipelines = 0
-        """The version of the pipelines that was told."""
+        """The version of the pipelines in the last message."""
         self.positions = dict.fromkeys(self.ranks, 0)
         self.news = True
         """Whether something has changed since the last message."""
         self.lock = threading.RLock()
-        """Held while events are taken, and while what was taken is told: a document and the next message must fit."""
+        """Held while taking events and while making messages: the next message must continue the document."""
 
     @property
     def unfinished(self) -> list[int]:
-        """The ranks that have not ended it."""
+        """The ranks that have not ended the run."""
         return [rank for rank, state in self.run_state.states.items() if state in ("waiting", "running")]
 
     @property
     def outcome(self) -> RunOutcome:
-        """``running``, or the worst of what the ranks ended with."""
+        """``running``, or the worst outcome of the ranks."""
         if self.unfinished:
             return "running"
         return worst(self.run_state.states.values())
@@ -87,7 +87,7 @@ class FollowedRun:
         return max(0.0, (self.ended or time.time()) - self.started)
 
     def take(self, rank: int, events: list[Event]) -> None:
-        """Events of ``rank``, in order."""
+        """Take events of ``rank``, in order."""
         with self.lock:
             for event in events:
                 self._take(rank, event)
@@ -106,7 +106,7 @@ class FollowedRun:
             self.ended = event.time
 
     def lose(self, rank: int, words: str) -> None:
-        """``rank`` has died; what it has not said it never will."""
+        """Record the death of ``rank``, which will send no more events."""
         if self.run_state.states.get(rank) in ("waiting", "running"):
             self.run_state.gone(rank)
             self.run_state.words[rank] = words
@@ -115,15 +115,15 @@ class FollowedRun:
                 self.ended = time.time()
 
     def picture(self, *, with_metrics: bool) -> Picture:
-        """All of it, for who draws it."""
+        """The whole state, for drawing."""
         return self.run_state.picture(self.outcome, self.elapsed, with_metrics=with_metrics)
 
     def document(self) -> dict[str, Any]:
-        """What a stream starts from; whoever has it goes on with the message of its ``seq``."""
+        """The document that starts a stream; the message with its ``seq`` continues it."""
         return {**document(self.picture(with_metrics=True), DOCUMENT_BYTES), "seq": self.sequence}
 
     def message(self) -> tuple[News, Packet | None]:
-        """What has changed since the last message."""
+        """The changes since the last message."""
         self.news = False
         news = News(seq=self.sequence, status=status(self.picture(with_metrics=False)))
         if self.run_state.pipelines.version != self.pipelines:
@@ -141,14 +141,14 @@ class Follower:
     """Follows one run after the other."""
 
     def __init__(self, source: Source, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
-        """``size``: ranks of the world. ``hear`` gets all events, a few at a time, on the polling thread."""
+        """``size``: ranks of the world. ``hear`` gets all events in small batches, on the polling thread."""
         self._source = source
         self._size = size
         self._hear = hear
         self.run: FollowedRun | None = None
 
     def poll(self) -> bool:
-        """Read what is new; whether there is more already."""
+        """Read new events; whether there are more already."""
         newest = max(self._source.runs(), default=0)
         if self.run is None or newest > self.run.number:
             if self.run is not None:
@@ -179,7 +179,7 @@ class Follower:
 
 
 def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
-    """The end of what ``rank`` has printed in ``run``, and whether there is more before it. Raises :class:`OSError`."""
+    """The end of the output of ``rank`` in ``run``, and whether there is more before it. Raises :class:`OSError`."""
     path = spool_path(folder, run, rank)
     size = path.stat().st_size
     with open(path, "rb") as file:

@@ -49,7 +49,7 @@ Method = Callable[..., Awaitable[None]]
 
 
 def reports_errors(method: Method) -> Method:
-    """A decorator for handlers: sends an error to the page with the status that fits."""
+    """A decorator for handlers: sends an error to the page with the fitting status."""
 
     @functools.wraps(method)
     async def inner(self: Handler, *args: str) -> None:
@@ -272,7 +272,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
     auth_resource = RESOURCE
 
     def set_default_headers(self) -> None:
-        """Set none: a stream is no page."""
+        """Set no headers: a stream is not a page."""
 
     @ws_authenticated
     @authorized
@@ -292,7 +292,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._observatory.enter(self)
 
     def tell(self, message: Message | NewsMessage) -> None:
-        """Send a message when the page takes it."""
+        """Send each message when the page can take it."""
         if self._queue.qsize() < MOST_WAITING:
             self._queue.put_nowait(message)
             return
@@ -329,7 +329,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
-    """All of them, by address. An id is any text without a slash, percent-encoded."""
+    """All handlers, by address. An id is any text without a slash, percent-encoded."""
     key = r"([^/]+)"
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", Worlds),

@@ -1,4 +1,4 @@
-"""What the server says to a page: the messages of the stream, and answers over HTTP.
+"""The server's messages to a page: those of the stream, and answers over HTTP.
 
 ``scripts/front_end_types.py`` makes the front end's types from these structs.
 """
@@ -17,7 +17,7 @@ from jupyter_dtrain.view.points import News
 from .attention import Item
 
 WorldPhase = Literal["starting", "running", "ending", "failed", "unreachable"]
-"""How a world is, as a page sees it."""
+"""The state of a world, as a page sees it."""
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class WorldRank(msgspec.Struct, frozen=True, array_like=True):
     pid: int
     state: RankState
     words: str
-    """What happened to it."""
+    """Why the rank is dead; empty if it is not."""
     waits: str
     """The call in which it waits for other ranks; empty if it does not."""
     role: str
@@ -112,7 +112,7 @@ class WorldsMessage(Message, frozen=True, kw_only=True, tag="worlds"):
 
 
 class AttentionMessage(Message, frozen=True, kw_only=True, tag="attention"):
-    """All that needs the person."""
+    """All findings that need the person's attention."""
 
     items: list[Item]
 
@@ -133,7 +133,7 @@ class RunMessage(Message, frozen=True, kw_only=True, tag="run"):
 
 
 class NewsMessage(News, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="news"):
-    """What has changed in that run."""
+    """The changes in that run."""
 
     world: str
     values: str | UnsetType = UNSET

@@ -1,6 +1,6 @@
-"""One world, observed: what its steward tells, and its newest run.
+"""Observes one world: its steward's reports, and its newest run.
 
-Under failure: a steward that is silent makes the world ``unreachable`` until it answers; one that is gone ends the
+Under failure: a silent steward makes the world ``unreachable`` until it answers; the end of the steward ends the
 observation, and the observatory forgets the world.
 """
 
@@ -52,23 +52,23 @@ if TYPE_CHECKING:
     from .messages import Message, WorldPhase
 
 CLOSELY: Final = 0.25
-"""Seconds between two looks at a world that somebody watches, while it works."""
+"""Seconds between two looks at a world that a page watches, while it works."""
 LOOSELY: Final = 1.0
 FLUSH: Final = 0.5
 """Seconds between two messages about a run."""
 BYTES_PER_SECOND: Final = 40_000
-"""Of such messages, about."""
+"""The rough limit for these messages."""
 ASK: Final = 2.0
-"""Seconds between two questions what ranks wait for."""
+"""Seconds between two questions about what ranks wait for."""
 JUDGE: Final = 2.0
 YOUNG: Final = 10.0
-"""Seconds that a steward may take until it answers at all."""
+"""Seconds that a new steward may take until its first answer."""
 ANSWER: Final = 8.0
-"""Seconds in which ranks, or who looks at them from outside, say where they are."""
+"""Seconds in which ranks, or their watches from outside, report where they are."""
 
 
 class House(Protocol):
-    """As much of the observatory as one world's observer needs; see :class:`.Observatory`."""
+    """The part of the observatory that a monitor needs; see :class:`.Observatory`."""
 
     attention: Attention
 
@@ -83,14 +83,14 @@ class House(Protocol):
 
 
 class Monitor:
-    """Of one world. All methods are for the server's event loop."""
+    """Observes one world. All methods are for the server's event loop."""
 
     def __init__(self, listing: worlds.Listing, observatory: House) -> None:
         self.listing = listing
         self._observatory = observatory
         self._steward: Steward | None = None
         self._state: WorldState | WorldStatus | None = None
-        """As the steward told it last; the latter of a world that speaks another protocol."""
+        """The steward's last report; a :class:`.WorldStatus` if the world speaks another protocol."""
         self._silent = ""
         self._ranks: list[Rank] = []
         self._incarnation = 0
@@ -103,14 +103,14 @@ class Monitor:
         self._run_seen: FollowedRun | None = None
         self._ended_seen = False
         self._step: int | None = None
-        """Of the slowest rank; seldom looked at, since everybody is told."""
+        """The step of the slowest rank; it changes seldom, because every change goes to all pages."""
         self._flush_at = self._ask_at = self._judge_at = 0.0
         self._batches: list[Batch] = []
         self._wake = asyncio.Event()
         self._questions: set[asyncio.Task[None]] = set()
         self.summary = self._summarise()
 
-    # What it knows.
+    # Its state, for pages.
 
     def _summarise(self) -> World:
         state, listing = self._state, self.listing
@@ -138,7 +138,7 @@ class Monitor:
         )
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
-        """When the world ends unless somebody drives it; None while somebody does. In steps: it wavers."""
+        """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
         if self._state is None or driver_is_there:
             return None
         return round((time.time() + self._state.lease_left) / 5) * 5.0
@@ -159,7 +159,7 @@ class Monitor:
         )
 
     def introduction(self) -> list[Message]:
-        """For somebody who begins to look closely."""
+        """The messages for a page that begins to watch the world."""
         messages: list[Message] = [self._ranks_message()]
         if (run := self._run) is not None:
             messages.append(self._start_of(run))
@@ -193,7 +193,7 @@ class Monitor:
         return "waiting" if rank.rank in self._waits else "running"
 
     def _start_of(self, run: FollowedRun) -> RunMessage:
-        """What a page that knows nothing of ``run`` starts from; those that do are told first what it holds."""
+        """The message that starts ``run`` on a new page; pages that have it first get their pending changes."""
         with run.lock:
             self._flush(run)  # so that the document and the next message fit together
             return RunMessage(world=self.listing.id, source=run.source, document=run.document())
@@ -201,7 +201,7 @@ class Monitor:
     # The loop.
 
     def wake(self) -> None:
-        """Look now."""
+        """Look at once."""
         self._wake.set()
 
     async def observe(self) -> None:
@@ -224,7 +224,7 @@ class Monitor:
         return run is not None and bool(run.unfinished)
 
     async def _pause(self, seconds: float) -> None:
-        """Until the steward says something, somebody wants to know, or for ``seconds``."""
+        """Wait for a broadcast of the steward or a call of :meth:`wake`, for ``seconds`` at most."""
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
         if self._steward is not None:
             waits.append(asyncio.ensure_future(self._steward.hear(seconds)))
@@ -233,12 +233,12 @@ class Monitor:
         for task in pending:
             task.cancel()
         for task in done:
-            with contextlib.suppress(Refused):  # of a world that speaks another protocol
+            with contextlib.suppress(Refused):  # the world speaks another protocol
                 if isinstance(event := task.result(), WorldEnded) and self._state is not None:
                     self._state = msgspec.structs.replace(self._state, reason=event.words)
 
     async def refresh(self) -> None:
-        """Ask the steward how it is."""
+        """Ask the steward for the world's state."""
         try:
             if self._steward is None:
                 self._steward = Steward(self.listing)
@@ -312,7 +312,7 @@ class Monitor:
         self._tell_changes()
 
     def _attend(self, run: FollowedRun, batches: list[Batch], now: float) -> None:
-        """Find what needs the person."""
+        """Find what needs the person's attention."""
         if self._ended_seen:
             return
         if self._hang_detector is not None:
@@ -361,12 +361,12 @@ class Monitor:
         self._observatory.attention.add(kind, level, (self.listing.id, self.listing.name), words, **more)
 
     def _hear(self, run: FollowedRun, batch: Batch) -> None:
-        """On the polling thread; the loop waits for it."""
+        """Collect a batch; runs on the polling thread, for which the loop waits."""
         if run.number == batch.run:
             self._batches.append(batch)
 
     def _flush(self, run: FollowedRun) -> None:
-        """Tell who looks closely what is new of the run."""
+        """Send the run's changes to the pages that watch the world."""
         if not run.news and not run.points:
             return
         with run.lock:
@@ -408,7 +408,7 @@ class Monitor:
         task.add_done_callback(self._questions.discard)
 
     async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
-        """What ranks answer. Raises :class:`Silent` and :class:`Refused`."""
+        """The answers of ranks. Raises :class:`Silent` and :class:`Refused`."""
         self.check_protocol()
         steward = self.steward()
         ticket = (await steward.ask(RelayQuestion(kind, ranks))).ticket
@@ -420,7 +420,7 @@ class Monitor:
                 return found
         raise Silent("its ranks do not answer")
 
-    # What a person asks for.
+    # Requests of a person.
 
     def steward(self) -> Steward:
         """The way to the steward. Raises :class:`Silent`."""
@@ -437,9 +437,9 @@ class Monitor:
         return describe_stacks((await self._relay("stacks", wanted)).stacks or {})
 
     async def output(self, run: int, rank: int) -> dict[str, Any]:
-        """The end of what a rank has printed.
+        """The end of a rank's output.
 
-        Raises :class:`Silent`, :class:`OSError` where nothing is kept, and as :meth:`check_protocol`.
+        Raises :class:`Silent`, :class:`OSError` if no output is kept, and as :meth:`check_protocol`.
         """
         self.check_protocol()
         if not isinstance(self._state, WorldState):
@@ -450,13 +450,13 @@ class Monitor:
         return {"text": text, "cut": cut}
 
     def tell_end(self) -> None:
-        """The world is gone."""
+        """Report that the world is gone."""
         words = (self._state and self._state.reason) or "its steward has ended"
         if words != ASKED_FOR:
             self._tell("ended", "warning", f"World {self.listing.name!r} has ended: {words}", mark="world")
 
     def close(self) -> None:
-        """The world is gone, or nobody looks."""
+        """Stop observing: the world is gone, or no page is left."""
         for task in self._questions:
             task.cancel()
         if self._steward is not None:
@@ -464,7 +464,7 @@ class Monitor:
 
 
 class _Ask:
-    """What a :class:`HangDetector` asks, asked through the steward."""
+    """Passes the questions of a :class:`HangDetector` to the steward."""
 
     def __init__(self, observer: Monitor) -> None:
         self._observer = observer

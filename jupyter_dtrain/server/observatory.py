@@ -1,6 +1,6 @@
-"""All worlds of this user, observed while anybody looks: one :class:`~.observer.Monitor` for each.
+"""Observes all worlds of this user while a page looks, with one :class:`~.monitor.Monitor` for each.
 
-Under failure: an observer that fails is logged and begun again; nobody looks, nothing is done.
+Under failure: the observatory logs a failed monitor and starts it again. Without a page it does nothing.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from .messages import Message, NewsMessage, World
 
 LOOK: Final = 1.0
-"""Seconds between two looks which worlds there are."""
+"""Seconds between two looks for new and ended worlds."""
 LINGER: Final = 10.0
-"""Seconds for which worlds are observed after the last one has stopped looking: pages are reloaded."""
+"""Seconds for which the observation goes on after the last page has left: it may only be reloading."""
 
 
 class Looker(Protocol):
-    """Somebody who looks."""
+    """A page that looks."""
 
     watching: set[str]
-    """Ids of the worlds that are looked at closely."""
+    """The ids of the worlds that it watches."""
 
     def tell(self, message: Message | NewsMessage) -> None:
         """Take a message; never waits."""
 
 
 class Observatory:
-    """Of one server. All methods are for its event loop."""
+    """The observatory of one server. All methods are for its event loop."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -49,10 +49,10 @@ class Observatory:
         self._changed = asyncio.Event()
         self.attention = Attention(self._tell_attention)
 
-    # Those who look.
+    # The pages that look.
 
     def enter(self, looker: Looker) -> None:
-        """``looker`` is told of everything from now on, beginning with how it is."""
+        """Send ``looker`` the present state, and all changes from now on."""
         self._lookers.add(looker)
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._observe())
@@ -60,11 +60,11 @@ class Observatory:
         looker.tell(self._attention_message())
 
     def leave(self, looker: Looker) -> None:
-        """``looker`` is told nothing more."""
+        """Send ``looker`` nothing more."""
         self._lookers.discard(looker)
 
     def look_closely(self, looker: Looker, ids: set[str]) -> None:
-        """``looker`` wants the ranks and the run of these worlds; of those that are new to it all that is known."""
+        """Send ``looker`` the ranks and the run of these worlds; each new world begins with its whole state."""
         fresh = ids - looker.watching
         looker.watching = ids
         for key in fresh:
@@ -74,37 +74,37 @@ class Observatory:
                 observer.wake()
 
     def is_watched(self, key: str) -> bool:
-        """Whether anybody looks closely at this world."""
+        """Whether a page watches this world."""
         return any(key in looker.watching for looker in self._lookers)
 
-    # What observers say.
+    # Reports of the monitors.
 
     def tell(self, message: Message | NewsMessage, key: str) -> None:
-        """A message about one world, for who looks closely."""
+        """Send a message about one world to the pages that watch it."""
         for looker in self._lookers:
             if key in looker.watching:
                 looker.tell(message)
 
     def changed(self) -> None:
-        """Something of what everybody is told of has changed."""
+        """Send the list of worlds to all pages: it has changed."""
         self._changed.set()
 
-    # Which worlds there are.
+    # The list of worlds.
 
     async def find(self, key: str) -> Monitor | None:
-        """The observer of a world; also where nobody looks."""
+        """The monitor of a world, even if no page looks."""
         if key not in self._observers:
             await self.look()
         return self._observers.get(key)
 
     async def listing(self) -> list[World]:
-        """The worlds, as everybody is told of them."""
+        """The worlds, as all pages see them."""
         await self.look()
         await asyncio.gather(*(observer.refresh() for observer in self._observers.values()))
         return self._worlds_message().worlds
 
     async def look(self) -> None:
-        """Find the worlds that are there now."""
+        """Find the worlds that exist now."""
         found = {listing.id: listing for listing in await asyncio.to_thread(worlds.list_worlds)}
         for key, listing in found.items():
             if key not in self._observers:

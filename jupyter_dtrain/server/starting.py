@@ -1,7 +1,7 @@
 """Starts a world without a driver: the first client that attaches becomes the driver.
 
-Under failure: a bad request raises before anything is made; a steward that does not start leaves nothing behind. The
-steward shows its observers how the ranks come up, or why they do not.
+Under failure: a bad request raises before anything is made; a steward that fails to start leaves nothing behind. The
+steward shows its observers how the ranks start, or why they do not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The way to one world's steward, for a server's event loop.
 
-Under failure: every wait has a deadline. A steward that is silent, or whose connection file cannot be read, raises
+Under failure: every wait has a deadline. A silent steward, or one whose connection file cannot be read, raises
 :class:`Silent`; one that refuses raises :class:`~jupyter_dtrain.core.errors.Refused`.
 """
 
@@ -32,7 +32,7 @@ class Silent(Exception):
 
 
 class Steward:
-    """Asks one world's steward, and hears what it broadcasts. One event loop."""
+    """Asks one world's steward, and receives its broadcasts. For one event loop."""
 
     def __init__(self, listing: Listing) -> None:
         """Raises :class:`Silent` where the connection file cannot be read."""
@@ -63,7 +63,7 @@ class Steward:
     async def hear(self, timeout: float) -> AnyBroadcast | None:
         """The next broadcast, or None after ``timeout`` seconds. One task only.
 
-        It passes over whatever else a kernel publishes: ``busy`` and ``idle`` around each of our own questions. Raises
+        It skips a kernel's other messages: ``busy`` and ``idle`` around each of our own questions. Raises
         :class:`Refused` for a broadcast that cannot be read.
         """
         deadline = time.monotonic() + timeout

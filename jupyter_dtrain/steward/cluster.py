@@ -1,7 +1,7 @@
 """The processes of a world, from one launch to their end: controller, ``mpiexec`` with the ranks, rendezvous.
 
-One object is one launch; a world that is started again gets another. It decides nothing: what it sees (a report of a
-watch, the end of ``mpiexec``, a start that does not move) it passes on or answers when asked.
+One object is one launch; a restarted world gets another. It decides nothing. It passes on the reports of the watches
+and the end of ``mpiexec``, and answers questions, such as whether a start still moves.
 
 Under failure: :meth:`Cluster.start` raises and may leave processes; :meth:`Cluster.end` leaves none, whatever state
 the launch is in, within the world's ``stop_timeout`` and a few seconds.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
 ASK_AGAIN = 0.2
-"""Seconds after which a rank that was asked to end is asked again."""
+"""Seconds after which the steward repeats its request to a rank to end."""
 
 MPIEXEC_PATIENCE = 3.0
-"""Seconds in which ``mpiexec`` ends once its ranks have: their watches take up to 2 to end what these have started.
+"""Seconds that ``mpiexec`` has to end after its ranks: their watches take up to 2 to end the ranks' own processes.
 
 About once in some hundred times prterun does not end by itself (Open MPI 5.0.11)."""
 
@@ -48,7 +48,7 @@ class Cluster:
     """The processes of one launch."""
 
     def __init__(self, request: WorldRequest, incarnation: int, umask: int) -> None:
-        """``incarnation`` counts the world's restarts; ``umask`` is the one that ranks get."""
+        """``incarnation`` counts the world's restarts; ``umask`` is for the ranks."""
         self.incarnation = incarnation
         self._request = request
         self._umask = umask
@@ -58,7 +58,7 @@ class Cluster:
         self._work: Work | None = None
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
-        """Those of frameworks that have one of their own."""
+        """The rendezvous of the frameworks that have their own."""
         self._channel: RanksChannel | None = None
 
     def start(
@@ -68,9 +68,9 @@ class Cluster:
         report: Callable[[Report], None],
         ended: Callable[[int], None],
     ) -> local.Mpi:
-        """Start all of it; returns before the ranks are ready, with what ``mpiexec`` is.
+        """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
-        ``mpi``: that of an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
+        ``mpi``: the kind in an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
         code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with
         the cure, or :class:`OSError`.
         """
@@ -136,7 +136,7 @@ class Cluster:
                     log.flush()
         ended(mpiexec.wait())
 
-    # What can be asked.
+    # Questions.
 
     def said(self, name: str, lines: int = 15) -> str:
         """The end of a log: ``controller``, ``mpiexec``, ``steward``, ``rank-0``."""
@@ -151,7 +151,7 @@ class Cluster:
         return 0.0 if self._work is None else self._work.rest()
 
     def abort_ranks(self) -> None:
-        """Let ranks that cannot be reached say where they are, and end."""
+        """Have unreachable ranks print where they are, and end them."""
         abort_grandchildren(self._mpiexec)
 
     def prepare_to_connect(self) -> None:
@@ -164,7 +164,7 @@ class Cluster:
         ).start()
 
     def connect(self) -> RanksChannel:
-        """The way to agents and watches, without announcements. The supervisor's thread."""
+        """The channel to agents and watches, without announcements. The supervisor's thread calls it."""
         if self._channel is None:
             from jupyter_dtrain.wire.channels import RanksChannel
 
@@ -192,16 +192,16 @@ class Cluster:
             _log.error("These processes could not be killed: %s", left)
 
     def remove_files(self) -> None:
-        """Remove what its processes, which have ended, have written, but for their logs."""
+        """Remove the files of its ended processes, but keep their logs."""
         for folder in (Path(self._request.folder) / "profile", self._request.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         Path(self._request.scratch).mkdir(mode=0o700)
         (self._logs / "controller.log").unlink(missing_ok=True)
 
     def _end_ranks(self, living: list[int]) -> None:
-        """Let ranks end by themselves, for as long as they are given: prterun kills 0.25 s after it asked.
+        """Let ranks end by themselves within the given time: prterun itself kills them 0.25 s after its request.
 
-        SIGTERM is sent again and again: one that falls just before a blocking call is noticed when that call ends.
+        It repeats SIGTERM: Python notices one that arrives just before a blocking call only when that call ends.
         """
         now = asked = time.monotonic()
         deadline = now + self._request.settings.stop_timeout
@@ -211,6 +211,6 @@ class Cluster:
                 for pid in living:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGTERM)
-                        os.kill(pid, signal.SIGCONT)  # one that is stopped sees nothing else
+                        os.kill(pid, signal.SIGCONT)  # a stopped process sees no other signal
             time.sleep(0.01)
             now = time.monotonic()

@@ -1,8 +1,8 @@
 """The steward's parent, which cleans up after a steward that was killed.
 
-The parent-death signal ends controller and ``mpiexec``; but what ranks have started is out of reach once ``mpiexec``
-has killed the watches. The guard is subreaper of all that, sleeps until the steward ends, and is dismissed by a
-steward that has ended its world itself.
+The parent-death signal ends controller and ``mpiexec``; but once ``mpiexec`` has killed the watches, the ranks' own
+processes are out of reach. The guard is the subreaper of all of them, and sleeps until the steward ends. A steward that
+has ended its world itself dismisses the guard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = 2.0
 
 
 def guard(steward: int, folders: list[str]) -> NoReturn:
-    """Wait for the steward's end; then end what is left of its world, and remove ``folders``."""
+    """Wait for the steward's end; then end the rest of its world, and remove ``folders``."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.waitpid(steward, 0)
@@ -39,7 +39,7 @@ def guard(steward: int, folders: list[str]) -> NoReturn:
 
 
 def dismiss(guardian: int) -> None:
-    """The world was ended in order: the guard is not needed any more. For the steward."""
+    """End the guard, after an orderly end of the world. The steward calls it."""
     if os.getppid() == guardian:
         with contextlib.suppress(ProcessLookupError):
             os.kill(guardian, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Interrupts from a client that does not drive the world: the sidebar, or a command.
 
-The driver folds the run and shows in its cell what happens. So the steward announces the interrupt, and the driver
-acts as if Stop had been pressed there. Where no driver takes it up within :data:`ACK` seconds (its kernel is gone, or
-stopped), the steward takes the same steps itself, see :mod:`jupyter_dtrain.core.interruption`.
+The driver folds the run and shows its progress in the cell. So the steward announces the interrupt, and the driver
+acts as if the user had pressed Stop there. Where no driver takes it up within :data:`ACK` seconds (its kernel is gone,
+or stopped), the steward takes the same steps itself, see :mod:`jupyter_dtrain.core.interruption`.
 
 Works on the supervisor's thread. Under failure: as the steps themselves, each of which has a deadline; the steward
 works on a rank that none of them ends until the run is over or another one has begun.
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Run:
-    """As much of a run as its interruption looks at."""
+    """The part of a run that its interruption needs."""
 
     def __init__(self, number: int, ranks: list[int]) -> None:
         self.number = number
@@ -41,7 +41,7 @@ class _Run:
 
 
 class Interrupts:
-    """Of one world."""
+    """The interrupts of one world."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Interrupts:
         acts: Acts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``tell`` broadcasts to clients; ``acts`` does what a driver would ask the steward for."""
+        """``tell`` broadcasts to clients; ``acts`` does what a driver would request."""
         self._questions = questions
         self._settings = settings
         self._tell = tell
@@ -75,7 +75,7 @@ class Interrupts:
             self._begin(_Run(run, ranks), force=force)
 
     def ask_some(self, run: int, ranks: list[int]) -> None:
-        """Interrupt the cell on ``ranks`` alone; ranks that wait for them are released, as after a failure."""
+        """Interrupt the cell on ``ranks`` alone; a release frees the ranks that wait for them, as after a failure."""
         tries = int(self._settings.interrupt_timeout / AGAIN)
 
         def send(left: int, wanted: list[int]) -> None:
@@ -90,16 +90,16 @@ class Interrupts:
         send(tries, ranks)
 
     def taken_up(self) -> None:
-        """The driver carries it out."""
+        """Note that the driver carries out the interrupt."""
         self._wanted = None
 
     def forget(self) -> None:
-        """These ranks are gone."""
+        """Forget the interrupt: these ranks are gone."""
         self._wanted = self._run = self._ending = None
         self._look_at = math.inf
 
     def tick(self, now: float) -> float:
-        """Do what is due; when there is more to do."""
+        """Do the due work; returns when more is due."""
         if self._wanted is not None:
             until, run, force = self._wanted
             if now < until:

@@ -1,9 +1,9 @@
-"""The steward's thread that stores what the ranks say, whether or not a client is there.
+"""The steward's thread that stores the ranks' events, with or without a client.
 
-It reads the ranks' spools about once a second, and hands what is new to the store and, where the user wants that, to
+It reads the ranks' spools about once a second, and hands new events to the store and, where the user wants that, to
 TensorBoard. The supervisor posts to it and waits only when the world ends, for a bounded time.
 
-Under failure: the user reads once what went wrong with the store; the world goes on.
+Under failure: the user gets one notice of the store's error; the world goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PERIOD = 1.0
 """Seconds between two looks at the spools."""
 PATIENCE = 5.0
-"""Seconds that the end of a world may wait for the store. The next steward stores what is left then."""
+"""Seconds that the end of a world may wait for the store. The next steward stores the rest."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,25 +53,25 @@ class Keeper:
         self._thread.start()
 
     def followed(self, runs: list[Followed]) -> None:
-        """A client has followed these runs to their end."""
+        """Record that a client has followed these runs to their end."""
         for run in runs:
             self._news.put(lambda writer, run=run: writer.tell(run))  # type: ignore[misc]
 
     def driven(self, driver: Client) -> None:
-        """``driver`` runs the cells from now on."""
+        """Record that ``driver`` runs the cells from now on."""
         self._news.put(lambda writer: writer.set_driver(driver.pid, driver.created))
 
     def rank_died(self, rank: int, words: str) -> None:
-        """A rank will say nothing more."""
+        """Record that a rank has died: it sends no more events."""
         self._news.put(lambda writer: writer.rank_died(rank, words))
 
     def ranks_ended(self, words: str) -> None:
-        """No rank that ran so far will say anything more."""
+        """Record that all present ranks have ended: they send no more events."""
         when = time.time()
         self._news.put(lambda writer: writer.ranks_ended(words, when))
 
     def close(self, words: str) -> None:
-        """The world has ended: store the rest; returns after at most :data:`PATIENCE` seconds."""
+        """Store the rest at the end of the world; returns after at most :data:`PATIENCE` seconds."""
         self._reason = words
         self._closing.set()
         if self._thread.is_alive():

@@ -33,23 +33,23 @@ class Lease:
 
     @property
     def is_driven(self) -> bool:
-        """Whether the driver is there."""
+        """Whether the driver is attached and its process runs."""
         with self._lock:
             driver = self._driver
             return driver is not None and not self._has_left and still_runs(driver.pid, driver.created)
 
     @property
     def left(self) -> float:
-        """Seconds until it is over; below 0 when it is."""
+        """Seconds until the lease ends; below 0 afterwards."""
         return self._end - self._clock()
 
     def begin_again(self) -> None:
-        """The world has just come up."""
+        """Start the lease again: the world has just started."""
         with self._lock:
             self._end = self._clock() + self._seconds
 
     def join(self, client: Client, *, take_over: bool) -> bool:
-        """Whether ``client`` is the driver now, and was not before."""
+        """Let ``client`` join; whether this makes it the driver."""
         with self._lock:
             old = self._driver
             if not take_over and old is not None and old.id != client.id and self.is_driven:
@@ -59,13 +59,13 @@ class Lease:
             return old is None or old.id != client.id
 
     def leave(self, client: str) -> None:
-        """The client with this id lets go of the world; the lease runs on, and the next client to join drives."""
+        """Let the client with this id leave; the lease runs on, and the next client to join becomes the driver."""
         with self._lock:
             if self._driver is not None and self._driver.id == client:
                 self._has_left = True
 
     def renew(self, client: str, *, auto: bool) -> bool:
-        """The client with this id is there; whether it is the driver, which renews the lease.
+        """Note that the client with this id lives; whether it is the driver, which renews the lease.
 
         ``auto``: whether it sends plain cells to the ranks too.
         """

@@ -1,7 +1,7 @@
 """Processes that may not outlive the steward.
 
 Every child asks the kernel for SIGTERM at its parent's death, and orphans of children come back to the steward, which
-is their subreaper: when a world ends, whatever is left beneath the steward is killed.
+is their subreaper: when a world ends, the steward kills every process that is left beneath it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Work:
-    """Whether a process and all beneath it do anything."""
+    """Tells whether a process, or any process beneath it, works."""
 
     LOOK = 1.0
     """Seconds between two looks."""
     LEAST = 0.03
-    """Processor seconds between two looks that are work."""
+    """A process that used so many processor seconds between two looks has worked."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._pid = process.pid
@@ -57,7 +57,7 @@ class Work:
 
 
 def become_subreaper() -> None:
-    """Orphans beneath this process become its children."""
+    """Make orphans beneath this process its children."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -67,7 +67,7 @@ def die_with_parent() -> None:
 
 
 def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> None:
-    """SIGTERM, then after ``patience`` seconds SIGKILL. Returns when the process has ended."""
+    """Send SIGTERM, and SIGKILL after ``patience`` seconds. Returns when the process has ended."""
     if process is None:
         return
     if process.poll() is None:
@@ -81,7 +81,7 @@ def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> Non
 
 
 def kill_descendants(patience: float = 3.0) -> list[int]:
-    """Kill everything beneath this process; the pids that were still there after ``patience`` seconds."""
+    """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds."""
     me = psutil.Process()
     deadline = time.monotonic() + patience
     while True:
@@ -95,7 +95,7 @@ def kill_descendants(patience: float = 3.0) -> list[int]:
 
 
 def describe_descendants() -> str:
-    """Everything beneath this process, as ``name pid (state) under parent``; for a log."""
+    """All processes beneath this one, as ``name pid (state) under parent``; for a log."""
     words = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -104,7 +104,7 @@ def describe_descendants() -> str:
 
 
 def abort_grandchildren(process: subprocess.Popen[bytes] | None) -> None:
-    """SIGABRT to the children of the children of ``process``: those of Python print where they are."""
+    """Send SIGABRT to the grandchildren of ``process``: Python processes then print where they are."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(process.pid).children() if process is not None else []:
             for grandchild in child.children():

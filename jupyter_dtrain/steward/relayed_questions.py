@@ -1,10 +1,10 @@
-"""Questions that clients without a way to the ranks ask through the steward: where they are, what they wait for.
+"""Relays questions of clients that cannot reach the ranks: where ranks are, and what they wait for.
 
 Any thread puts a question and gets a ticket. The supervisor's thread asks the ranks, and the client that has the
 ticket looks later whether there is an answer. So no request to the steward waits for a rank.
 
-Under failure: the answer of a rank that says nothing within :data:`PATIENCE` seconds is None; where the question is a
-stack, its watch is asked first. An answer that is not fetched is forgotten after :data:`KEPT` seconds.
+Under failure: the answer of a rank that is silent for :data:`PATIENCE` seconds is None; for a stack the steward first
+asks the rank's watch. The steward forgets an unfetched answer after :data:`KEPT` seconds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class RelayedQuestions:
     """Open questions, and answers that wait to be fetched."""
 
     def __init__(self, questions: Questions, post: Callable[[Callable[[], None]], None]) -> None:
-        """``questions`` is the supervisor's thread's; ``post`` makes that thread run something."""
+        """``questions`` belongs to the supervisor's thread; ``post`` runs a function on that thread."""
         self._questions = questions
         self._post = post
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._answers: dict[int, tuple[float, Relayed | None]] = {}
-        """By ticket: since when it is known, and the answers by rank; None while they are awaited."""
+        """By ticket: its time, and the answers by rank; None while they are pending."""
 
     def put(self, question: RelayQuestion) -> Ticket:
-        """Ask ranks. Any thread."""
+        """Ask ranks. Any thread may call it."""
         with self._lock:
             ticket, now = next(self._numbers), time.monotonic()
             self._answers = {number: (at, said) for number, (at, said) in self._answers.items() if now - at < KEPT}
@@ -48,7 +48,7 @@ class RelayedQuestions:
         return Ticket(ticket)
 
     def fetch(self, request: FetchAnswers) -> Relayed:
-        """The answers that a ticket stands for. Any thread. Raises :class:`Refused` for one that was forgotten."""
+        """The answers for a ticket. Any thread may call it. Raises :class:`Refused` for a forgotten ticket."""
         ticket = request.ticket
         with self._lock:
             if ticket not in self._answers:

@@ -5,9 +5,9 @@ After the setting ``release_grace`` the steward asks the agents of all living ra
 of them release, in the frameworks in which a rank waits and in no other. It asks again until the run is over on every
 rank, since a rank that does not wait yet may do so later.
 
-Works on the supervisor's thread; no client is needed. Under failure: the steward does not wait for a rank that is
-silent, and asks it again. Native code may keep its interpreter lock while it waits, so a second silence counts, once,
-as waiting in every framework; a rank that was stopped will fail when it goes on.
+Works on the supervisor's thread; no client is needed. Under failure: the steward does not wait for a silent rank,
+but asks it again. Native code may keep its interpreter lock while it waits, so a second silence counts, once,
+as waiting in every framework; a stopped rank will fail when it goes on.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from jupyter_dtrain.wire.agent_messages import EVERY_FRAMEWORK, RankPosition
 LOOK_AGAIN = 0.5
 """Seconds between two looks at ranks that have not ended the run."""
 PATIENCE = 0.6
-"""Seconds in which ranks say where they are."""
+"""Seconds in which ranks report where they are."""
 SILENT_TIMES = 2
-"""A rank that does not answer so often in succession is taken to be waiting."""
+"""After so many silences in succession a rank counts as waiting."""
 POLL = 0.02
 
 _log = logging.getLogger(__name__)
 
 
 class _Run:
-    """A run that cannot end by itself, perhaps."""
+    """A run that perhaps cannot end by itself."""
 
     def __init__(self, number: int, look_at: float) -> None:
         self.number = number
@@ -67,27 +67,27 @@ class Release:
         self._runs: dict[int, _Run] = {}
 
     def failed(self, run: int) -> None:
-        """A rank will not go on with ``run``."""
+        """Note that a rank will not go on with ``run``."""
         self._runs.setdefault(run, _Run(run, self._clock() + self._grace))
 
     def look_now(self, run: int) -> None:
-        """``run`` is to end: no grace."""
+        """End ``run`` without grace."""
         self._runs.setdefault(run, _Run(run, 0.0)).look_at = 0.0
 
     def given_up(self, run: int) -> None:
-        """``run`` has ended without the ranks that still work on it; other cells may run beside them from now on.
+        """Note that ``run`` has ended without the ranks that still work on it; other cells may run beside them now.
 
-        A rank that waits is still freed then; one that says nothing, or works on another run, is left alone.
+        The steward still frees a rank that waits; it leaves alone a silent rank, or one that works on another run.
         """
         if run in self._runs:
             self._runs[run].given_up = True
 
     def forget(self) -> None:
-        """These ranks are gone."""
+        """Forget all runs: these ranks are gone."""
         self._runs.clear()
 
     def tick(self, now: float) -> float | None:
-        """Do what is due; when there is more to do, or None."""
+        """Do the due work; returns when more is due, or None."""
         for run in list(self._runs.values()):
             if now >= run.look_at:
                 self._look(run, now)

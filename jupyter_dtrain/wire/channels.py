@@ -114,7 +114,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         return list(waiting)
 
     def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
-        """Send a cell with the values that it needs. Events say what becomes of it, the reply does not."""
+        """Send a cell with the values that it needs. Its events report its progress; the reply does not."""
         self._send(
             self._mux_stream,
             RUN_MESSAGE,
@@ -136,7 +136,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         sent = self._send(self._control_stream, REQUEST_MESSAGE, content=to_content(request), ident=identity.encode())
 
         def done(future: Any) -> None:
-            # A future that was cancelled meanwhile takes no result.
+            # A future that has been cancelled meanwhile takes no result.
             with contextlib.suppress(InvalidStateError):
                 try:
                     answer.set_result(read_answer(future.result()["content"], request))
@@ -168,7 +168,7 @@ class StewardChannel:
     """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
 
     def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
-        """``alive``: whether the steward's process is there; once it is gone, no request waits for its answer."""
+        """``alive``: whether the steward's process runs; once it has ended, no request waits for its answer."""
         self._alive = alive
         self._client = BlockingKernelClient(connection_file=str(connection_file))
         self._client.load_connection_file()

@@ -1,4 +1,4 @@
-"""What a rank and its watch tell the steward: one JSON object a line, on the output that ``mpiexec`` carries.
+"""Reports of a rank and its watch to the steward: one JSON object a line, on the output that ``mpiexec`` carries.
 
 A rank's own reports go through a pipe to its watch, which passes them on.
 """
@@ -29,7 +29,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """A rank has ended its part of a run, otherwise than well."""
+    """A rank has ended its part of a run, but not successfully."""
 
     rank: int
     run: int
@@ -37,26 +37,26 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """A rank was stopped (SIGSTOP), or goes on. By its watch."""
+    """A rank was stopped (SIGSTOP), or goes on. Its watch reports it."""
 
     rank: int
     stopped: bool
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """A rank has ended. By its watch."""
+    """A rank has ended. Its watch reports it."""
 
     rank: int
     pid: int
     status: int
-    """As :func:`os.waitpid` gives it."""
+    """The status from :func:`os.waitpid`."""
     words: str
     run: int | None
-    """The run that it was working on."""
+    """The run that the rank was working on."""
     events: list[Event]
-    """The last events of that run, written by the watch; the ones before are in the spool."""
+    """The last events of that run, which the watch has written; the earlier ones are in the spool."""
     last_words: str
-    """What the rank had written to its descriptors and the watch had not read."""
+    """Output on the rank's descriptors that the watch had not read."""
 
 
 Report = Ready | Ended | Paused | Died
@@ -70,7 +70,7 @@ def write_report(fd: int, report: Report) -> None:
 
 
 def read_report(line: bytes) -> Report | None:
-    """The report that a line is; None for any other line."""
+    """The report on a line; None for any other line."""
     if not line.startswith(REPORT_PREFIX):
         return None
     return _decoder.decode(line[len(REPORT_PREFIX) :])

@@ -1,11 +1,11 @@
-"""One rank's events of one run, kept in a file before anybody hears of them.
+"""Keeps one rank's events of one run in a file before it announces them.
 
-A file holds one JSON event per line, numbered from 0 without holes but for text beyond the cap. It is written with
-plain ``write`` calls of whole lines: what was appended survives the death of the process (not of the machine).
+A file holds one JSON event per line, numbered from 0 without holes but for text beyond the cap. The writer
+uses plain ``write`` calls of whole lines: appended events survive the death of the process, but not of the machine.
 
 Under failure: a full or failing disk turns the rest of the file into a ring in memory of the last
-:data:`RING_BYTES`, and a line of text says so to the reader; past the cap text is counted, not kept, and one
-``Dropped`` event says how much. Nothing here ever raises into the user's code.
+:data:`RING_BYTES`, and a line of text tells the reader; past the cap the spool counts text instead of keeping it,
+and one ``Dropped`` event gives the amount. Nothing here ever raises into the user's code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READ_BYTES = 1 << 20
 """About how many bytes one :meth:`Spool.read` returns."""
 CHUNK_BYTES = 1 << 16
 ENDING = 2 << 20
-"""Bytes, more than any text takes that a rank has spooled and its watch does not know of."""
+"""Bytes; more than the text that a rank can have spooled without its watch's knowledge."""
 _INDEX_EVERY = 128
 
 
@@ -37,17 +37,17 @@ def spool_path(folder: str | Path, run: int, rank: int) -> Path:
 
 
 class Begun(NamedTuple):
-    """A run, as it was begun."""
+    """The beginning of a run."""
 
     number: int
     source: str
     ranks: list[int]
     seconds: float
-    """How long ago."""
+    """Seconds since it began."""
 
 
 def last_run(folder: str | Path) -> Begun | None:
-    """The run that was begun last in a world whose spool is at hand; None where there is none."""
+    """The newest run in a world's spool; None if there is none."""
     numbers = [int(path.name[4:]) for path in Path(folder).glob("run-*") if path.name[4:].isdecimal()]
     for number in sorted(numbers, reverse=True):
         for path in (Path(folder) / f"run-{number}").glob("rank-*.jsonl"):
@@ -64,7 +64,7 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.failure: str | None = None
-        """Why the disk is no longer written to, or None."""
+        """Why the spool no longer writes to the disk, or None."""
         self._index: list[tuple[int, int]] = []
         self._size = 0
         self._appended = 0
@@ -72,7 +72,7 @@ class Spool:
         self._ring_bytes = 0
         self.dropped_events = 0
         self.dropped_bytes = 0
-        """Text that memory had no room for, in bytes."""
+        """Bytes of text for which memory had no room."""
         self._fd = -1
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Spool:
             self.failure = str(error)
 
     def append(self, event: Event) -> int:
-        """Keep ``event``; the number of bytes that it took."""
+        """Keep ``event``; returns its size in bytes."""
         line = encode(event)
         if self.failure is None:
             try:
@@ -113,7 +113,7 @@ class Spool:
         self.make_room(0)
 
     def make_room(self, size: int) -> None:
-        """Let go of the oldest text in memory, so that ``size`` bytes more push nothing out."""
+        """Drop the oldest text in memory, to make room for ``size`` more bytes."""
         while self._ring_bytes + size > RING_BYTES and len(self._ring) > 1:
             for index, (old, old_size) in enumerate(self._ring):
                 if isinstance(old.body, Output):
@@ -151,7 +151,7 @@ class Spool:
         return events
 
     def close(self) -> None:
-        """Close the file; what is in memory stays readable through :meth:`read` only."""
+        """Close the file; events in memory stay readable, through :meth:`read` only."""
         if self._fd >= 0 and self.failure is None:
             os.close(self._fd)
             self._fd = -1
@@ -182,7 +182,7 @@ def file_ends(path: str | Path) -> tuple[Event, Event, int] | None:
 
 
 def last_outputs(path: str | Path) -> list[Output]:
-    """What was printed, in order, in the last :data:`ENDING` bytes of a spool file."""
+    """The output, in order, in the last :data:`ENDING` bytes of a spool file."""
     found = []
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))

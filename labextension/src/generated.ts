@@ -232,9 +232,9 @@ export interface WorldsMessage {
   worlds: World[];
 }
 
-/** One thing to be told. */
+/** One thing to report. */
 export interface Item {
-  /** Tells the same thing, whenever it is found. */
+  /** Identifies one finding, however often a look repeats it. */
   id: string;
   kind: ItemKind;
   level: ItemLevel;
@@ -245,13 +245,13 @@ export interface Item {
   run: number | null;
   ranks: number[];
   words: string;
-  /** More lines; empty where there is no more to say. */
+  /** More lines; empty if there are none. */
   detail: string;
   /** Seconds since the epoch. */
   time: number;
 }
 
-/** All that needs the person. */
+/** All findings that need the person's attention. */
 export interface AttentionMessage {
   type: "attention";
   items: Item[];
@@ -259,7 +259,7 @@ export interface AttentionMessage {
 
 /**
  * One rank of a world.
- * `words`: What happened to it.
+ * `words`: Why the rank is dead; empty if it is not.
  * `waits`: The call in which it waits for other ranks; empty if it does not.
  */
 export type WorldRank = [
@@ -290,7 +290,7 @@ export interface RunMessage {
   document: RunDocument;
 }
 
-/** What has changed in that run. */
+/** The changes in that run. */
 export interface NewsMessage {
   type: "news";
   /** Counts the messages with points. */

@@ -220,8 +220,8 @@ def test_a_sweep_survives_what_does_not_fit_and_leaves_the_ranks_as_they_were(pa
     ("arguments", "options", "words"),
     [
         (("Nothing", "batch"), {}, "Nothing is not defined on the ranks"),
-        (("Model", "rank"), {}, "rank is no function on the ranks"),
-        (("Model", "batch"), {"config": "rank"}, "rank is no dictionary"),
+        (("Model", "rank"), {}, "rank is not a function on the ranks"),
+        (("Model", "batch"), {"config": "rank"}, "rank is not a dictionary"),
         (("Model", "batch"), {"config": {"a": object()}}, "JSON"),
         (("Model", "batch"), {"stages": [4]}, "ZeRO has the stages 0, 1, 2 and 3"),
         (("Model", "batch"), {"micro_batches": [0]}, "1 sample or more"),

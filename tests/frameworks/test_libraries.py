@@ -208,7 +208,7 @@ def test_an_engine_of_before_a_failure_is_named_with_the_line_that_makes_it_agai
         play(pair, "if rank == 1: raise OSError('gone')\nengine.backward(engine(features).mean())\nengine.step()")
     run, _ = play(pair, "1")
 
-    assert "engine: this DeepSpeed engine belongs to the process groups of before" in run.text(0)
+    assert "engine: this DeepSpeed engine belongs to the earlier process groups" in run.text(0)
 
 
 @pytest.mark.slow

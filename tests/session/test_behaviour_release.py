@@ -83,9 +83,9 @@ def test_one_raises_while_others_are_in_mpi(waiting, victim):
     notes = set(texts(added).values())
     assert len(notes) == 1
     (note,) = notes
-    assert "world is MPI's world of before" in note
+    assert "world is MPI's previous world" in note
     assert "`world = MPI.COMM_WORLD`" in note
-    assert "part: made from MPI's world of before" in note
+    assert "part: made from MPI's previous world" in note
     assert same([0, 1, 2]) == values(run(waiting, "MPI.COMM_WORLD.allgather(MPI.COMM_WORLD.rank)"))
     assert same(True) == values(run(waiting, "import jupyter_dtrain; jupyter_dtrain.comm is MPI.COMM_WORLD"))
     run(waiting, "del world, part")

@@ -1,4 +1,4 @@
-"""What DeepSpeed declares to the parts that have no ranks: a sweep over its settings, as a method and as a verb."""
+"""DeepSpeed's declarations for the parts that have no ranks: a sweep over its settings, as a method and a verb."""
 
 from __future__ import annotations
 

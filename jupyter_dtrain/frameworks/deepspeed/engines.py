@@ -1,15 +1,15 @@
-"""Another DeepSpeed engine in a process that has had one: what the earlier ones have left behind is cleared away.
+"""Clears away the leftovers of earlier DeepSpeed engines when a process makes another one.
 
 Under DeepSpeed's launcher a process makes its engine and ends. In a notebook the next cell makes another, often for
-the same model, and after a failure it has to. By then
+the same model, and after a failure it must. By then
 
-* the model may have gradients of a step that failed, to which the first step would be added: they are dropped;
-* DeepSpeed still holds the grid of a pipeline for that of every engine: it is forgotten for a model that has none;
-* ZeRO 3 holds each parameter in parts, by groups that are gone: the parts are put together, in the group of now, and
-  what it had added to the parameters is taken away. That is a collective, as all of ``deepspeed.initialize`` is.
+* the model may have gradients of a failed step, to which the first step would add: this module drops them;
+* DeepSpeed still takes the grid of a pipeline for that of every engine: a model without a pipeline forgets it;
+* ZeRO 3 holds each parameter in parts, in groups that are gone: this module puts the parts together in the current
+  group, and removes ZeRO's attributes from the parameters. That is a collective, like all of ``deepspeed.initialize``.
 
-Under failure: what cannot be put together says so. Another version, without the parts that are looked for here, is
-left as it is.
+Under failure: a parameter whose parts do not fit together raises an error. Another version of DeepSpeed, without the
+parts that this module patches, stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
-"""All of this process."""
+"""All engines of this process."""
 
 
 def making(original: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +49,7 @@ def _forget_pipeline() -> None:
 
 
 def _put_together(model: Any) -> None:
-    """Make whole what ZeRO 3 holds in parts, in groups that are gone."""
+    """Make the parameters whole that ZeRO 3 holds in parts, in groups that are gone."""
     lost = [(name, param) for name, param in model.named_parameters() if _is_lost(param)]
     if not lost:
         return
@@ -88,5 +88,5 @@ def _whole(name: str, param: Any) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether it is a function that ZeRO has put on a parameter."""
+    """Whether ``value`` is a function that ZeRO has put on a parameter."""
     return callable(value) and "deepspeed" in str(getattr(value, "__module__", ""))

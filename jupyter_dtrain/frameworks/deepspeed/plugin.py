@@ -1,18 +1,19 @@
-"""DeepSpeed in one rank: without its launcher, with or without a compiler, and again after the groups were made anew.
+"""DeepSpeed in one rank: without its launcher, with or without a compiler, and again after torch has made new groups.
 
 ``deepspeed.initialize`` finds the rank by its environment. Beyond that:
 
-* On hosts without a GPU it is told so (``DS_ACCELERATOR=cpu``), instead of searching and warning.
-* While it compiles what it needs, once on each host and for half a minute and more, a bar counts the seconds (see
-  :mod:`jupyter_dtrain.frameworks.torch.builds`). Where there is no compiler it goes without its shared-memory
-  communication, which only speeds up inference, and what cannot do without says what to install or to set.
-* It keeps groups of its own for as long as the process lives. When ``initialize`` finds another default group of torch
-  than the last time, they are forgotten, and made again.
+* On hosts without a GPU the plug-in sets ``DS_ACCELERATOR=cpu``, so that DeepSpeed need not search and warn.
+* DeepSpeed compiles its operations once on each host, for half a minute or more; a bar counts the seconds meanwhile
+  (see :mod:`jupyter_dtrain.frameworks.torch.builds`). Without a compiler it does without its shared-memory
+  communication, which only speeds up inference; an operation that needs a compiler raises an error with the cure.
+* DeepSpeed keeps groups of its own as long as the process lives. When ``initialize`` finds a new default group of
+  torch, it forgets them and makes new ones.
 
-The loss is what ``engine.backward`` is given, before it is divided by the steps of an accumulation or scaled.
+The loss is the argument of ``engine.backward``, before DeepSpeed divides it by the steps of an accumulation or scales
+it.
 
-Under failure: an engine is bound to the groups that it was made with. When those were released it cannot go on, which
-is said, with its name; its module's parameters are there, for another (see :mod:`.engines`).
+Under failure: an engine is bound to the groups that it was made with. After a release of these groups it cannot go on,
+and a note names it. Its module keeps the parameters, for another engine (see :mod:`.engines`).
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ class DeepSpeed(Framework):
         wrapt.register_post_import_hook(_hook_engine, "deepspeed.runtime.engine")
 
     def describe(self) -> Facts:
-        """On what it computes, and whether it can compile."""
+        """Describe the device that DeepSpeed computes on, and whether it can compile."""
         return facts_of_package("DeepSpeed", "deepspeed", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """DeepSpeed is in use once it is imported."""
         return "DeepSpeed" if "deepspeed" in sys.modules else ""
 
     def recover(self) -> list[str]:
-        """The engines that there are, which have to be made again."""
+        """Name the existing engines, which the user must make again."""
         if "deepspeed.comm.comm" not in sys.modules:
             return []
         kind = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
@@ -74,9 +75,9 @@ class DeepSpeed(Framework):
         if not names:
             return []
         lost = (
-            f"{', '.join(names)}: this DeepSpeed engine belongs to the process groups of before. Make it again with "
-            f"deepspeed.initialize(model={names[0]}.module, ...), with an optimizer of its own: the parameters are as "
-            f"they were."
+            f"{', '.join(names)}: this DeepSpeed engine belongs to the earlier process groups. Make it again with "
+            f"deepspeed.initialize(model={names[0]}.module, ...), with an optimizer of its own: the parameters are "
+            f"unchanged."
         )
         return [lost]
 
@@ -98,7 +99,7 @@ class DeepSpeed(Framework):
 
 def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
     if not has_accelerator():
-        given.offer({ACCELERATOR: Variable("cpu", "no GPU here: so it need not search and warn")}, DeepSpeed.name)
+        given.offer({ACCELERATOR: Variable("cpu", "no GPU here: DeepSpeed need not search and warn")}, DeepSpeed.name)
 
 
 def _hook_builder(module: Any) -> None:
@@ -118,14 +119,14 @@ def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise RuntimeError(
                 f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
-                f'or take what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
+                f'or use what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
             ) from error
 
     return jit_load
 
 
 def _hook_shared_memory(module: Any) -> None:
-    # It calls names of torch's that are about to change, many times a step.
+    # DeepSpeed calls deprecated functions of torch, many times a step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     original = getattr(module, "build_shm_op", None)
     if original is None:
@@ -154,7 +155,7 @@ def _hook_engine(module: Any) -> None:
 
 
 def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
-    """ZeRO steps once for each group of parameters, and not at all after an overflow."""
+    """Count one step: ZeRO steps once for each group of parameters, and not at all after an overflow."""
 
     @functools.wraps(original)
     def _take_model_step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -188,4 +189,4 @@ def _forget_groups(comm: Any) -> None:
     comm.cdb = None
     groups: Any = sys.modules.get("deepspeed.utils.groups")
     if hasattr(groups, "_release_process_group_references"):
-        groups._release_process_group_references()  # noqa: SLF001 — what its own destroy_process_group calls
+        groups._release_process_group_references()  # noqa: SLF001 — as its own destroy_process_group does

@@ -1,11 +1,11 @@
 """A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world: ``%distributed tune``, ``Session.tune``.
 
 DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
-one run on all ranks of the world that is there, with the user's own functions; :mod:`.trial` is what a rank does in it.
+one run on all ranks of the live world, with the user's own functions; :mod:`.trial` is a rank's part in it.
 
-Under failure: a combination that runs out of memory on any rank has failed on all; larger micro-batches of that stage
-are skipped. Any other error is that combination's, too. Ranks that waited for one that failed are released, and made
-whole by the run that comes next. An interrupt, or the loss of a rank, ends the sweep and keeps what was measured.
+Under failure: a combination that runs out of memory on any rank has failed on all, and the sweep skips larger
+micro-batches of that stage. Any other error fails its combination alone. A release frees the ranks that wait for a
+failed one, and the next run repairs them. An interrupt, or the loss of a rank, ends the sweep and keeps its results.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class Trial:
     """Samples in one forward of one rank."""
     outcome: Outcome
     words: str = ""
-    """What went wrong, if something did."""
+    """The error in words; empty if there was none."""
     seconds: float | None = None
     """How long a step of the optimizer takes: the slowest rank's time, and the median of that over the steps."""
     samples_per_second: float | None = None
-    """Counted over all ranks together."""
+    """The sum over all ranks."""
     memory: int | None = None
-    """Peak bytes of the rank that took most: allocated memory on a GPU, else the growth of the process."""
+    """Peak bytes of the rank that used most: allocated memory on a GPU, else the growth of the process."""
     config: dict[str, Any] | None = None
     """DeepSpeed's configuration, as it was measured."""
 
 
 @dataclass
 class Tuning:
-    """What a sweep has measured, so far or in all."""
+    """The results of a sweep, so far or in all."""
 
     combinations: int
     """How many the sweep will measure."""
@@ -74,7 +74,7 @@ class Tuning:
     lost: str = ""
     """Why the world could not go on, in words; empty if it could."""
     notes: list[str] = field(default_factory=list)
-    """What else the ranks reported: objects that a release could not make whole, hangs."""
+    """The ranks' other reports: hangs, and objects that a release could not repair."""
     now: str = ""
     """The combination under way, in words."""
 
@@ -145,7 +145,7 @@ def tune(
     it is AdamW. ``steps``: how many are measured, default 5; ``warmup``: how many come before, default 2.
     ``progress`` is called with the table so far whenever there is news, on any thread.
 
-    A combination that is out of memory, or fails otherwise, is in the table with what went wrong. An interrupt ends
+    The table shows why a combination failed, such as out of memory. An interrupt ends
     the sweep and is in :attr:`.Tuning.interrupted`. Raises :class:`BadRequest` for wrong arguments, and where the
     ranks have no DeepSpeed; else, before the first combination, as :meth:`.Session.run`.
     """
@@ -204,9 +204,9 @@ class _Sweep:
         self._tell = tell
 
     def through(self, stages: list[int], sizes: list[int]) -> Tuning:
-        """All of them, until an interrupt or the loss of a rank."""
+        """Measure all combinations, until an interrupt or the loss of a rank."""
         tuning = self._tuning
-        # A press is held back where it would tear something apart, between two runs as well.
+        # The button delays a press that would break something, between two runs as well.
         with StopButton() as stop_button:
             stop_button.pass_to(self._interrupt)
             try:
@@ -215,7 +215,7 @@ class _Sweep:
             except KeyboardInterrupt:
                 tuning.interrupted = True
             except DtrainError as error:
-                # A rank died, or is left behind: what was measured is not lost with it.
+                # A rank died, or is left behind: the results so far are kept.
                 tuning.lost = str(error)
         tuning.now = ""
         self._tell(tuning)
@@ -245,7 +245,7 @@ class _Sweep:
             while not run.wait(1.0):
                 pass
         except KeyboardInterrupt:
-            # Another handler took SIGINT. The ranks must not be left at work.
+            # Another handler took SIGINT. The ranks must not go on working.
             self._interrupt()
             raise
         if run.outcome == "interrupted":
@@ -285,14 +285,14 @@ def _measured(run: Run, stage: int, size: int) -> Trial:
 
 
 class _Listener:
-    """A view of a combination's run. It shows what takes long, such as a build, and keeps the ranks' notes."""
+    """A view of a combination's run. It shows long work, such as a build, and keeps the ranks' notes."""
 
     def __init__(self, say: Callable[[str], None], notes: list[str]) -> None:
         self._say = say
         self._notes = notes
 
     def feed(self, batch: Batch, now: float) -> None:  # noqa: ARG002 — the protocol's shape
-        """Bars, and lines of ours."""
+        """Show bars, and keep our own lines."""
         for event in batch.events:
             match event.body:
                 case Progress(ended=False, text=text):
@@ -304,17 +304,17 @@ class _Listener:
                             self._keep(line.removeprefix(_OURS))
 
     def idle(self, rank: int, now: float) -> None:
-        """Not looked at."""
+        """Ignore it."""
 
     def note(self, words: str, now: float) -> None:  # noqa: ARG002 — the protocol's shape
-        """Such as where ranks are that do not move."""
+        """Keep a note, such as where ranks hang."""
         self._keep(words)
 
     def tick(self, now: float) -> None:
-        """Nothing is due."""
+        """Do nothing: nothing is due."""
 
     def close(self, run: Run, now: float) -> None:
-        """Nothing is held."""
+        """Do nothing: the view holds nothing."""
 
     def _keep(self, words: str) -> None:
         if words not in self._notes:

@@ -1,11 +1,10 @@
 """One combination of a sweep over DeepSpeed's settings, in one rank: make the engine, train some steps, measure.
 
-What :mod:`.sweep` runs, as a cell of its own for each combination. The user's names are read
-and not written, random numbers go on afterwards as if nothing had been; what was measured goes as a display of its own
-type.
+:mod:`.sweep` runs it as one cell for each combination. It reads the user's names but writes none, and restores the
+random numbers afterwards. It sends its results as a display of its own type.
 
-Under failure: whatever is raised ends the cell, and the other ranks are released as from any cell; where memory ran
-out it is :class:`OutOfMemory`. Of model, engine and batch nothing stays, however it ends.
+Under failure: any error ends the cell, and the steward releases the other ranks as from any cell. Running out of memory
+raises :class:`OutOfMemory`. Model, engine and batch are freed, however the cell ends.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from jupyter_dtrain.engine.home import rank_home
 from jupyter_dtrain.engine.memory import is_out_of_memory
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"
-"""The type of the display that has what was measured."""
+"""The type of the display with the results."""
 _QUIET = 1_000_000_000
 """Steps between two lines of DeepSpeed's own."""
 _RESET_PEAK = "5"
@@ -47,7 +46,7 @@ def check(model: str, batch: str, config: str | dict[str, Any] | None) -> None:
     names = _names()
     for name in (model, batch):
         if not callable(names.get(name)):
-            what = "is no function" if name in names else "is not defined"
+            what = "is not a function" if name in names else "is not defined"
             raise BadRequest(f"{name} {what} on the ranks: define it in a %%distributed cell.")
     _settings(config, names)
 
@@ -70,7 +69,7 @@ def measure(
         with torch.random.fork_rng(devices=devices):
             found = _train(names[model], names[batch], settings, micro_batch, steps, warmup)
     except Exception as error:
-        # Its frames hold what did not fit.
+        # Its frames hold the objects that did not fit.
         traceback.clear_frames(error.__traceback__)
         home = rank_home()
         if not is_out_of_memory(error, None if home is None else home.plugins):
@@ -87,7 +86,7 @@ def measure(
 
 
 def combined(config: Mapping[str, Any], stage: int, micro_batch: int) -> dict[str, Any]:
-    """``config`` with this stage and micro-batch, and without what contradicts them."""
+    """``config`` with this stage and micro-batch, and without the settings that contradict them."""
     made = copy.deepcopy(dict(config))
     made.pop("train_batch_size", None)  # it would have to be the product of these and the number of ranks
     made["train_micro_batch_size_per_gpu"] = micro_batch
@@ -108,7 +107,7 @@ def _names() -> dict[str, Any]:
 def _settings(config: str | dict[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Any]:
     found = names.get(config) if isinstance(config, str) else config or {}
     if not isinstance(found, dict):
-        raise BadRequest(f"{config} is no dictionary on the ranks: config names DeepSpeed's configuration.")
+        raise BadRequest(f"{config} is not a dictionary on the ranks: config names DeepSpeed's configuration.")
     return found
 
 
@@ -165,7 +164,7 @@ def _to_device(value: Any, device: Any) -> Any:
 
 
 class _Peak:
-    """The most memory since this was made: of the GPU in all, of the host what it has grown by."""
+    """The peak of memory since this object was made: the GPU's allocated bytes, or the growth of the host process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -176,7 +175,7 @@ class _Peak:
         self._before = _resident("VmRSS")
 
     def bytes(self, device: Any) -> int:
-        """As it is now."""
+        """The peak so far."""
         if device.type == "cuda":
             return int(self._torch.cuda.max_memory_allocated(device))
         return max(0, _resident("VmHWM") - self._before)
@@ -190,7 +189,7 @@ def _resident(kind: str) -> int:
 
 
 def _alive() -> list[Any]:
-    """The engines of DeepSpeed in this process, whole or half made, and what steps for them. Looks at every object."""
+    """DeepSpeed's engines in this process, whole or half made, and their optimizers. Looks at every object."""
     places = {"deepspeed.runtime.engine": "DeepSpeedEngine", "deepspeed.runtime.base_optimizer": "DeepSpeedOptimizer"}
     kinds = tuple(getattr(sys.modules[module], kind) for module, kind in places.items() if module in sys.modules)
     return [one for one in gc.get_objects() if kinds and issubclass(type(one), kinds)]
@@ -199,8 +198,8 @@ def _alive() -> list[Any]:
 def _let_go(before: list[Any]) -> None:
     """Let go of all engines but those of ``before``.
 
-    They are in circles through hooks of autograd, which Python cannot see: one that is only forgotten is never freed,
-    nor is one of ZeRO 3 that was destroyed. So what they hold is taken from them.
+    They form cycles through hooks of autograd, which Python cannot see: Python never frees an engine that is only
+    forgotten, nor one of ZeRO 3 that was destroyed. So this function empties them.
     """
     kept = {id(one) for one in before}
     new = [one for one in _alive() if id(one) not in kept]

@@ -6,7 +6,7 @@ Horovod needs no launcher and no variables here: its MPI controller uses the MPI
 * A new ``DistributedOptimizer`` for the same parameters takes them over, so a cell can run again.
 * An optimizer of Keras 3 raises an error: Horovod 0.28 would train with it on each rank alone (:mod:`.keras`).
 * Where Horovod is not installed, :func:`install_shim` offers its calls for PyTorch over torch.distributed
-  (:mod:`.shim`). Their waits are waits in torch, which is released and set up again by itself.
+  (:mod:`.shim`). Their waits are waits in torch, whose plug-in releases them and sets torch up again.
 
 Under failure: Horovod's own shutdown, on all ranks and each on a thread of its own, releases waiting ranks: it ends
 unfinished work with an error. A rank that has died makes MPI end Horovod's thread; without ULFM nothing does. The next
@@ -71,7 +71,7 @@ class Horovod(Framework):
         self._released = False
 
     def describe(self) -> Facts:
-        """What it is built with, where this rank is in it; or that it is the stand-in."""
+        """Describe how Horovod is built and this rank's place in it, or name the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
             details = {"stand-in": f"yes: {LACKING}"}
@@ -79,21 +79,21 @@ class Horovod(Framework):
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """Horovod is in use once it is imported."""
         module = sys.modules.get("horovod")
         return "" if module is None else "Horovod's stand-in" if is_shim(module) else "Horovod"
 
     def needs_regroup(self) -> bool:
-        """Whether it was shut down under a cell."""
+        """Whether a release shut Horovod down during a cell."""
         return self._released
 
     def is_apart(self) -> bool:
-        """After a cell that failed: something may have been begun, which the same cell would begin a second time."""
+        """A failed cell may have begun operations, which the same cell would begin a second time."""
         # The stand-in's optimizers may be in the middle of a step.
         return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
-        """What was called of Horovod. In TensorFlow, also what runs a graph, which may have Horovod's operations."""
+        """Name the call to Horovod, or the TensorFlow call that runs a graph, which may have Horovod's operations."""
         if frame.f_code is _arrive.__code__:
             return "init"
         while frame.f_code.co_filename == _GENERATED and frame.f_back is not None:
@@ -112,7 +112,7 @@ class Horovod(Framework):
         return "tf.function" if name in _OF_GRAPHS else name
 
     def release(self) -> None:
-        """Shut Horovod down, by which all that waits in it raises. The control thread."""
+        """Shut Horovod down, so that every wait in it raises. The control thread calls it."""
         self._released = True
         if self._arriving:
             release_world()
@@ -121,7 +121,7 @@ class Horovod(Framework):
                 library.begin_shutdown()
 
     def recover(self) -> list[str]:
-        """Set up again what was set up, with all ranks, and let optimizers begin anew."""
+        """Set Horovod up again with all ranks where it was set up, and reset its optimizers."""
         begin_optimizers_anew()
         if not installed_version():
             return []
@@ -141,7 +141,7 @@ class Horovod(Framework):
         return notes[:1]
 
     def _hook(self, module: Any) -> None:
-        """``horovod.common.basics`` was imported, of which each framework's part makes an object."""
+        """Patch ``HorovodBasics`` in ``horovod.common.basics``; each framework's part makes an object of it."""
         kind: Any = getattr(module, "HorovodBasics", None)
         if all(hasattr(kind, name) for name in ("init", "shutdown", "is_initialized")):
             self._native_shutdown = kind.shutdown
@@ -163,7 +163,7 @@ class Horovod(Framework):
             if plain:
                 self._arrive()
                 if self._generation != self._first:
-                    # MPI's old world may be revoked, and Horovod itself knows only that one.
+                    # MPI's old world may be revoked, and Horovod knows no other.
                     comm = sys.modules["mpi4py.MPI"].COMM_WORLD
             original(basics, comm, process_sets)
             library.is_set_up(process_sets, plain=plain)
@@ -190,7 +190,7 @@ class Horovod(Framework):
 
 
 def _arrive(mpi: Any) -> None:
-    """Wait until all ranks have come to ``hvd.init()``."""
+    """Wait until all ranks have reached ``hvd.init()``."""
     mpi.COMM_WORLD.Barrier()
 
 

@@ -1,6 +1,6 @@
 """JAX in one rank: its processes (:mod:`.groups`), waits for them (:mod:`.waits`), and its numbers.
 
-Outside a world none of this is active: the same cell meets plain JAX. JAX has no call from which losses could be read;
+Outside a world none of this is active: the same cell meets plain JAX. JAX has no call that reveals losses;
 ``jupyter_dtrain.log`` takes its arrays as they are, in a loop and in ``jax.debug.callback``.
 
 Under failure: another version of JAX, without the parts that this module patches, stays unchanged.
@@ -50,13 +50,13 @@ class Jax(Framework):
         wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
 
     def before_cell(self, generation: int) -> None:
-        """Set-ups of a new generation are counted from 0 on every rank."""
+        """Count the set-ups of a new generation from 0, on every rank."""
         self._groups.begin_cell(generation)
 
     def after_cell(self, *, failed: bool) -> None:
-        """What the cell has begun to compute is over, and what it logs from there has come.
+        """Wait until the cell's computations have ended and their logged values have arrived.
 
-        What a cell that failed has begun may have no counterpart on other ranks: it is ended after a while.
+        A failed cell's computations may have no counterpart on other ranks: a release ends them after a while.
         """
         jax: Any = imported("jax")
         if jax is None:
@@ -68,32 +68,32 @@ class Jax(Framework):
             jax.effects_barrier()
 
     def describe(self) -> Facts:
-        """Its backends and processes, once they are there."""
+        """Describe JAX's backends and processes, once they exist."""
         return facts_of_package("JAX", "jax", TESTED, _details)
 
     def is_log(self, line: str) -> bool:
-        """What gloo prints when ranks have connected."""
+        """Gloo prints such a line when ranks have connected."""
         return line.startswith("[Gloo] Rank ")
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """JAX is in use once it is imported."""
         return "JAX" if "jax" in sys.modules else ""
 
     def on_host(self, value: Any) -> Any:
-        """An array that this rank has all of is one of numpy's. Raises :class:`ValueError` for one that is not."""
+        """Turn an array that is wholly on this rank into numpy's. Raises :class:`ValueError` for any other array."""
         jax: Any = sys.modules.get("jax")
         if jax is None:
             return value
         return _moved(jax, value)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
-        """An array with one element is read when the metrics are flushed, on whatever device it is."""
+        """Accept an array with one element, on any device; flushing the metrics reads it."""
         jax: Any = sys.modules.get("jax")
         if jax is None or not isinstance(value, jax.Array):
             return None
         if isinstance(value, jax.core.Tracer):
             words = "a value inside jax.jit is no number yet: log it from jax.debug.callback"
-            raise ValueError(words)  # noqa: TRY004 — what the caller tells the user
+            raise ValueError(words)  # noqa: TRY004 — the caller shows it to the user
         if value.size != 1:
             raise ValueError(f"an array of shape {value.shape} is not one number")
         return value, _read
@@ -103,18 +103,18 @@ class Jax(Framework):
         return self._groups.unusable
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
-        """A jitted function, an array's value, a set-up to which somebody has not come."""
+        """The wait is in a jitted function, for an array's value, or in a set-up that some rank has not reached."""
         if found := meeting_in(frame):
             return found
-        looks = frame.f_code is settle.__code__  # again and again, and so takes some processor
+        looks = frame.f_code is settle.__code__  # it polls, so it uses some processor time
         return call_that_waits(frame, call) if (idle or looks) and self._groups.is_up else ""
 
     def release(self) -> None:
-        """End the connections of gloo, and waits at the coordinator."""
+        """Close gloo's connections, and end the waits at the coordinator."""
         self._groups.release()
 
     def recover(self) -> list[str]:
-        """JAX's processes as they were, with the arrays that the user's names hold."""
+        """Set up JAX's processes as before, and keep the arrays that the user's names hold."""
         return self._groups.recover()
 
 

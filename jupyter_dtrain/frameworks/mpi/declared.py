@@ -1,4 +1,4 @@
-"""What MPI declares to the parts that have no ranks: its echoes of a rank's end, and failures of its own."""
+"""MPI's declarations for the parts that have no ranks: its echoes of a rank's end, and failures of its own."""
 
 from __future__ import annotations
 

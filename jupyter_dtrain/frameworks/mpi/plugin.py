@@ -1,8 +1,8 @@
-"""MPI itself: ranks that wait in a communicator are freed by revoking it, and the world is made again from the living.
+"""MPI itself: revoking a communicator frees the ranks that wait in it, and the living ranks make the world again.
 
-Needs an MPI with ULFM (Open MPI 5 started with ``--with-ft ulfm``); with another nothing here does anything, and a
-rank that waits stays where it is until the world is restarted. A C library that keeps ``MPI_COMM_WORLD`` of its own
-cannot be given the new one: only the attribute of the Python module is replaced.
+This needs an MPI with ULFM (Open MPI 5 started with ``--with-ft ulfm``). With any other MPI this plug-in does nothing,
+and a waiting rank stays where it is until a restart of the world. The plug-in replaces only the attribute of the Python
+module, so a C library that keeps its own ``MPI_COMM_WORLD`` does not get the new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TESTED = "4.1"
 T = TypeVar("T")
 
 SHRINK_PATIENCE = 10.0
-"""Seconds in which all living ranks must have come to make the world again."""
+"""Seconds in which all living ranks must arrive to make the world again."""
 POLL = 0.001
 
 
@@ -36,25 +36,25 @@ class Mpi(Framework):
 
     def __init__(self) -> None:
         self._revoked: list[Any] = []
-        """The communicators of this rank that were revoked and not yet told of; kept alive until then."""
+        """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
 
     def prepare(self) -> None:
-        """For what stands on MPI's world: see :func:`release_world`."""
+        """Register this plug-in for the frameworks that wait in MPI's world: see :func:`release_world`."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
 
     def describe(self) -> Facts:
-        """The library beneath mpi4py; whether ranks that wait in it can be freed. Every rank has imported it."""
+        """Describe the library beneath mpi4py, which every rank has imported, and whether it can free waiting ranks."""
         return facts_of_package("MPI", "mpi4py", TESTED, lambda _: _details())
 
     def in_use(self) -> str:
-        """Every rank has imported MPI: what counts is that the user's names hold it, or a communicator."""
+        """MPI is in use when a name of the user holds it or a communicator; every rank has imported it."""
         mpi = _module()
         used = mpi is not None and any(value is mpi or issubclass(type(value), mpi.Comm) for _, value in user_names())
         return "MPI" if used else ""
 
     def needs_regroup(self) -> bool:
-        """Whether communicators were revoked that :meth:`recover` has not replaced yet."""
+        """Whether there are revoked communicators that :meth:`recover` has not replaced yet."""
         return bool(self._revoked)
 
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
@@ -71,27 +71,27 @@ class Mpi(Framework):
         return ""
 
     def release(self) -> None:
-        """Revoke every communicator that user code can be waiting in. The control thread."""
+        """Revoke every communicator that user code may be waiting in. The control thread calls it."""
         mpi = _module()
         if mpi is None or not _can_revoke(mpi):
             return
         for comm in self._communicators(mpi):
-            # It may fail where another rank's has come already.
+            # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
             if comm not in self._revoked:
                 self._revoked.append(comm)
 
     def recover(self) -> list[str]:
-        """With all living ranks: a new ``MPI.COMM_WORLD`` from those that live.
+        """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
 
-        Raises :class:`TimeoutError` when a rank does not come.
+        Raises :class:`TimeoutError` when a rank does not arrive.
         """
         mpi: Any = _module()
         if mpi is None or not _can_revoke(mpi):
             return []
         old = mpi.COMM_WORLD
-        # Not every rank need have been told: one may have been in native code that keeps the interpreter lock.
+        # Some ranks may not have revoked: native code there may have kept the interpreter lock.
         new = with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else old.Shrink())
         if new is None:
             return []
@@ -103,11 +103,11 @@ class Mpi(Framework):
         notes = []
         if of_world:
             notes.append(
-                f"{', '.join(of_world)} is MPI's world of before, in which nothing can be sent any more: "
+                f"{', '.join(of_world)} is MPI's previous world, which can send nothing any more: "
                 f"`{' = '.join(of_world)} = MPI.COMM_WORLD`"
             )
         if others:
-            notes.append(f"{', '.join(others)}: made from MPI's world of before; make again from MPI.COMM_WORLD.")
+            notes.append(f"{', '.join(others)}: made from MPI's previous world; make again from MPI.COMM_WORLD.")
         return notes
 
     def _communicators(self, mpi: ModuleType) -> list[Any]:
@@ -119,7 +119,7 @@ class Mpi(Framework):
         while frame is not None:
             values += list(frame.f_locals.values())
             frame = frame.f_back
-        # And what the user's own objects hold.
+        # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
         for value in values:
             if isinstance(value, mpi.Comm) and value not in (mpi.COMM_NULL, mpi.COMM_SELF, *found):
@@ -131,13 +131,13 @@ _of_rank: Mpi | None = None
 
 
 def release_world() -> None:
-    """Release what waits in MPI, for a framework that waits there for its ranks. The control thread."""
+    """Release the waits in MPI, for a framework that waits there for its ranks. The control thread calls it."""
     if _of_rank is not None:
         _of_rank.release()
 
 
 def with_patience(call: Callable[[], T]) -> T:
-    """The result of a call that waits for all who live and knows no timeout: so a thread makes it.
+    """The result of a call that waits for all living ranks and has no timeout: so a thread makes it.
 
     ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI 5.0).
     """
@@ -146,14 +146,16 @@ def with_patience(call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             found.append(call())
-        except Exception as error:  # noqa: BLE001 — raised where it is waited for
+        except Exception as error:  # noqa: BLE001 — the waiting caller raises it
             found.append(error)
 
     threading.Thread(target=run, name="dtrain-mpi", daemon=True).start()
     deadline = time.monotonic() + SHRINK_PATIENCE
     while not found:
         if time.monotonic() > deadline:
-            raise TimeoutError("Not all ranks came to make MPI's world again: %distributed restart makes a new one.")
+            raise TimeoutError(
+                "Some ranks did not arrive to make MPI's world again: %distributed restart makes a new one."
+            )
         time.sleep(POLL)
     if isinstance(found[0], Exception):
         raise found[0]

@@ -1,4 +1,4 @@
-"""What TensorFlow declares to the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
+"""TensorFlow's declarations for the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _LOG = re.compile(
     r"|The error could be from a previous operation\. Restart your program|\t \[\[\{\{node "
     r"|Additional GRPC error information from remote target|:UNKNOWN:Error received from peer"
 )
-"""How a log line of TensorFlow's native code begins, in the forms before and after logging is set up."""
+"""Matches the beginning of TensorFlow's native log lines, in the forms before and after logging is set up."""
 
 
 class TensorFlow(Framework):
@@ -61,7 +61,7 @@ class TensorFlow(Framework):
         self._shows_logs = LOG_LEVEL in os.environ
 
     def environment(self) -> dict[str, Variable]:
-        """GPUs are shared with other frameworks and other ranks: memory is taken as it is needed."""
+        """TensorFlow takes GPU memory as it needs it, because it shares GPUs with other frameworks and other ranks."""
         return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all GPU memory at once")}
 
     def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
@@ -73,58 +73,59 @@ class TensorFlow(Framework):
         wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
 
     def before_cell(self, run: int, watch: Watching) -> None:
-        """Losses are taken from now on; strategies are counted from 0 in every cell."""
+        """Start recording losses; every cell counts its strategies from 0."""
         self._metrics.begin(on=watch.metrics)
         self._collectives.begin_cell(run)
 
     def after_cell(self) -> None:
-        """Losses that traced functions have written are points now."""
+        """Record the losses that traced functions have written."""
         self._metrics.end()
 
     def describe(self) -> Facts:
-        """The devices that a cell has met; which task of the cluster this rank is; whether collectives work."""
+        """Describe the devices in use, this rank's task in the cluster, and whether collectives work."""
         return facts_of_package("TensorFlow", "tensorflow", TESTED, self._details)
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """TensorFlow is in use once it is imported."""
         return "TensorFlow" if "tensorflow" in sys.modules else ""
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
-        """A tensor or variable with one element is read when the metrics are flushed, on whatever device it is."""
+        """Accept a tensor or variable with one element, on any device; flushing the metrics reads it."""
         return None if imported("tensorflow") is None else number(value)
 
     def reserved(self) -> int | None:
-        """What the allocator of the rank's GPU has given out, once it is in use."""
+        """The bytes that the GPU's allocator has given out, once the GPU is in use."""
         context: Any = _context()
         if context is None or not context._initialized or not context._num_gpus:  # noqa: SLF001 — public ones start it
             return None
         return int(context.get_memory_info("GPU:0")["current"])
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """On a GPU and on the host alike."""
+        """TensorFlow raises the same error on a GPU and on the host."""
         errors: Any = imported("tensorflow.python.framework.errors_impl")
         return errors is not None and isinstance(exception, errors.ResourceExhaustedError)
 
     def is_log(self, line: str) -> bool:
-        """What native code says below an error; nothing is where the user has set ``TF_CPP_MIN_LOG_LEVEL``.
+        """Native messages below the level of an error are logs, unless the user has set ``TF_CPP_MIN_LOG_LEVEL``.
 
-        In a cell that is 0, for everything: JAX, too, sets it when it is imported. Others write such lines as well:
-        they are shown where neither is imported.
+        A cell that sets the variable to 0 shows everything; other values do not count, because JAX sets the variable
+        when it is imported. Other libraries write such lines too: they show where no library of ``_LOGGING`` is
+        imported.
         """
         if self._shows_logs or sys.modules.keys().isdisjoint(_LOGGING) or os.environ.get(LOG_LEVEL) == "0":
             return False
         return _LOG.match(line) is not None
 
     def needs_regroup(self) -> bool:
-        """Whether collectives were aborted."""
+        """Whether a release has aborted the collectives."""
         return self._collectives.released
 
     def is_apart(self) -> bool:
-        """Whether a cell that failed here had collectives: ranks may have counted a different number of them."""
+        """Whether a failed cell had collectives: the ranks' counts of them may differ."""
         return self._collectives.has_begun()
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
-        """A traced function, an operation or a strategy that is being made."""
+        """The wait is in a traced function, an operation, or the making of a strategy."""
         return call_that_waits(frame) if idle and self._collectives.ready else ""
 
     def release(self) -> None:
@@ -132,7 +133,7 @@ class TensorFlow(Framework):
         self._collectives.release()
 
     def recover(self) -> list[str]:
-        """The collectives begin anew; strategies and what was made with them go on."""
+        """Start the collectives anew; strategies and the objects made with them stay usable."""
         self._collectives.recover()
         return []
 
@@ -154,7 +155,7 @@ class TensorFlow(Framework):
 
 
 def _see_own_gpu(local_rank: int, context: Any) -> None:
-    """Of the GPUs of the host this rank uses one, unless the user has said which before TensorFlow's first use."""
+    """Give this rank one GPU of the host, unless the user has chosen GPUs before TensorFlow's first use."""
     gpus = context.list_physical_devices("GPU")
     if len(gpus) > 1 and set(gpus) <= set(context.get_visible_devices("GPU")):
         context.set_visible_devices([gpus[local_rank % len(gpus)]], "GPU")

@@ -1,7 +1,7 @@
 """The port of this rank's TensorFlow server: held before the server exists, and guarded once it runs.
 
-TensorFlow's servers listen at all addresses of the host, know no password, and do what they are told by whoever reaches
-them. Where all ranks are on one host, nobody else's packets get as far
+TensorFlow's servers listen at all addresses of the host, know no password, and obey every process that reaches
+them. Where all ranks are on one host, no other host's packets get as far
 (:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`); other users of this host do, as with TensorFlow's own
 launchers.
 

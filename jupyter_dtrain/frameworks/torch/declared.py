@@ -1,4 +1,4 @@
-"""What PyTorch declares to the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
+"""PyTorch's declarations for the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
 
 from __future__ import annotations
 

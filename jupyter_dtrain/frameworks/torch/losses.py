@@ -39,7 +39,7 @@ _SCALED = "jupyter_dtrain.scaled"
 
 
 class _Scaled(NamedTuple):
-    """What is known about a loss that was scaled."""
+    """The known facts about a scaled loss."""
 
     value: float | Later | None
     scale: Any

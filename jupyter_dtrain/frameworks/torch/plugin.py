@@ -49,11 +49,11 @@ class Torch(Framework):
     rendezvous = "jupyter_dtrain.frameworks.torch.store"
 
     def environment(self) -> dict[str, Variable]:
-        """Beyond what torchrun sets, which every rank has: NCCL's watchdog must not kill a rank that can be released.
+        """Add to torchrun's variables: NCCL's watchdog must not kill a rank that a release can free.
 
-        It ends the process when a collective times out, by default (``TORCH_NCCL_ASYNC_ERROR_HANDLING`` 3, by PyTorch's
-        documentation) and as torchrun has it (1); its own abort asks for 0. The flight recorder, which tells what each
-        rank has begun, is off unless it has a size.
+        The watchdog ends the process when a collective times out, both by default
+        (``TORCH_NCCL_ASYNC_ERROR_HANDLING`` 3, by PyTorch's documentation) and under torchrun (1). PyTorch's own abort
+        needs 0. The flight recorder records the collectives that each rank has begun; it is off unless it has a size.
         """
         return {
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": Variable("0", "NCCL must not end a rank that a release can free"),
@@ -75,46 +75,46 @@ class Torch(Framework):
         wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
 
     def before_cell(self, generation: int, watch: Watching) -> None:
-        """Losses are taken from now on; set-ups of a new generation are counted from 0 on every rank."""
+        """Start recording losses; every rank counts the set-ups of a new generation from 0."""
         self._metrics.begin(watch)
         self._pipelines.begin(on=watch.metrics)
         self._groups.begin_cell(generation)
 
     def after_cell(self) -> None:
-        """Losses that wait for their optimizer step are points now; the last steps of pipelines are told."""
+        """Record the losses that wait for their optimizer step, and report the last steps of pipelines."""
         self._pipelines.end()
         self._metrics.end()
 
     def describe(self) -> Facts:
-        """What is compiled in and found; the default group, once it is set up."""
+        """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""
         return facts_of_package("PyTorch", "torch", TESTED, partial(torch_details, self._groups))
 
     def in_use(self) -> str:
-        """Once it is imported."""
+        """PyTorch is in use once it is imported."""
         return "PyTorch" if "torch" in sys.modules else ""
 
     def steps(self) -> dict[str, int]:
-        """Of the optimizers whose steps are told as points."""
+        """Count the steps of the optimizers that record points."""
         return self._metrics.steps()
 
     def on_host(self, value: Any) -> Any:
-        """Tensors in lists, tuples and dictionaries are copied to the host; one that is sharded cannot be."""
+        """Copy tensors in lists, tuples and dictionaries to the host; a sharded tensor cannot be copied."""
         torch = sys.modules.get("torch")
         return value if torch is None else on_host(value)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
-        """A tensor with one element is read when the metrics are flushed, on whatever device it is."""
+        """Accept a tensor with one element, on any device; flushing the metrics reads it."""
         return number(value)
 
     def reserved(self) -> int | None:
-        """What the caching allocator holds, once CUDA is in use."""
+        """The caching allocator's reserved bytes, once CUDA is in use."""
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
             return None
         return int(torch.cuda.memory_reserved())
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """A GPU's allocator has a class for it, the host's only words."""
+        """The GPU allocator raises a class of its own; the host allocator only has a message."""
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(exception, RuntimeError):
             return False
@@ -130,23 +130,23 @@ class Torch(Framework):
         return self._groups.unusable
 
     def is_apart(self) -> bool:
-        """A collective that was begun (``async_op=True``, FSDP's and DeepSpeed's own) and not waited for."""
+        """Whether the cell began a collective (``async_op=True``, FSDP's, DeepSpeed's) and did not wait for it."""
         return is_unfinished(self._groups.made_at)
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
-        """A collective, the end of DDP's backward, a set-up to which somebody has not come."""
+        """The wait is in a collective, the end of DDP's backward, or a set-up that some rank has not reached."""
         if not idle and not arriving_in(frame):
             return ""
         return call_that_waits(frame, call, on_device=self._groups.on_device)
 
     def collectives(self) -> list[Collective]:
-        """What torch's flight recorder holds."""
+        """The collectives in torch's flight recorder."""
         return recorded_collectives(self._groups.made_at)
 
     def release(self) -> None:
-        """End the connections of gloo's groups, abort NCCL's."""
+        """Close the connections of gloo's groups, and abort NCCL's groups."""
         self._groups.release()
 
     def recover(self) -> list[str]:
-        """The default group again, as it was made, with the DDP modules that used it."""
+        """Set up the default group again with its old arguments, and the DDP modules that used it."""
         return self._groups.recover()
