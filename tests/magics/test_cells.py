@@ -93,7 +93,7 @@ def test_an_input_that_does_not_exist_or_cannot_be_pickled_stops_the_cell(ranks)
     locked = ranks.run("%%distributed -i fine,lock\nsent = True")
 
     assert missing.ename == "BadRequest"
-    assert "nowhere cannot be sent" in missing.traceback
+    assert "-i cannot send nowhere" in missing.traceback
     assert locked.ename == "TransferFailed"
     assert "'lock' cannot be sent" in locked.traceback
     assert ranks.ok("%%distributed\n'sent' in globals() or 'fine' in globals()").display_texts == ["[0-2] False"]

@@ -71,7 +71,7 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-def opened(home, tmp_path_factory):
+def opened(home, long_hold, tmp_path_factory):
     """A terminal with two ranks, for this module."""
     terminal = Terminal(tmp_path_factory.mktemp("terminal"))
     assert terminal.run("%load_ext jupyter_dtrain").strip() == ""
