@@ -12,8 +12,9 @@ from jupyter_server.auth import Authorizer
 from tornado.httpclient import HTTPClientError
 
 from jupyter_dtrain.core.clients import own_process
-from jupyter_dtrain.server import monitor as observer
+from jupyter_dtrain.server import monitor
 from jupyter_dtrain.server.handlers import handlers
+from jupyter_dtrain.wire.messages import PROTOCOL
 
 METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
@@ -152,13 +153,13 @@ async def test_files_that_are_damaged_are_no_worlds(jp_fetch, tmp_path):
 async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetch, monkeypatch):
     """Its process is there: it is listed, with what is wrong, and a question to it fails in words."""
     # Who is that young may only not be ready yet; the process that is taken for a steward here is this one.
-    monkeypatch.setattr(observer, "YOUNG", 0.0)
+    monkeypatch.setattr(monitor, "YOUNG", 0.0)
     folder = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain" / "b-1"
     folder.mkdir(parents=True)
     (folder / "steward.json").write_text('{"shell_port": 1, "ip"')
     pid, created = own_process()
     listing = {"name": "b", "id": "b-1", "size": 2, "cwd": "/", "steward": pid, "created": created}
-    listing["connection_file"] = str(folder / "steward.json")
+    listing |= {"connection_file": str(folder / "steward.json"), "protocol": PROTOCOL}
     (folder / "world.json").write_text(json.dumps(listing))
     (told,) = json.loads((await jp_fetch("dtrain", "worlds")).body)["worlds"]
     with pytest.raises(HTTPClientError) as caught:

@@ -249,7 +249,8 @@ def test_one_rank_alone_is_interrupted(watching, session):
     run.wait(20)
 
     assert run.outcomes == {0: "interrupted", 1: "error", 2: "error"}
-    assert run.errors[1].released
+    # MPI may revoke the communicator on the way of one rank's release, before another is asked to release itself.
+    assert run.errors[1].waited == run.errors[2].waited == "Barrier"
 
 
 def test_nothing_to_interrupt_is_no_harm(watching, session):

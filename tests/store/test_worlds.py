@@ -253,7 +253,7 @@ def test_a_store_that_cannot_be_written_is_told_once_and_cells_run(launch, own_d
     spoil(path)
     before = path.read_bytes() if path.is_file() else None
     with launch(n=1) as session:
-        until(lambda: session._news._notices or session._news._shown)
+        until(lambda: session._notices._notices or session._notices._shown)
         cells = [run(session, f"print({number})") for number in range(3)]
         said = capfd.readouterr().err
         after = path.read_bytes() if path.is_file() else None
@@ -273,7 +273,7 @@ def test_a_read_only_home_stops_no_world(launch, tmp_path, monkeypatch, capfd):
     (tmp_path / "file").touch()
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file" / "data"))
     with launch(n=2) as session:
-        until(lambda: len(session._news._shown) == 2)
+        until(lambda: len(session._notices._shown) == 2)
         cell = run(session, "for k in range(50_000): print('x' * 99)")
         text = cell.text(1)
         run(session, LOG.format(points=1000, rank=0))
@@ -311,7 +311,7 @@ def test_a_full_disk_stops_no_cell_and_takes_nothing_from_the_store(launch, smal
         disk = os.statvfs(small_disk)
         filler.write_bytes(b"x" * (disk.f_bavail * disk.f_frsize - 200_000))
         full = run(session, LOG.format(points=20_000, rank=0) + "\nprint('during'); 'went on'")
-        until(lambda: any("full" in words for words in session._news._shown))
+        until(lambda: any("full" in words for words in session._notices._shown))
         kept = first.text(0), len(full.metrics["loss"][1].values)
         filler.unlink()
         run(session, "print('after')")
