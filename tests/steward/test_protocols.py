@@ -60,7 +60,7 @@ def test_a_world_without_a_number_is_older_than_the_first(launch) -> None:
         assert (content.pop("protocol"), bool(content.pop("version"))) == (PROTOCOL, True)
         file.write_text(json.dumps(content))
 
-        assert [one.name for one in worlds.list_worlds()] == ["unnumbered"]
+        assert "unnumbered" in [one.name for one in worlds.list_worlds()]
         with pytest.raises(OtherVersion, match=r"an older version of jupyter-dtrain: it speaks protocol 0, this one"):
             Session.attach("unnumbered")
         assert session.drives

@@ -133,9 +133,9 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
         "import time\n\ndef wait_for_nothing():\n    time.sleep(300)\n\nwait_for_nothing()"
     )
     fails(
-        r"(?s)2 of 2 ranks did not get ready within 4 s.*Rank [01] was here:.*mpi4py.py\", line 4 in wait_for_nothing",
+        r"(?s)2 of 2 ranks did not get ready within 12 s.*Rank [01] was here:.*mpi4py.py\", line 4 in wait_for_nothing",
         env={"PYTHONPATH": str(tmp_path)},
-        settings=Settings(start_timeout=4),
+        settings=Settings(start_timeout=12),
     )
 
 
