@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -39,16 +39,32 @@ from jupyter_dtrain.wire.steward_messages import (
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
+    from jupyter_dtrain.wire.steward_messages import Broadcast
 
     from .keeper import Keeper
     from .lease import Lease
     from .state import State
-    from .supervisor import Supervisor
 
 Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
 """By request, what answers it."""
 
 _log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """The owner of the world's processes, as requests need it; see :class:`.Supervisor`. No method waits."""
+
+    def tell_soon(self, event: Broadcast) -> None:
+        """Broadcast ``event``."""
+
+    def give_up(self, run: int) -> None:
+        """Take ``run`` as ended without the ranks that still work on it."""
+
+    def restart(self, client: str, by: str) -> None:
+        """Begin to replace all ranks."""
+
+    def end(self, reason: str) -> None:
+        """Begin to end the world for ``reason``."""
 
 
 class Requests:
@@ -60,7 +76,7 @@ class Requests:
         state: State,
         lease: Lease,
         keeper: Keeper,
-        supervisor: Supervisor,
+        owner: Owner,
         actions: Answers,
     ) -> None:
         """``actions``: what answers the requests that act on ranks."""
@@ -68,7 +84,7 @@ class Requests:
         self._state = state
         self._lease = lease
         self._keeper = keeper
-        self._supervisor = supervisor
+        self._owner = owner
         self._answers: Answers = {
             ReadState: self._read_state,
             ReadRequest: lambda _: Requested(self._request),
@@ -101,7 +117,7 @@ class Requests:
             )
         if self._lease.join(join.client, take_over=join.take_over):
             self._keeper.driven(join.client)
-            self._supervisor.tell_soon(DriverChanged(driver=join.client))
+            self._owner.tell_soon(DriverChanged(driver=join.client))
         driver = self._lease.driver
         assert driver is not None
         return Joined(driver, self._state.generation)
@@ -117,15 +133,15 @@ class Requests:
         return Done()
 
     def _advance(self, advance: Advance) -> Advanced:
-        self._supervisor.give_up(advance.run)
+        self._owner.give_up(advance.run)
         return Advanced(self._state.advance(advance.run))
 
     def _restart(self, restart: Restart) -> RestartBegun:
         incarnation = self._state.begin_restart()
-        self._supervisor.restart(restart.client, restart.by)
+        self._owner.restart(restart.client, restart.by)
         return RestartBegun(incarnation)
 
     def _stop(self, stop: Stop) -> Done:
         self._keeper.followed(stop.followed)
-        self._supervisor.end(ASKED_FOR)
+        self._owner.end(ASKED_FOR)
         return Done()
