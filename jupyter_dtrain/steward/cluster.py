@@ -160,7 +160,7 @@ class Cluster:
         Once the ranks are up: before that it would take the processor from them.
         """
         threading.Thread(
-            target=import_module, args=("..channels", __package__), name="dtrain-import", daemon=True
+            target=import_module, args=("jupyter_dtrain.wire.channels",), name="dtrain-import", daemon=True
         ).start()
 
     def connect(self) -> RanksChannel:
