@@ -157,7 +157,12 @@ class Fold:
         return self._runs.left_behind()
 
     def close(self) -> None:
-        """End every run. The thread ends when their views have shown that, which nothing here waits for."""
+        """End every run. The thread ends when their views have shown that, which nothing here waits for.
+
+        Called again, it does nothing.
+        """
+        if self._closing:
+            return
 
         def closing() -> None:
             self._world_lost("this client has left it")
