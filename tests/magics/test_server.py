@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -48,11 +49,11 @@ class Server:
         )
         file = runtime / f"jpserver-{self.process.pid}.json"
         deadline = time.monotonic() + PATIENCE
-        while not file.exists() or not file.read_text():
+        # The file comes before the server listens, and its port may change where another program takes it meanwhile.
+        while not self._listens(file):
             assert time.monotonic() < deadline
             assert self.process.poll() is None
             time.sleep(0.05)
-        self.address = f"127.0.0.1:{json.loads(file.read_text())['port']}"
         self._cells: dict[str, Cell] = {}
         self._changed = threading.Condition()
         self.bytes = 0
@@ -64,6 +65,15 @@ class Server:
         )
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
+
+    def _listens(self, file: Path) -> bool:
+        if not file.exists() or not (text := file.read_text()):
+            return False
+        port = json.loads(text)["port"]
+        self.address = f"127.0.0.1:{port}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
 
     def _ask(self, method: str, path: str, body: dict | None = None) -> dict:
         request = urllib.request.Request(
