@@ -50,7 +50,7 @@ BURST: Final = 64
 """Calls after which a busy view gets a tick all the same."""
 
 _KEPT: Final = (Started, Result, Error, Dropped, Finished)
-"""What a batch keeps when the backlog is full; a rank says each of these about once in a run."""
+"""Events that a batch keeps when the backlog is full; a rank sends each of them about once in a run."""
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Painting:
         self._post(lambda view, now: view.note(words, now))
 
     def close(self, run: Run, now: float, shown: Callable[[], None]) -> None:
-        """The run has ended: show everything, then end the view's thread. What is posted later is not shown.
+        """The run has ended: show everything, then end the view's thread. The view shows nothing that comes later.
 
         ``shown`` is called on any thread when the view has shown the end of the run, or has failed.
         """

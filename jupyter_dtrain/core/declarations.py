@@ -1,4 +1,4 @@
-"""What frameworks declare to the parts that have no ranks: start options, echoes, situations, methods and verbs.
+"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, methods and verbs.
 
 The core names no framework. Each framework that has something to say outside its ranks offers one :class:`Declaration`
 by the entry point group :data:`GROUP`. The modules that hold them are light: they import no framework, no MPI and

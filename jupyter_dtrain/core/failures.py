@@ -14,7 +14,7 @@ from .declarations import declarations, load_rows
 from .settings import Settings
 
 After = Literal["whole", "busy", "dead", "unhealable", "ended"]
-"""What a world is once the cell has ended."""
+"""The state of the world once the cell has ended."""
 
 AFTER: dict[After, str] = {
     "whole": "cells run on all ranks, with the same objects.",
@@ -73,7 +73,7 @@ class Situation(NamedTuple):
     kept: str
     """A sentence."""
     after: After
-    """What the world is then."""
+    """The state of the world then."""
     interrupted: After
     """What the world is when the cell was interrupted instead."""
     framework: str = ""
