@@ -9,12 +9,14 @@ Under failure at start it prints the reason to its error stream, which the watch
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
 import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,25 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         )
 
 
+@contextlib.contextmanager
+def _temporary_folder(folder: str) -> Iterator[None]:
+    """Have C libraries take ``folder`` for temporary files; Python and its children go on with what the user has set.
+
+    On crowded machines a rank was seen to leave ``ompi.HOST.UID`` there: the folder that Open MPI (5.0.11) makes where
+    it knows of none of prterun's, as in a program that no ``mpiexec`` has started.
+    """
+    libc = ctypes.CDLL(None)
+    before = os.environ.get("TMPDIR")
+    libc.setenv(b"TMPDIR", os.fsencode(folder), 1)
+    try:
+        yield
+    finally:
+        if before is None:
+            libc.unsetenv(b"TMPDIR")
+        else:
+            libc.setenv(b"TMPDIR", os.fsencode(before), 1)
+
+
 def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
@@ -134,7 +155,8 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     # Reductions of Python objects would use a hidden duplicate of the communicator. No code can revoke that, and MPI
     # makes it with the interpreter lock held: a rank whose peer does not come would neither answer nor be freed.
     mpi4py.rc.fast_reduce = False
-    from mpi4py import MPI
+    with _temporary_folder(spec.scratch):
+        from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))

@@ -27,7 +27,16 @@ from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.reports import Report, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
-from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
+from .processes import (
+    Work,
+    abort_grandchildren,
+    collect_orphans,
+    die_with_parent,
+    end_process,
+    is_running,
+    kill_descendants,
+    tail,
+)
 from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -91,6 +100,7 @@ class Cluster:
             world_id=request.id,
             engine_file=local.engine_file(request),
             folder=request.folder,
+            scratch=request.scratch,
             spool=request.spool,
             path=request.path,
             master_addr=request.options.env.get("MASTER_ADDR", self._rendezvous.host),
@@ -145,6 +155,12 @@ class Cluster:
     def controller_code(self) -> int | None:
         """The exit code of the controller; None while it runs."""
         return None if self._controller is None else self._controller.poll()
+
+    def collect_orphans(self) -> None:
+        """Collect what ended beneath the steward and has no other parent any more."""
+        own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
+        own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
+        collect_orphans(own)
 
     def rest(self) -> float:
         """Seconds since ``mpiexec``, or anything beneath it, last did anything."""

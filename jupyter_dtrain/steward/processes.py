@@ -1,16 +1,18 @@
 """Processes that may not outlive the steward.
 
 Every child asks the kernel for SIGTERM at its parent's death, and orphans of children come back to the steward, which
-is their subreaper: when a world ends, the steward kills every process that is left beneath it.
+is their subreaper: it collects those that end, and when a world ends, it kills every process that is left beneath it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -80,11 +82,29 @@ def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> Non
         process.wait(patience)
 
 
+def collect_orphans(own: Collection[int]) -> None:
+    """Collect the exit statuses of the ended processes that this one inherited; those of ``own`` it leaves alone.
+
+    Nobody else can: a process whose parent ended before it stays a zombie until its new parent collects it.
+    """
+    with contextlib.suppress(ChildProcessError):
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
 def kill_descendants(patience: float = 3.0) -> list[int]:
-    """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds."""
+    """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds.
+
+    Call it once this process has waited for the children that it started itself: it collects what is left of all.
+    """
     me = psutil.Process()
     deadline = time.monotonic() + patience
     while True:
+        collect_orphans(())
         alive = [child for child in me.children(recursive=True) if _runs(child)]
         if not alive or time.monotonic() > deadline:
             return [child.pid for child in alive]

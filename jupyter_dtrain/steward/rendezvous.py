@@ -85,6 +85,11 @@ class Rendezvous:
                 return
             logging.getLogger(__name__).error("The rendezvous store ended with %s", code)
 
+    @property
+    def pid(self) -> int | None:
+        """The process id of the store; None before it was first needed."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
         """End the store and free the port; once is enough."""
         if self._closing:

@@ -277,6 +277,7 @@ class Supervisor:
             self._check_starting(now)
         elif self._state.phase == "running":
             self._check_running()
+            self._cluster.collect_orphans()
             if now >= self._renew_at:
                 self._renew_watches()
                 self._renew_at = now + min(self._request.settings.lease / 4, 30.0)

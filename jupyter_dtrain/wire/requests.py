@@ -122,6 +122,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     engine_file: str
     """ipyparallel's connection file for engines; it may appear after the rank has started."""
     folder: str
+    scratch: str
+    """The world's folder for what ends with it: where MPI may make its files."""
     spool: str
     path: list[str]
     master_addr: str

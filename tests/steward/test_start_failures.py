@@ -17,7 +17,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from jupyter_dtrain import BadRequest, Session, Settings, StartFailed
 from jupyter_dtrain.launch.local import find_mpiexec
 from tests.processes import processes_of, wait_until_gone
-from tests.steward.until import until
+from tests.steward.until import until, zombies
 
 LIMIT = 30.0
 
@@ -267,13 +267,14 @@ if any("launch.controller" in word for word in sys.orig_argv):
 
 @pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_port_of_the_controller_that_is_lost_to_another_process(launch, mark, tmp_path, monkeypatch, times) -> None:
-    """The start is tried again."""
+    """The start is tried again, and the steward collects what the first one has left."""
     (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
     for number in range(times):
         (tmp_path / f"left-{number}").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     session = launch(n=2)
     outcome = session.run("1", view=None).outcome
+    until(lambda: zombies(session) == [])
     session.stop()
 
     assert outcome == "ok"
