@@ -410,11 +410,13 @@ class Session:
 
     # Inner.
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
-        place = None if name.startswith("_") else session_methods().get(name)
-        if place is None:
-            raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)
-        return MethodType(load(place), self)
+    if not TYPE_CHECKING:  # a checker that saw it would take every mistyped name for a method
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
+            place = None if name.startswith("_") else session_methods().get(name)
+            if place is None:
+                raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)
+            return MethodType(load(place), self)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *session_methods()})

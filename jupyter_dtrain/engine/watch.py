@@ -40,7 +40,7 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
-from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
 from jupyter_dtrain.core.exits import describe_exit
 from jupyter_dtrain.core.stacks import Stack
@@ -380,7 +380,10 @@ def _report(report: Report) -> None:
 
 def main() -> NoReturn:
     """Fork the rank and watch it."""
-    spec = RankSpec.from_environment()
+    try:
+        spec = RankSpec.from_environment()
+    except OtherVersion as error:
+        sys.exit(str(error))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read_ends: dict[Stream, int] = {}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
+from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.reports import Report, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
 
@@ -110,6 +111,7 @@ class Cluster:
             settings=request.settings,
             roles=request.roles,
             generation=generation,
+            protocol=PROTOCOL,
         )
         environment = local.ranks_environment(request, spec)
         mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment, pipe=True)

@@ -12,9 +12,12 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from jupyter_dtrain.core.errors import OtherVersion
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.variables import HIDDEN, Variable
 from jupyter_dtrain.core.world import MAX_RANKS
+
+from .messages import PROTOCOL
 
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
 """The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
@@ -140,6 +143,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """Variables that were set for all ranks, which have them already."""
     given: list[str] = []
     """Names of the variables that the user gave; their values may be secrets."""
+    protocol: int = 0
+    """The protocol of the steward that wrote this."""
 
     def options_of(self, framework: str, kind: type[Options]) -> Options:
         """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
@@ -156,9 +161,22 @@ class RankSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
-        """What the steward wrote. Raises :class:`KeyError` outside a world."""
-        environ = os.environ if environ is None else environ
-        return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)
+        """What the steward wrote.
+
+        Raises :class:`KeyError` outside a world, and :class:`OtherVersion` where a steward of another version wrote it:
+        an upgrade between a world's start and its restart.
+        """
+        written = (os.environ if environ is None else environ)[RANK_SPEC_VARIABLE]
+        try:
+            spec = msgspec.json.decode(written, type=cls)
+        except msgspec.ValidationError:
+            spec = None
+        if spec is None or spec.protocol != PROTOCOL:
+            raise OtherVersion(
+                "Another version of jupyter-dtrain has been installed since this world was started, and its ranks "
+                "cannot be started again: end the world with %distributed stop, restart the kernel, start a new world."
+            )
+        return spec
 
 
 ADDRESS = "127.0.0.1"
