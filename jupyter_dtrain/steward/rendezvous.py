@@ -55,6 +55,8 @@ class Rendezvous:
         self.port: int = self._socket.getsockname()[1]
         self._wake_read, self._wake_write = socket.socketpair()
         self._closing = False
+        self._starting = threading.Lock()
+        """Held while a store is started: none is started once this is closing."""
         self._thread = threading.Thread(target=self._serve, name="dtrain-rendezvous", daemon=True)
         self._thread.start()
 
@@ -67,10 +69,10 @@ class Rendezvous:
                 selector.register(self._socket, selectors.EVENT_READ)
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 selector.select()
-            if self._closing:
-                return
             fd = self._socket.fileno()
-            with open(self._log, "ab") as log:
+            with self._starting, open(self._log, "ab") as log:
+                if self._closing:
+                    return
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, f"--fd={fd}", f"--host={self.host}", f"--port={self.port}"],
                     pass_fds=[fd],
@@ -94,7 +96,8 @@ class Rendezvous:
         """End the store and free the port; once is enough."""
         if self._closing:
             return
-        self._closing = True
+        with self._starting:
+            self._closing = True
         self._wake_write.send(b"x")
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
