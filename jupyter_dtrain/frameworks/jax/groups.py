@@ -269,7 +269,17 @@ class JaxGroups:
             ]
         self._joined = self._generation
         _keep_sigterm()
-        return carried.arrive()
+        try:
+            notes = self._refill(carried)
+        except Exception as error:  # noqa: BLE001 — the arrays that are left still have to arrive
+            notes = [f"Lost JAX arrays could not be taken from other ranks ({error})."]
+        return [*notes, *carried.arrive()]
+
+    def _refill(self, carried: Carried) -> list[str]:
+        from .replicas import refill  # it imports numpy
+
+        client = self._distributed.global_state.client
+        return refill(carried, client, self._named("refill"), self._place.rank, self._place.size, RECOVER_PATIENCE)
 
 
 def _keep_sigterm() -> None:
