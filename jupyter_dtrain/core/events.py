@@ -312,6 +312,22 @@ def encode(event: Event) -> bytes:
     return _encoder.encode(event) + b"\n"
 
 
+def encodable(body: Body) -> Body:
+    """``body`` with question marks for lone surrogates, which no encoding takes."""
+    return msgspec.convert(_encodable(msgspec.to_builtins(body)), type(body))
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return {_encodable(key): _encodable(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_encodable(one) for one in value]
+    return value
+
+
 def decode(line: bytes) -> Event:
     """The event of one spool line. Raises :class:`msgspec.DecodeError` for anything else."""
     return _decoder.decode(line)

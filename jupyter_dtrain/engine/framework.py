@@ -106,7 +106,8 @@ class Cells:
     def after_cell(self, *_: Any, **__: Any) -> None:
         """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
 
-        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here.
+        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here, but
+        what Stop raises at last does. After a failed cell, return within 10 s.
         """
 
     def steps(self) -> dict[str, int]:
@@ -149,7 +150,10 @@ class Memory:
         return None
 
     def is_out_of_memory(self, _exception: BaseException, /) -> bool:
-        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory."""
+        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory.
+
+        Any thread may ask.
+        """
         return False
 
     def free_memory(self) -> None:

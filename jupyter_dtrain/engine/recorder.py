@@ -38,6 +38,7 @@ from jupyter_dtrain.core.events import (
     Output,
     Started,
     Totals,
+    encodable,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
 from jupyter_dtrain.wire.messages import Cell
@@ -158,7 +159,8 @@ class Recorder:
             self._current = self._runs[run] = opened
             self._last_run = run
             for number in sorted(self._runs)[:-KEEP_RUNS]:
-                self._runs.pop(number).spool.close()
+                with contextlib.suppress(OSError):
+                    self._runs.pop(number).spool.close()
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
             cell = cell or Cell()
@@ -305,7 +307,13 @@ class Recorder:
 
     def _append(self, opened: _Open, body: Body) -> None:
         event = Event(opened.run, self.rank, opened.seq, time.time(), body)
-        opened.spooled += opened.spool.append(event)
+        try:
+            size = opened.spool.append(event)
+        except UnicodeEncodeError:
+            body = encodable(body)
+            event = msgspec.structs.replace(event, body=body)
+            size = opened.spool.append(event)
+        opened.spooled += size
         # Only now: an event that cannot be encoded must leave no hole.
         opened.seq += 1
         if isinstance(body, Metrics):
