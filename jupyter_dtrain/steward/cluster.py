@@ -76,7 +76,7 @@ class Cluster:
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._controller = self._spawn(local.controller_command(request), "controller")
+        self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
         self._rendezvous = Rendezvous(
             ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
@@ -196,6 +196,8 @@ class Cluster:
         for folder in (Path(self._request.folder) / "profile", self._request.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         Path(self._request.scratch).mkdir(mode=0o700)
+        for path in Path(self._request.sockets).glob(f"{local.controller_sockets(self.incarnation)}:*"):
+            path.unlink(missing_ok=True)
         (self._logs / "controller.log").unlink(missing_ok=True)
 
     def _end_ranks(self, living: list[int]) -> None:
