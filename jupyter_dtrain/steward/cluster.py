@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.reports import Report, read_report
-from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
 from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
 from .rendezvous import Rendezvous
@@ -78,12 +79,13 @@ class Cluster:
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        told = ServerSpec(secrets.token_hex(32), request.size)
         self._rendezvous = Rendezvous(
-            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent, told
         )
         servers: dict[str, str] = {}
         for name, module in Plugins.load().servers().items():
-            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, module)
+            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, told, module)
             self._servers.append(server)
             servers[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
@@ -97,6 +99,7 @@ class Cluster:
             master_port=self._rendezvous.port,
             options=request.frameworks,
             servers=servers,
+            secret=told.secret,
             settings=request.settings,
             roles=request.roles,
             generation=generation,

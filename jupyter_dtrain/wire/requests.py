@@ -130,6 +130,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """The values of each framework's start options, by the framework's name; see :meth:`options_of`."""
     servers: dict[str, str]
     """``host:port`` of the meeting place that the steward keeps for a framework, by the framework's name."""
+    secret: str
+    """Shows a framework's server that a rank of this world asks; see :class:`ServerSpec`."""
     settings: Settings
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike."""
@@ -157,6 +159,15 @@ class RankSpec(msgspec.Struct, frozen=True):
         """What the steward wrote. Raises :class:`KeyError` outside a world."""
         environ = os.environ if environ is None else environ
         return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)
+
+
+class ServerSpec(msgspec.Struct, frozen=True):
+    """What a framework's server needs to know of the world. It gets it on standard input."""
+
+    secret: str
+    """Every request of a rank has it, so that no other process of the host is heard."""
+    size: int
+    """The number of ranks."""
 
 
 ADDRESS = "127.0.0.1"
