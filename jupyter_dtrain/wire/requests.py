@@ -82,7 +82,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
     folder: str
     """Run-time folder of the world, 0700: connection files, logs, sockets."""
     sockets: str
-    """Folder, 0700, of the steward's sockets."""
+    """Folder, 0700, of the unix sockets of steward and controller."""
     scratch: str
     """Folder, 0700, in this machine's memory where it has a place for that: what MPI maps and shares among ranks."""
     spool: str

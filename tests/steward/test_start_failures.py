@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -16,6 +17,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from jupyter_dtrain import BadRequest, Session, Settings, StartFailed
 from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.starting import MAX_SOCKET_PATH, socket_folder
 from tests.processes import processes_of, wait_until_gone
 from tests.steward.until import until
 
@@ -186,6 +188,19 @@ def test_modules_of_the_user_that_shadow_others_break_no_start(mark, tmp_path, m
 
     assert answers == {0: 42, 1: 42}
     assert processes_of(mark) == []
+
+
+def test_sockets_have_short_paths_where_no_folder_has(tmp_path, monkeypatch) -> None:
+    """Neither Jupyter's nor the one for temporary files; a letter may have two bytes."""
+    long = tmp_path / ("ö" * 40)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = socket_folder(long)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    folder.rmdir()
+
+    assert len(bytes(folder)) < MAX_SOCKET_PATH
+    assert mode == 0o700
 
 
 def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) -> None:
