@@ -36,7 +36,7 @@ MAX_PORT = 65535
 
 
 MAX_SOCKET_PATH = 90
-"""A unix socket's path may have 107 bytes; the channels add a few."""
+"""A unix socket's path may have 107 bytes; the channels add a few, such as ``/c1:18``."""
 
 
 @contextlib.contextmanager
@@ -132,8 +132,13 @@ def explain_spool(request: WorldRequest) -> str:
 
 
 def socket_folder(runtime: Path) -> Path:
-    """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
-    return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+    """A 0700 folder for the world's sockets: the run-time folder, or one of its own where that path is too long."""
+    if len(os.fsencode(runtime)) <= MAX_SOCKET_PATH:
+        return runtime
+    where = tempfile.gettempdir()
+    if len(os.fsencode(where)) > MAX_SOCKET_PATH - len("/dtrain-12345678"):
+        where = "/tmp"  # noqa: S108 — mkdtemp makes a private folder in it
+    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=where))
 
 
 def scratch_folder(world_id: str) -> Path:

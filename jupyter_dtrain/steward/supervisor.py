@@ -289,9 +289,7 @@ class Supervisor:
 
     def _check_starting(self, now: float) -> None:
         said = self._cluster.said("controller")
-        if local.lost_a_port(said) and self._launches < LAUNCHES:
-            self._start_again(said)
-        elif self._launches < LAUNCHES and self._cluster.rest() > STILL:
+        if self._launches < LAUNCHES and self._cluster.rest() > STILL:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
