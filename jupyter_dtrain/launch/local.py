@@ -6,6 +6,7 @@ process other than ``mpiexec --version``; the steward owns what runs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -175,7 +176,21 @@ def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
     for component in _BACKED_BY_FILES:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)
+    if not _chooses_transports(Path(request.options.mpiexec or "")):
+        why = "MPI starts a second sooner: this transport, for networks that few hosts have, sleeps when it finds none"
+        wanted["OMPI_MCA_btl"] = Variable("^ofi", why)
     return wanted
+
+
+def _chooses_transports(mpiexec: Path) -> bool:
+    """Whether a settings file of Open MPI says which transports to use: a variable would override it."""
+    places = Path.home() / ".openmpi" / "mca-params.conf", mpiexec.parent.parent / "etc" / "openmpi-mca-params.conf"
+    for place in places:
+        with contextlib.suppress(OSError):
+            lines = place.read_text(errors="replace").splitlines()
+            if any(line.partition("=")[0].strip() == "btl" for line in lines):
+                return True
+    return False
 
 
 def explain_mpiexec(log: str) -> str | None:
