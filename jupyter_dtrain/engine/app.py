@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import socket
@@ -111,6 +112,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
+        gc.freeze()
+        gc.enable()
         self._report(
             Ready(
                 self._place.rank,
@@ -148,6 +151,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
     keep_freed()
+    gc.disable()  # until the rank is ready, as in launch.local.program
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).

@@ -268,7 +268,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     log_file.touch(mode=0o600)
     with open(log_file, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, connection_file],
+            [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -323,9 +323,3 @@ def _in_group(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, psutil.Error):
         return False
-
-
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
-)
-"""As in :mod:`.launch.local`: modules in the working directory must not be imported."""

@@ -206,7 +206,7 @@ def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) ->
 @pytest.mark.parametrize("moment", ["steward", "ranks"])
 def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> None:
     """Ctrl-C while the steward, or its ranks, are starting."""
-    sign = {"steward": "-c import sys", "ranks": "jupyter_dtrain.engine.watch"}[moment]
+    sign = {"steward": "jupyter_dtrain.steward", "ranks": "jupyter_dtrain.engine.watch"}[moment]
     before = folders()
     script_process = subprocess.Popen(
         [sys.executable, "-c", "from jupyter_dtrain import Session; Session.start(n=2)"],
