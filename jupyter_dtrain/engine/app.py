@@ -26,7 +26,7 @@ from ipyparallel.engine.app import IPEngine
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
-from jupyter_dtrain.wire.reports import Ready, Report
+from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
 
 from .agent import Agent
@@ -163,6 +163,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
         from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
     # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
     told = comm.allgather((socket.gethostname(), plugins.introduce()))
@@ -185,8 +186,8 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
             f"--file={spec.engine_file}",
             "--mpi",
             "--IPEngine.enable_nanny=False",
-            f"--IPEngine.wait_for_url_file={spec.settings.start_timeout}",
-            f"--IPEngine.timeout={spec.settings.start_timeout}",
+            f"--IPEngine.wait_for_url_file={spec.settings.longest_step}",
+            f"--IPEngine.timeout={spec.settings.longest_step}",
             "--IPEngine.init_mpi=",
             "--IPEngine.max_heartbeat_misses=0",
             "--log-level=40",

@@ -25,13 +25,10 @@ from . import options
 DEFAULT_RANKS: Final = 2
 """The number of ranks by default where there is no GPU."""
 
-_BOOTSTRAP = """import gc, sys
-gc.disable()
-sys.path[:] = [p for p in sys.path if p]
-from {module} import main
-gc.freeze()
-gc.enable()
-main()"""
+_BOOTSTRAP = (
+    "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
+    "from {module} import main; gc.freeze(); gc.enable(); main()"
+)
 
 
 def program(module: str) -> list[str]:

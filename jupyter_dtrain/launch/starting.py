@@ -277,7 +277,9 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             start_new_session=True,
         )
     try:
-        answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
+        answer, _ = process.communicate(
+            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+        )
         steward = int(answer)
         created = psutil.Process(steward).create_time()
     except BaseException as error:
