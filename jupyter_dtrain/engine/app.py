@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import socket
@@ -25,7 +26,7 @@ from ipyparallel.engine.app import IPEngine
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
-from jupyter_dtrain.wire.reports import Ready, Report
+from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
 
 from .agent import Agent
@@ -111,6 +112,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
+        gc.freeze()
+        gc.enable()
         self._report(
             Ready(
                 self._place.rank,
@@ -148,6 +151,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
     keep_freed()
+    gc.disable()  # until the rank is ready, as in launch.local.program
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).
@@ -159,6 +163,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
         from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
     # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
     told = comm.allgather((socket.gethostname(), plugins.introduce()))
@@ -181,8 +186,8 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
             f"--file={spec.engine_file}",
             "--mpi",
             "--IPEngine.enable_nanny=False",
-            f"--IPEngine.wait_for_url_file={spec.settings.start_timeout}",
-            f"--IPEngine.timeout={spec.settings.start_timeout}",
+            f"--IPEngine.wait_for_url_file={spec.settings.longest_step}",
+            f"--IPEngine.timeout={spec.settings.longest_step}",
             "--IPEngine.init_mpi=",
             "--IPEngine.max_heartbeat_misses=0",
             "--log-level=40",

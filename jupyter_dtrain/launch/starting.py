@@ -273,7 +273,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     log_file.touch(mode=0o600)
     with open(log_file, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, connection_file],
+            [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -282,7 +282,9 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             start_new_session=True,
         )
     try:
-        answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
+        answer, _ = process.communicate(
+            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+        )
         steward = int(answer)
         created = psutil.Process(steward).create_time()
     except BaseException as error:
@@ -328,9 +330,3 @@ def _in_group(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, psutil.Error):
         return False
-
-
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
-)
-"""As in :mod:`.launch.local`: modules in the working directory must not be imported."""

@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.messages import PROTOCOL
@@ -30,7 +31,6 @@ from jupyter_dtrain.wire.reports import Report, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
-    Work,
     abort_grandchildren,
     collect_orphans,
     die_with_parent,
@@ -43,6 +43,8 @@ from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
+
+    from .progress import Progress
 
 ASK_AGAIN = 0.2
 """Seconds after which the steward repeats its request to a rank to end."""
@@ -66,7 +68,6 @@ class Cluster:
         self._logs = Path(request.folder) / "logs"
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
-        self._work: Work | None = None
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
         """The rendezvous of the frameworks that have their own."""
@@ -76,14 +77,15 @@ class Cluster:
         self,
         mpi: local.Mpi | None,
         generation: int,
+        progress: Progress,
         report: Callable[[Report], None],
         ended: Callable[[int], None],
     ) -> local.Mpi:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
-        ``mpi``: the kind in an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
-        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with
-        the cure, or :class:`OSError`.
+        ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
+        rank or its watch, ``ended`` the exit code of ``mpiexec``; the last two on a thread of its own. Raises
+        :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or :class:`OSError`.
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,7 +120,7 @@ class Cluster:
         )
         environment = local.ranks_environment(request, spec)
         mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment, pipe=True)
-        self._work = Work(mpiexec)
+        progress.begin(Work(process.pid for process in (self._controller, mpiexec)))
         threading.Thread(target=self._read, args=(mpiexec, report, ended), name="dtrain-reports", daemon=True).start()
         return mpi
 
@@ -166,10 +168,6 @@ class Cluster:
         own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
         own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
         collect_orphans(own)
-
-    def rest(self) -> float:
-        """Seconds since ``mpiexec``, or anything beneath it, last did anything."""
-        return 0.0 if self._work is None else self._work.rest()
 
     def abort_ranks(self) -> None:
         """Have unreachable ranks print where they are, and end them."""

@@ -83,6 +83,9 @@ class StewardApp(IPKernelApp):
     def load_config_file(self, *_args: Any, **_kwargs: Any) -> None:
         """No user configuration either."""
 
+    def log_connection_info(self) -> None:
+        """No hint how a console connects: the log is shown where a start fails."""
+
     def init_signal(self) -> None:
         """SIGTERM ends the world in order; SIGINT is for notebooks."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,42 +22,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Work:
-    """Tells whether a process, or any process beneath it, works."""
-
-    LOOK = 1.0
-    """Seconds between two looks."""
-    LEAST = 0.03
-    """A process that used so many processor seconds between two looks has worked."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._pid = process.pid
-        self._used = 0.0
-        self._looked = self._worked = time.monotonic()
-
-    def rest(self) -> float:
-        """Seconds since one of them last used the processor, or waited for a disk."""
-        now = time.monotonic()
-        if now - self._looked >= self.LOOK:
-            self._looked = now
-            used = self._measure()
-            if used is None or used > self._used + self.LEAST:
-                self._worked, self._used = now, used or self._used
-        return now - self._worked
-
-    def _measure(self) -> float | None:
-        used = 0.0
-        with contextlib.suppress(psutil.Error):
-            top = psutil.Process(self._pid)
-            for one in (top, *top.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    if one.status() == psutil.STATUS_DISK_SLEEP:
-                        return None
-                    times = one.cpu_times()
-                    used += times.user + times.system
-        return used
-
-
 def become_subreaper() -> None:
     """Make orphans beneath this process its children."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
