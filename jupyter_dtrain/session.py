@@ -100,22 +100,23 @@ class Session:
         Raises :class:`BadRequest` for options that cannot be, and :class:`StartFailed` with the reason and the end of
         the logs. Either way nothing is left behind.
         """
-        settings = settings or Settings.from_environment()
-        listing, request = starting.launch(check({"n": n, **options}), settings=settings)
-        session = None
-        try:
-            session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)
-            session._started_here = True
-            session._membership.await_ranks(0, progress or (lambda _: None))
-            session._link.join(take_over=True)
-        except BaseException:
-            if session is not None:
-                session._membership.abandon_start()
-            else:
-                starting.abandon(listing, request)
-            with contextlib.suppress(OSError):
-                Path(request.spool).rmdir()
-            raise
+        with open_sessions.starting():
+            settings = settings or Settings.from_environment()
+            listing, request = starting.launch(check({"n": n, **options}), settings=settings)
+            session = None
+            try:
+                session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)
+                session._started_here = True
+                session._membership.await_ranks(0, progress or (lambda _: None))
+                session._link.join(take_over=True)
+            except BaseException:
+                if session is not None:
+                    session._membership.abandon_start()
+                else:
+                    starting.abandon(listing, request)
+                with contextlib.suppress(OSError):
+                    Path(request.spool).rmdir()
+                raise
         open_sessions.add(session)
         if words := starting.explain_spool(request):
             session._notices.hear(words)
@@ -377,7 +378,9 @@ class Session:
 
         Raises :class:`StartFailed` when it does not come up again; then the world has ended.
         """
-        self._membership.restart(progress or (lambda _: None))
+        self._link.check_drives()
+        with open_sessions.starting():
+            self._membership.restart(progress or (lambda _: None))
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.
@@ -410,11 +413,13 @@ class Session:
 
     # Inner.
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
-        place = None if name.startswith("_") else session_methods().get(name)
-        if place is None:
-            raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)
-        return MethodType(load(place), self)
+    if not TYPE_CHECKING:  # a checker that saw it would take every mistyped name for a method
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
+            place = None if name.startswith("_") else session_methods().get(name)
+            if place is None:
+                raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)
+            return MethodType(load(place), self)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *session_methods()})

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from jupyter_dtrain.core.errors import NoWorld
+from jupyter_dtrain.core.errors import DtrainError, NoWorld
 
 
 class OpenSession(Protocol):
@@ -45,13 +45,29 @@ class OpenSessions(Generic[S]):
         self._sessions: list[S] = []
         self._watching = False
         self._restarting = False
+        self.failure = ""
+        """Why the last start here failed; empty where none has, or another world came after it."""
 
     def add(self, session: S) -> None:
         """``session`` was started here, or attached."""
         self._sessions.append(session)
+        self.failure = ""
         if not self._watching:
             self._watching = True
             self._watch_this_process()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Keep the reason of a start that fails here, until another world comes: no cell may run elsewhere unasked."""
+        try:
+            yield
+        except BaseException as error:
+            if all(session.closed for session in self._sessions):
+                words = str(error).strip() if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}."
+                self.failure = (
+                    "it was interrupted." if isinstance(error, KeyboardInterrupt) else words.partition("\n")[0]
+                )
+            raise
 
     def remove(self, session: S) -> None:
         """``session`` was stopped, or its world never came up."""
@@ -66,6 +82,11 @@ class OpenSessions(Generic[S]):
         for session in reversed(self._sessions):
             if not session.closed:
                 return session
+        if self.failure:
+            raise NoWorld(
+                f"No world is running here, because its start failed: {self.failure} Start it again with the line that "
+                f"failed, or another one with %distributed start."
+            )
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
 
     def stop_all(self) -> None:

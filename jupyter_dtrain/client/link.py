@@ -130,7 +130,7 @@ class Link:
         world = state.world
         channel = RanksChannel(state.client_file, fold.hear)
         living = [rank for rank in world.ranks if rank.state != "dead"]
-        deadline = time.monotonic() + self._settings.request_timeout
+        deadline = time.monotonic() + max(self._settings.request_timeout, self._settings.start_timeout)
         silent = channel.hello([rank.engine for rank in living], deadline) if greet else []
         if silent:
             channel.close(linger=0)

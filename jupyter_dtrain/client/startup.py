@@ -1,7 +1,7 @@
 """Waiting for a world to come up.
 
-Under failure: the steward says within its own deadline why the world did not come up. A steward that has ended, or
-never answers, gives another error than a slow one.
+Under failure: the steward says why the world did not come up, see :mod:`jupyter_dtrain.steward.progress`. A steward
+that has ended, or never answers, gives another error than a slow one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
+from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.steward_messages import ReadState, WorldState
 
@@ -42,18 +43,17 @@ class Startup:
 
     def wait(self, incarnation: int) -> WorldState:
         """The state of the world that runs. Raises :class:`StartFailed` with the reason when it does not."""
-        name, said = self._listing.name, -1
+        name, said = self._listing.name, ("", "")
         while True:
             state = self._ask_state()
-            phase, size = state.phase, state.size
-            if phase in ("failed", "ending") or state.incarnation != incarnation:
+            if state.phase in ("failed", "ending") or state.incarnation != incarnation:
                 raise StartFailed(f"World {name!r} did not start. {state.reason}")
-            ready = state.world.size
-            if ready != said:
-                self._progress(f"Starting world {name!r}: {ready} of {size} ranks ready, {self._seconds:.1f} s")
-                said = ready
-            if phase == "running":
+            if state.phase == "running":
                 return state
+            if (state.progress, state.busy) != said:
+                said = state.progress, state.busy
+                words = "; ".join(word for word in said if word)
+                self._progress(f"Starting world {name!r}: {words}, {self._seconds:.1f} s")
             time.sleep(POLL)
 
     def tell_end(self, size: int) -> None:
@@ -67,14 +67,22 @@ class Startup:
 
     def _ask_state(self) -> WorldState:
         """The state of a world that starts; its steward may need a moment before it answers at all."""
-        name = self._listing.name
+        name, settings = self._listing.name, self._request.settings
+        steward: Work | None = None
         while True:
             try:
                 return self._link.ask(ReadState(), timeout=1.0)
             except WorldLost:
                 log = Path(self._request.folder) / "logs" / "steward.log"
+                said = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
+                words = f" Its log ends with:\n{said}" if said else ""
                 if not worlds.is_alive(self._listing):
-                    said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-                    raise StartFailed(f"The steward of world {name!r} ended. It said:\n{said}") from None
-                if self._seconds > self._request.settings.start_timeout:
-                    raise StartFailed(f"The steward of world {name!r} does not answer.") from None
+                    raise StartFailed(f"The steward of world {name!r} ended.{words}") from None
+                # While it works, or waits for a processor of a busy machine, it may still answer.
+                steward = steward or Work([self._listing.steward])
+                late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
+                if late or self._seconds > settings.longest_step:
+                    raise StartFailed(
+                        f"The steward of world {name!r} does not answer: start it again, or give it more time with "
+                        f"JUPYTER_DTRAIN_START_TIMEOUT (seconds, now {settings.start_timeout:g}).{words}"
+                    ) from None

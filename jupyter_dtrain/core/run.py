@@ -1,6 +1,7 @@
 """A run: one cell's execution on some ranks, folded from the events that they send.
 
 One thread alone, the session's fold thread, writes a :class:`Run`; every other thread reads it or waits for its end.
+Metrics and pipelines, of which one event changes several parts, are read and written under a lock.
 Its memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
 from where :meth:`Run.text` fetches it.
 
@@ -10,6 +11,7 @@ its deadline, the world gone); it never ends twice and never waits for a dead ra
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -122,6 +124,8 @@ class Run:
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
+        # A signal handler may read while the main thread, which it interrupts, does.
+        self._folding = threading.RLock()
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
@@ -175,11 +179,16 @@ class Run:
         Raises :class:`~jupyter_dtrain.core.errors.WorldLost` when that is out of reach.
         """
         found = RunMetrics(self.ranks)
-        for rank, part in self._parts.items():
-            if part.points_whole:
-                for name, ranks in self._metrics.items():
-                    if rank in ranks:
-                        found.replace(rank, name, ranks[rank].copy())
+        with self._folding:
+            kept = {
+                rank: {name: ranks[rank].copy() for name, ranks in self._metrics.items() if rank in ranks}
+                for rank, part in self._parts.items()
+                if part.points_whole
+            }
+        for rank in self.ranks:
+            if rank in kept:
+                for name, columns in kept[rank].items():
+                    found.replace(rank, name, columns)
                 continue
             for event in self._read_spool(self, rank):
                 if isinstance(event.body, Metrics):
@@ -200,7 +209,8 @@ class Run:
     @property
     def pipelines(self) -> list[Timeline]:
         """A recent step of each pipeline that trained: when its stages did what. In the order in which they began."""
-        return self._pipelines.timelines()
+        with self._folding:
+            return list(self._pipelines.timelines())
 
     @property
     def spool(self) -> dict[int, str]:
@@ -282,9 +292,11 @@ class Run:
         for event in fresh:
             part.apply(event)
             if isinstance(event.body, Metrics):
-                self._keep_points(batch.rank, part, event.body)
+                with self._folding:
+                    self._keep_points(batch.rank, part, event.body)
             if isinstance(event.body, PipelineStep):
-                self._pipelines.take(batch.rank, event.body)
+                with self._folding:
+                    self._pipelines.take(batch.rank, event.body)
             if isinstance(event.body, Finished) and event.body.outcome == "lost":
                 self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)

@@ -23,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True):
     lease: float = 1800.0
     """How long a world outlives its driver (a notebook kernel that crashed or restarts)."""
     start_timeout: float = 30.0
-    """A start that takes longer has failed. Counted from the last sign of progress."""
+    """A start that makes no progress for so long has failed. On a busy machine one that still works goes on."""
     interrupt_timeout: float = 8.0
     """After an interrupt, ranks that take longer to become idle are named and left behind."""
     interrupt_release: float = 1.0
@@ -51,6 +51,11 @@ class Settings(msgspec.Struct, frozen=True):
     larger value is tidier where ranks are far from each other or share few processors."""
     shown_bytes: int = 2_000_000
     """How much of its ranks' text a cell shows before it shows only the last lines."""
+
+    @property
+    def longest_step(self) -> float:
+        """How long a start may take for one step, however busy the machine is."""
+        return 20 * self.start_timeout
 
     def __post_init__(self) -> None:
         """Raise :class:`BadRequest` for a value that is not a number above 0, or without end."""

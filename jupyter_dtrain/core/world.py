@@ -6,6 +6,7 @@ without asking each other.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -220,6 +221,14 @@ def rank_environment(place: Placement, *, master_addr: str, master_port: int, ru
     }
 
 
+def _can_be_bytes(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_environment(env: Mapping[str, str]) -> None:
     """Raise :class:`BadRequest` unless every entry can be an environment variable. No message has a value."""
     for key, value in env.items():
@@ -227,3 +236,5 @@ def check_environment(env: Mapping[str, str]) -> None:
             raise BadRequest(f"{key!r} cannot name an environment variable.")
         if "\0" in value:
             raise BadRequest(f"The variable {key!r} cannot have a value with a NUL character.")
+        if not (_can_be_bytes(key) and _can_be_bytes(value)):
+            raise BadRequest(f"The variable {key!r} has a character that is no Unicode text (a lone surrogate).")

@@ -9,12 +9,15 @@ Under failure at start it prints the reason to its error stream, which the watch
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from ipyparallel.engine.app import IPEngine
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
-from jupyter_dtrain.wire.reports import Ready, Report
+from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
 
 from .agent import Agent
@@ -109,6 +112,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
+        gc.freeze()
+        gc.enable()
         self._report(
             Ready(
                 self._place.rank,
@@ -122,11 +127,31 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         )
 
 
+@contextlib.contextmanager
+def _temporary_folder(folder: str) -> Iterator[None]:
+    """Have C libraries take ``folder`` for temporary files; Python and its children go on with what the user has set.
+
+    On crowded machines a rank was seen to leave ``ompi.HOST.UID`` there: the folder that Open MPI (5.0.11) makes where
+    it knows of none of prterun's, as in a program that no ``mpiexec`` has started.
+    """
+    libc = ctypes.CDLL(None)
+    before = os.environ.get("TMPDIR")
+    libc.setenv(b"TMPDIR", os.fsencode(folder), 1)
+    try:
+        yield
+    finally:
+        if before is None:
+            libc.unsetenv(b"TMPDIR")
+        else:
+            libc.setenv(b"TMPDIR", os.fsencode(before), 1)
+
+
 def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
     keep_freed()
+    gc.disable()  # until the rank is ready, as in launch.local.program
     import mpi4py
 
     # A rank that ends by sys.exit would count as alive once it called MPI_Finalize (Open MPI 5, ULFM).
@@ -134,9 +159,11 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     # Reductions of Python objects would use a hidden duplicate of the communicator. No code can revoke that, and MPI
     # makes it with the interpreter lock held: a rank whose peer does not come would neither answer nor be freed.
     mpi4py.rc.fast_reduce = False
-    from mpi4py import MPI
+    with _temporary_folder(spec.scratch):
+        from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
     # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
     told = comm.allgather((socket.gethostname(), plugins.introduce()))
@@ -159,8 +186,8 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
             f"--file={spec.engine_file}",
             "--mpi",
             "--IPEngine.enable_nanny=False",
-            f"--IPEngine.wait_for_url_file={spec.settings.start_timeout}",
-            f"--IPEngine.timeout={spec.settings.start_timeout}",
+            f"--IPEngine.wait_for_url_file={spec.settings.longest_step}",
+            f"--IPEngine.timeout={spec.settings.longest_step}",
             "--IPEngine.init_mpi=",
             "--IPEngine.max_heartbeat_misses=0",
             "--log-level=40",

@@ -40,13 +40,13 @@ import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
-from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
 from jupyter_dtrain.core.exits import describe_exit
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused, watch_identity
-from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report, write_report
+from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
@@ -82,7 +82,7 @@ class Watch:
         self._reason = ""
         """The sender of the last signal, and why, in words."""
         # No client renews the lease before the world is up.
-        self._lease_end = time.monotonic() + max(spec.settings.lease, 2 * spec.settings.start_timeout)
+        self._lease_end = time.monotonic() + max(spec.settings.lease, spec.settings.longest_step)
         self._socket: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._status: int | None = None
@@ -282,11 +282,7 @@ class Watch:
     def _end(self) -> NoReturn:
         assert self._status is not None
         self._end_children()
-        rank = (
-            self._told.rank
-            if self._told
-            else int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
-        )
+        rank = self._told.rank if self._told else _own_rank()
         status, reason = self._status, self._reason
         words, run, events, last_words = self._finish_run(lambda said: describe_exit(rank, status, reason, said))
         _report(Died(rank, self._pid, self._status, words, run, events, last_words))
@@ -373,6 +369,11 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
     return kept[::-1]
 
 
+def _own_rank() -> int:
+    """The number of this watch's rank, from what ``mpiexec`` sets; -1 where it sets nothing that is known."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
+
+
 def _report(report: Report) -> None:
     with contextlib.suppress(OSError):
         write_report(1, report)
@@ -380,7 +381,11 @@ def _report(report: Report) -> None:
 
 def main() -> NoReturn:
     """Fork the rank and watch it."""
-    spec = RankSpec.from_environment()
+    try:
+        spec = RankSpec.from_environment()
+    except OtherVersion as error:
+        sys.exit(str(error))
+    _report(Reached(_own_rank(), "started"))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read_ends: dict[Stream, int] = {}

@@ -36,7 +36,7 @@ MAX_PORT = 65535
 
 
 MAX_SOCKET_PATH = 90
-"""A unix socket's path may have 107 bytes; the channels add a few."""
+"""A unix socket's path may have 107 bytes; the channels add a few, such as ``/c1:18``."""
 
 
 @contextlib.contextmanager
@@ -132,8 +132,13 @@ def explain_spool(request: WorldRequest) -> str:
 
 
 def socket_folder(runtime: Path) -> Path:
-    """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
-    return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+    """A 0700 folder for the world's sockets: the run-time folder, or one of its own where that path is too long."""
+    if len(os.fsencode(runtime)) <= MAX_SOCKET_PATH:
+        return runtime
+    where = tempfile.gettempdir()
+    if len(os.fsencode(where)) > MAX_SOCKET_PATH - len("/dtrain-12345678"):
+        where = "/tmp"  # noqa: S108 — mkdtemp makes a private folder in it
+    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=where))
 
 
 def scratch_folder(world_id: str) -> Path:
@@ -268,7 +273,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     log_file.touch(mode=0o600)
     with open(log_file, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, connection_file],
+            [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -277,7 +282,9 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             start_new_session=True,
         )
     try:
-        answer, _ = process.communicate(msgspec.json.encode(request), timeout=settings.request_timeout)
+        answer, _ = process.communicate(
+            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+        )
         steward = int(answer)
         created = psutil.Process(steward).create_time()
     except BaseException as error:
@@ -323,9 +330,3 @@ def _in_group(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, psutil.Error):
         return False
-
-
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.steward.__main__ import main; main()"
-)
-"""As in :mod:`.launch.local`: modules in the working directory must not be imported."""

@@ -8,7 +8,7 @@ from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
 from jupyter_dtrain.launch.starting import default_size
-from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
 from .offers import notebook_names, rank_names, some_ranks
@@ -51,10 +51,15 @@ def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
-    """The current session, or that of a new world. A cell that no world would run starts none."""
+    """The current session, or that of a new world. A cell that no world would run starts none.
+
+    Nor does one after a start that failed: a default world is not the one that was asked for.
+    """
     try:
         return current()
     except NoWorld:
+        if open_sessions.failure:
+            raise
         parse_ranks(ranks, default_size())
         pickle_values(inputs)
         print(

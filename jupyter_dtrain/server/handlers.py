@@ -45,6 +45,9 @@ MOST_WAITING = 400
 DOCUMENT_BYTES = 190_000
 """The size of a stored run's document."""
 
+MOST = 10**18 - 1
+"""The largest number that a page can name: all are in reach of the store's 64 bits."""
+
 Method = Callable[..., Awaitable[None]]
 
 
@@ -65,6 +68,17 @@ def reports_errors(method: Method) -> Method:
     return inner
 
 
+def number(text: str, label: str) -> int:
+    """The whole number that ``text`` is. Raises :class:`BadRequest`, which calls it ``label``."""
+    try:
+        found = int(text)
+    except ValueError:  # also for more digits than Python reads
+        found = MOST + 1
+    if abs(found) > MOST:
+        raise BadRequest(f"{label} must be a whole number of at most 18 digits.")
+    return found
+
+
 class Handler(APIHandler):
     """The base of the handlers."""
 
@@ -78,7 +92,10 @@ class Handler(APIHandler):
 
     def body(self) -> dict[str, Any]:
         """The request's JSON object; an empty body is an empty object."""
-        content = self.get_json_body() if self.request.body else {}
+        try:
+            content = self.get_json_body() if self.request.body else {}
+        except UnicodeDecodeError:
+            raise BadRequest("The body must be JSON in UTF-8.") from None
         if not isinstance(content, dict):
             raise BadRequest("The body must be a JSON object.")
         return content
@@ -197,7 +214,7 @@ class Output(Handler):
         """The end of a rank's output, as text."""
         observer = await self.world(key)
         try:
-            self.answer(await observer.output(int(run), int(rank)))
+            self.answer(await observer.output(number(run, "The number of a run"), number(rank, "A rank")))
         except OSError:
             self.fail(HTTPStatus.NOT_FOUND, f"The output of rank {rank} in run {run} is no longer kept.")
 
@@ -222,7 +239,7 @@ class Runs(Handler):
     @reports_errors
     async def get(self) -> None:
         """The newest runs."""
-        limit = min(200, max(1, int(self.get_query_argument("limit", "30"))))
+        limit = min(200, max(1, number(self.get_query_argument("limit", "30"), "limit")))
         self.answer({"runs": msgspec.to_builtins(await asyncio.to_thread(_stored_runs, limit))})
 
 
@@ -232,11 +249,12 @@ class StoredRun(Handler):
     @web.authenticated
     @authorized
     @reports_errors
-    async def get(self, number: str) -> None:
+    async def get(self, text: str) -> None:
         """One stored run, as a document that draws it."""
-        found = await asyncio.to_thread(_stored_run, int(number))
+        run = number(text, "The number of a run")
+        found = await asyncio.to_thread(_stored_run, run)
         if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, f"Run #{number} is no longer kept.")
+            self.fail(HTTPStatus.NOT_FOUND, f"Run #{run} is no longer kept.")
         else:
             self.answer(found)
 

@@ -47,6 +47,7 @@ class Observatory:
         self._lookers: set[Looker] = set()
         self._loop_task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
         self.attention = Attention(self._tell_attention)
 
     # The pages that look.
@@ -105,14 +106,16 @@ class Observatory:
 
     async def look(self) -> None:
         """Find the worlds that exist now."""
-        found = {listing.id: listing for listing in await asyncio.to_thread(worlds.list_worlds)}
-        for key, listing in found.items():
-            if key not in self._observers:
-                self._observers[key] = Monitor(listing, self)
-                self._changed.set()
-        for key in self._observers.keys() - found.keys():
-            self._observers[key].tell_end()
-            self._forget(key)
+        # One look at a time: an older list does not know the newest world, which would count as ended.
+        async with self._looking:
+            found = {listing.id: listing for listing in await asyncio.to_thread(worlds.list_worlds)}
+            for key, listing in found.items():
+                if key not in self._observers:
+                    self._observers[key] = Monitor(listing, self)
+                    self._changed.set()
+            for key in self._observers.keys() - found.keys():
+                self._observers[key].tell_end()
+                self._forget(key)
 
     def _forget(self, key: str) -> None:
         self._observers.pop(key).close()

@@ -15,7 +15,7 @@ from jupyter_dtrain.launch import LAUNCHERS, starting, worlds
 from jupyter_dtrain.launch.options import check
 
 
-def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing:
+def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing:
     """Start a world's steward, which starts the ranks. ``folder``: the ranks' folder, below ``root``.
 
     Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
@@ -32,10 +32,16 @@ def start(launcher: str, options: Any, root: str, folder: str) -> worlds.Listing
     return listing
 
 
-def _inside(root: str, folder: str) -> Path:
+def _inside(root: str, folder: Any) -> Path:
     """The folder that a page names. Raises :class:`BadRequest` unless it is a folder below ``root``."""
+    if not isinstance(folder, str):
+        raise BadRequest(f"cwd must be the path of a folder, as text, not {folder!r}.")
     top = Path(root).expanduser().resolve()
-    found = (top / folder.lstrip("/")).resolve()
-    if not found.is_relative_to(top) or not found.is_dir():
-        raise BadRequest(f"There is no folder {folder!r}.")
+    try:
+        found = (top / folder.lstrip("/")).resolve()
+        there = found.is_relative_to(top) and found.is_dir()
+    except (OSError, ValueError):
+        there = False  # a name that no folder can have: too long, or with a NUL character
+    if not there:
+        raise BadRequest(f"There is no folder {folder[:200]!r}.")
     return found

@@ -48,6 +48,9 @@ class Steward:
         """The answer. Raises :class:`Silent` when none comes within ``timeout`` seconds, and :class:`Refused`."""
         deadline = time.monotonic() + timeout
         async with self._lock:
+            if time.monotonic() >= deadline:
+                # Others' questions took the time: what the caller gives up now must not happen later.
+                raise Silent("its steward does not answer")
             channel = self._client.control_channel
             message = self._client.session.msg(STEWARD_REQUEST, to_content(request))
             channel.send(message)

@@ -5,6 +5,7 @@ It prints its process id and leaves its parent behind, so that it is the child o
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -12,6 +13,7 @@ import sys
 def main() -> None:
     """Start the world, then serve its clients until it has ended."""
     data = sys.stdin.buffer.read()
+    gc.disable()  # while it imports, as in launch.local.program
     # What the steward and the controller write is for this user alone; ranks write as the notebook does.
     umask = os.umask(0o077)
     if os.fork():
@@ -41,6 +43,8 @@ def main() -> None:
     supervisor.start()
     from .kernel import serve
 
+    gc.freeze()
+    gc.enable()
     serve(sys.argv[1], supervisor)
     dismiss(guardian)
     # Nothing is left to be done, and the kernel's own end may hang: ipykernel 7 waits for its control thread, which may

@@ -10,7 +10,6 @@ Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod
 from __future__ import annotations
 
 import logging
-import math
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -139,7 +138,7 @@ class Actions:
                 task()
             except Exception:  # noqa: BLE001 — an answer of a rank that cannot be used must not end the one thread
                 _log.exception("An answer could not be used")
-        return min(wake, self._release.tick(now) or math.inf, self._interrupts.tick(now))
+        return min(wake, self._release.tick(now), self._interrupts.tick(now))
 
     def release(self, run: int) -> None:
         """Free the ranks that wait for others in ``run``, without grace."""

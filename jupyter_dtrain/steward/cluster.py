@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -22,16 +23,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
+from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.reports import Report, read_report
-from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
-from .processes import Work, abort_grandchildren, die_with_parent, end_process, is_running, kill_descendants, tail
+from .processes import (
+    abort_grandchildren,
+    collect_orphans,
+    die_with_parent,
+    end_process,
+    is_running,
+    kill_descendants,
+    tail,
+)
 from .rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
+
+    from .progress import Progress
 
 ASK_AGAIN = 0.2
 """Seconds after which the steward repeats its request to a rank to end."""
@@ -55,7 +68,6 @@ class Cluster:
         self._logs = Path(request.folder) / "logs"
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
-        self._work: Work | None = None
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
         """The rendezvous of the frameworks that have their own."""
@@ -65,25 +77,27 @@ class Cluster:
         self,
         mpi: local.Mpi | None,
         generation: int,
+        progress: Progress,
         report: Callable[[Report], None],
         ended: Callable[[int], None],
     ) -> local.Mpi:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
-        ``mpi``: the kind in an earlier launch. ``report`` gets each report of a rank or its watch, ``ended`` the exit
-        code of ``mpiexec``; both on a thread of its own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with
-        the cure, or :class:`OSError`.
+        ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
+        rank or its watch, ``ended`` the exit code of ``mpiexec``; the last two on a thread of its own. Raises
+        :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or :class:`OSError`.
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._controller = self._spawn(local.controller_command(request), "controller")
+        self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        told = ServerSpec(secrets.token_hex(32), request.size)
         self._rendezvous = Rendezvous(
-            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent, told
         )
         servers: dict[str, str] = {}
         for name, module in Plugins.load().servers().items():
-            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, module)
+            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, told, module)
             self._servers.append(server)
             servers[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
@@ -91,19 +105,22 @@ class Cluster:
             world_id=request.id,
             engine_file=local.engine_file(request),
             folder=request.folder,
+            scratch=request.scratch,
             spool=request.spool,
             path=request.path,
             master_addr=request.options.env.get("MASTER_ADDR", self._rendezvous.host),
             master_port=self._rendezvous.port,
             options=request.frameworks,
             servers=servers,
+            secret=told.secret,
             settings=request.settings,
             roles=request.roles,
             generation=generation,
+            protocol=PROTOCOL,
         )
         environment = local.ranks_environment(request, spec)
         mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment, pipe=True)
-        self._work = Work(mpiexec)
+        progress.begin(Work(process.pid for process in (self._controller, mpiexec)))
         threading.Thread(target=self._read, args=(mpiexec, report, ended), name="dtrain-reports", daemon=True).start()
         return mpi
 
@@ -146,9 +163,11 @@ class Cluster:
         """The exit code of the controller; None while it runs."""
         return None if self._controller is None else self._controller.poll()
 
-    def rest(self) -> float:
-        """Seconds since ``mpiexec``, or anything beneath it, last did anything."""
-        return 0.0 if self._work is None else self._work.rest()
+    def collect_orphans(self) -> None:
+        """Collect what ended beneath the steward and has no other parent any more."""
+        own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
+        own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
+        collect_orphans(own)
 
     def abort_ranks(self) -> None:
         """Have unreachable ranks print where they are, and end them."""
@@ -196,6 +215,8 @@ class Cluster:
         for folder in (Path(self._request.folder) / "profile", self._request.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         Path(self._request.scratch).mkdir(mode=0o700)
+        for path in Path(self._request.sockets).glob(f"{local.controller_sockets(self.incarnation)}:*"):
+            path.unlink(missing_ok=True)
         (self._logs / "controller.log").unlink(missing_ok=True)
 
     def _end_ranks(self, living: list[int]) -> None:

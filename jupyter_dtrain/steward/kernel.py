@@ -11,6 +11,8 @@ import signal
 import threading
 from typing import Any
 
+from ipykernel import kernelapp
+from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
@@ -54,8 +56,20 @@ class StewardKernel(Kernel):
         return {"status": "ok", "restart": restart}
 
 
+class StewardIOPub(IOPubThread):
+    """Broadcasts from this process alone: ipykernel's own would listen on TCP for processes that a cell has forked."""
+
+    def _setup_pipe_in(self) -> None:
+        self._pipe_flag = False
+
+
 class StewardApp(IPKernelApp):
     """The kernel's application, without IPython around it."""
+
+    def init_iopub(self, context: Any) -> None:
+        """As in every kernel, but for the listener."""
+        vars(kernelapp)["IOPubThread"] = StewardIOPub
+        super().init_iopub(context)  # type: ignore[no-untyped-call]
 
     def init_gui_pylab(self) -> None:
         """No plots here."""
@@ -68,6 +82,9 @@ class StewardApp(IPKernelApp):
 
     def load_config_file(self, *_args: Any, **_kwargs: Any) -> None:
         """No user configuration either."""
+
+    def log_connection_info(self) -> None:
+        """No hint how a console connects: the log is shown where a start fails."""
 
     def init_signal(self) -> None:
         """SIGTERM ends the world in order; SIGINT is for notebooks."""

@@ -1,16 +1,18 @@
 """Processes that may not outlive the steward.
 
 Every child asks the kernel for SIGTERM at its parent's death, and orphans of children come back to the steward, which
-is their subreaper: when a world ends, the steward kills every process that is left beneath it.
+is their subreaper: it collects those that end, and when a world ends, it kills every process that is left beneath it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -18,42 +20,6 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Work:
-    """Tells whether a process, or any process beneath it, works."""
-
-    LOOK = 1.0
-    """Seconds between two looks."""
-    LEAST = 0.03
-    """A process that used so many processor seconds between two looks has worked."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._pid = process.pid
-        self._used = 0.0
-        self._looked = self._worked = time.monotonic()
-
-    def rest(self) -> float:
-        """Seconds since one of them last used the processor, or waited for a disk."""
-        now = time.monotonic()
-        if now - self._looked >= self.LOOK:
-            self._looked = now
-            used = self._measure()
-            if used is None or used > self._used + self.LEAST:
-                self._worked, self._used = now, used or self._used
-        return now - self._worked
-
-    def _measure(self) -> float | None:
-        used = 0.0
-        with contextlib.suppress(psutil.Error):
-            top = psutil.Process(self._pid)
-            for one in (top, *top.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    if one.status() == psutil.STATUS_DISK_SLEEP:
-                        return None
-                    times = one.cpu_times()
-                    used += times.user + times.system
-        return used
 
 
 def become_subreaper() -> None:
@@ -80,11 +46,29 @@ def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> Non
         process.wait(patience)
 
 
+def collect_orphans(own: Collection[int]) -> None:
+    """Collect the exit statuses of the ended processes that this one inherited; those of ``own`` it leaves alone.
+
+    Nobody else can: a process whose parent ended before it stays a zombie until its new parent collects it.
+    """
+    with contextlib.suppress(ChildProcessError):
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
 def kill_descendants(patience: float = 3.0) -> list[int]:
-    """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds."""
+    """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds.
+
+    Call it once this process has waited for the children that it started itself: it collects what is left of all.
+    """
     me = psutil.Process()
     deadline = time.monotonic() + patience
     while True:
+        collect_orphans(())
         alive = [child for child in me.children(recursive=True) if _runs(child)]
         if not alive or time.monotonic() > deadline:
             return [child.pid for child in alive]

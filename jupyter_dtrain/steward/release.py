@@ -13,6 +13,7 @@ as waiting in every framework; a stopped rank will fail when it goes on.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -86,12 +87,12 @@ class Release:
         """Forget all runs: these ranks are gone."""
         self._runs.clear()
 
-    def tick(self, now: float) -> float | None:
-        """Do the due work; returns when more is due, or None."""
+    def tick(self, now: float) -> float:
+        """Do the due work; returns when more is due."""
         for run in list(self._runs.values()):
             if now >= run.look_at:
                 self._look(run, now)
-        return min((run.look_at for run in self._runs.values()), default=None)
+        return min((run.look_at for run in self._runs.values()), default=math.inf)
 
     def _look(self, run: _Run, now: float) -> None:
         if run.asked is None:

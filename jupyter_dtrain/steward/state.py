@@ -7,15 +7,17 @@ restart. Thread-safe; nothing here waits or fails.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.work import describe_load
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import Phase, WorldState
+
+from .progress import Progress
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
@@ -40,7 +42,9 @@ class State:
         """Those that are over with this set of ranks."""
         self.phase: Phase = "starting"
         self.deadline = 0.0
-        """When the patience of ``starting`` or ``failed`` is over."""
+        """When the patience of ``failed`` is over, or of a start that gave up and waits for its ranks' last words."""
+        self.progress = Progress(request.size, request.settings)
+        """How far the ranks have come."""
         self.incarnation = 0
         """Counts the restarts."""
         self.reason = ""
@@ -102,6 +106,8 @@ class State:
                 driven=self._lease.is_driven,
                 mpi=self.mpi,
                 notices=[*self._notices, *self._launch_notices],
+                progress=self.progress.words if self.phase == "starting" else "",
+                busy=describe_load() if self.phase == "starting" else "",
             )
 
     # What becomes of it.
@@ -112,7 +118,7 @@ class State:
             if self.phase != "running":
                 raise Refused(f"The world is {self.phase}.")
             # The next snapshot shows it, before the supervisor's thread has begun.
-            self.deadline = time.monotonic() + self._request.settings.start_timeout
+            self.progress = Progress(self._request.size, self._request.settings)
             self.phase = "starting"
             self.incarnation += 1
             return self.incarnation

@@ -29,7 +29,7 @@ from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Paused, Ready, Report
+from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.steward_messages import (
@@ -47,6 +47,7 @@ from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
 from .processes import become_subreaper, describe_descendants, is_running, is_stopped
+from .progress import STILL, Progress
 from .requests import Requests
 from .state import State
 
@@ -59,10 +60,9 @@ LAUNCHES = 3
 FAILED_PATIENCE = 10.0
 """Seconds for which clients can ask why a start failed."""
 TICK = 0.5
-STILL = 6.0
-"""Seconds without any work after which a start gives up on ranks that are not ready."""
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
+MORE_TIME = "Ask for fewer ranks with -n, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
@@ -186,7 +186,7 @@ class Supervisor:
     def _launch(self) -> None:
         self._launches += 1
         self._silence = ""
-        self._state.deadline = time.monotonic() + self._request.settings.start_timeout
+        progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
@@ -196,6 +196,7 @@ class Supervisor:
             self._mpi = cluster.start(
                 self._mpi,
                 self._state.generation,
+                progress,
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
             )
@@ -213,6 +214,8 @@ class Supervisor:
 
     def _report(self, report: Report) -> None:
         match report:
+            case Reached(rank=rank, step=step) if rank >= 0:
+                self._state.progress.reach(rank, step)
             case Ready():
                 self._rank_ready(report)
             case Ended(run=run, outcome="error") if self._state.phase == "running":
@@ -234,7 +237,7 @@ class Supervisor:
             self._lease.begin_again()
             self._state.enter("running")
             self._cluster.prepare_to_connect()
-        self._state.deadline = time.monotonic() + self._request.settings.start_timeout
+        self._state.progress.reach(ready.rank, "ready")
 
     def _rank_died(self, died: Died) -> None:
         if self._state.phase == "starting":
@@ -277,6 +280,7 @@ class Supervisor:
             self._check_starting(now)
         elif self._state.phase == "running":
             self._check_running()
+            self._cluster.collect_orphans()
             if now >= self._renew_at:
                 self._renew_watches()
                 self._renew_at = now + min(self._request.settings.lease / 4, 30.0)
@@ -288,17 +292,15 @@ class Supervisor:
 
     def _check_starting(self, now: float) -> None:
         said = self._cluster.said("controller")
-        if local.lost_a_port(said) and self._launches < LAUNCHES:
-            self._start_again(said)
-        elif self._launches < LAUNCHES and self._cluster.rest() > STILL:
+        if self._launches < LAUNCHES and self._state.progress.rests:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(f"ipyparallel's controller ended with exit code {code}. It said:\n{said}")
-        elif now > self._state.deadline and self._silence:
+        elif self._silence and now > self._state.deadline:
             self._fail(self._silence)
-        elif now > self._state.deadline:
-            self._silence = self._explain_silence()
+        elif not self._silence and (why := self._state.progress.explain_end()):
+            self._silence = self._explain_silence(why)
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
             self._state.deadline = now + ABORT_PATIENCE
@@ -328,14 +330,14 @@ class Supervisor:
             self._actions.failed(began.number)
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
-    def _explain_silence(self) -> str:
-        seconds = self._request.settings.start_timeout
-        missing = self._request.size - len(self._state.ranks)
-        _log.error("These are there: %s", describe_descendants())
-        said = {name: self._cluster.said(name, 6) for name in ("mpiexec", "controller", "steward")}
-        logs = "\n".join(f"{name}: {text}" for name, text in said.items() if text)
-        text = f"{missing} of {self._request.size} ranks did not get ready within {seconds:g} s."
-        return text + (f" The logs end with:\n{logs}" if logs else " Ask for fewer ranks with -n, or for more time.")
+    def _explain_silence(self, why: str) -> str:
+        _log.error("The start is over: %s These are there: %s", why, describe_descendants())
+        logs = ""
+        for name in ("mpiexec", "controller"):
+            # The controller reports its heart at every log level.
+            lines = [line for line in self._cluster.said(name, 6).splitlines() if "heartbeat::" not in line]
+            logs += "".join(f"\n{name} said: {line}" for line in lines)
+        return f"{why} {MORE_TIME}{logs}"
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()

@@ -6,7 +6,7 @@ A rank's own reports go through a pipe to its watch, which passes them on.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,6 +14,17 @@ from jupyter_dtrain.core.events import Event, Outcome
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are output of programs."""
+
+
+Step = Literal["started", "mpi"]
+"""Of a start, before a rank is ready: its watch runs and has imported the engine; it has imported MPI."""
+
+
+class Reached(msgspec.Struct, frozen=True, tag="reached"):
+    """A rank that starts has come so far."""
+
+    rank: int
+    step: Step
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -59,7 +70,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Output on the rank's descriptors that the watch had not read."""
 
 
-Report = Ready | Ended | Paused | Died
+Report = Reached | Ready | Ended | Paused | Died
 
 
 def write_report(fd: int, report: Report) -> None:

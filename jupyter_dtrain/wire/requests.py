@@ -12,9 +12,12 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from jupyter_dtrain.core.errors import OtherVersion
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.variables import HIDDEN, Variable
 from jupyter_dtrain.core.world import MAX_RANKS
+
+from .messages import PROTOCOL
 
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
 """The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
@@ -82,7 +85,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
     folder: str
     """Run-time folder of the world, 0700: connection files, logs, sockets."""
     sockets: str
-    """Folder, 0700, of the steward's sockets."""
+    """Folder, 0700, of the unix sockets of steward and controller."""
     scratch: str
     """Folder, 0700, in this machine's memory where it has a place for that: what MPI maps and shares among ranks."""
     spool: str
@@ -122,6 +125,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     engine_file: str
     """ipyparallel's connection file for engines; it may appear after the rank has started."""
     folder: str
+    scratch: str
+    """The world's folder for what ends with it: where MPI may make its files."""
     spool: str
     path: list[str]
     master_addr: str
@@ -130,6 +135,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """The values of each framework's start options, by the framework's name; see :meth:`options_of`."""
     servers: dict[str, str]
     """``host:port`` of the meeting place that the steward keeps for a framework, by the framework's name."""
+    secret: str
+    """Shows a framework's server that a rank of this world asks; see :class:`ServerSpec`."""
     settings: Settings
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike."""
@@ -138,6 +145,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """Variables that were set for all ranks, which have them already."""
     given: list[str] = []
     """Names of the variables that the user gave; their values may be secrets."""
+    protocol: int = 0
+    """The protocol of the steward that wrote this."""
 
     def options_of(self, framework: str, kind: type[Options]) -> Options:
         """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
@@ -154,9 +163,31 @@ class RankSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
-        """What the steward wrote. Raises :class:`KeyError` outside a world."""
-        environ = os.environ if environ is None else environ
-        return msgspec.json.decode(environ[RANK_SPEC_VARIABLE], type=cls)
+        """What the steward wrote.
+
+        Raises :class:`KeyError` outside a world, and :class:`OtherVersion` where a steward of another version wrote it:
+        an upgrade between a world's start and its restart.
+        """
+        written = (os.environ if environ is None else environ)[RANK_SPEC_VARIABLE]
+        try:
+            spec = msgspec.json.decode(written, type=cls)
+        except msgspec.ValidationError:
+            spec = None
+        if spec is None or spec.protocol != PROTOCOL:
+            raise OtherVersion(
+                "Another version of jupyter-dtrain has been installed since this world was started, and its ranks "
+                "cannot be started again: end the world with %distributed stop, restart the kernel, start a new world."
+            )
+        return spec
+
+
+class ServerSpec(msgspec.Struct, frozen=True):
+    """What a framework's server needs to know of the world. It gets it on standard input."""
+
+    secret: str
+    """Every request of a rank has it, so that no other process of the host is heard."""
+    size: int
+    """The number of ranks."""
 
 
 ADDRESS = "127.0.0.1"

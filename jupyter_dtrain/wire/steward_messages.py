@@ -125,6 +125,10 @@ class WorldState(msgspec.Struct, frozen=True):
     notices: list[str]
     """What the user must read."""
     protocol: int = PROTOCOL
+    progress: str = ""
+    """How far a start has come, in words."""
+    busy: str = ""
+    """In words, where a start is slow because its machine is busy."""
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):

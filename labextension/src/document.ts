@@ -47,10 +47,10 @@ export function decodeFloats(text: string): Float32Array {
   return readFloats(new DataView(bytes.buffer));
 }
 
-/** Decode the steps of a series. */
-export function decodeSteps(steps: Steps): ArrayLike<number> {
+/** Decode the steps of a series of `count` values. A document that names more steps has no values for the rest. */
+export function decodeSteps(steps: Steps, count: number): ArrayLike<number> {
   if (typeof steps === "string") return decodeFloats(steps);
-  return evenSteps(steps[0], steps[1], steps[2]);
+  return evenSteps(steps[0], steps[1], Math.min(steps[2], count));
 }
 
 /** `count` steps that start at `first` and are `distance` apart. */

@@ -153,7 +153,8 @@ export class RunModel {
     for (const part of document.metrics) {
       const metric = this.metric(part.name);
       for (const [rank, steps, values] of part.series) {
-        metric.column(rank, ROOM / Math.max(1, series)).append(decodeSteps(steps), decodeFloats(values));
+        const decoded = decodeFloats(values);
+        metric.column(rank, ROOM / Math.max(1, series)).append(decodeSteps(steps, decoded.length), decoded);
       }
       if (part.band !== undefined) {
         const { steps, mean, low, high } = part.band;

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from array import array
+
 import pytest
 
 from jupyter_dtrain import Run
@@ -11,6 +15,7 @@ from jupyter_dtrain.core.events import (
     Error,
     Event,
     Finished,
+    Metrics,
     Output,
     Result,
     Started,
@@ -20,6 +25,7 @@ from jupyter_dtrain.core.events import (
     from_wire,
     to_wire,
 )
+from jupyter_dtrain.core.metrics import Columns, pack
 
 STORY = [
     Started(1, "host", "/spool"),
@@ -145,3 +151,33 @@ def test_every_event_survives_the_file_and_the_wire():
     assert whole == from_wire(to_wire(whole))
     assert {b"\n"} == {encode(event)[-1:] for event in events(bodies)}
     assert {1} == {encode(event).count(b"\n") for event in events(bodies)}
+
+
+def test_metrics_and_pipelines_are_read_whole_while_they_grow():
+    """Another thread reads them: columns of one length, and every series that has begun."""
+    run = Run(1, "cell", [0], 1, lambda *_: iter(()))
+    over, looks, torn = threading.Event(), 0, []
+
+    def fold() -> None:
+        for seq in range(4000):
+            part = Columns(array("q", [seq] * 50), array("d", [0.0] * 50), array("d", [1.0] * 50))
+            body = Metrics([pack(f"loss {seq // 40}", part), pack("all", part)])
+            run.apply(Batch(1, 0, seq, seq, [Event(1, 0, seq, 0.0, body)]))
+        over.set()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=fold)
+    thread.start()
+    try:
+        while not over.is_set():
+            for ranks in run.metrics.values():
+                torn += [columns for columns in ranks.values() if len(set(map(len, columns))) > 1]
+            looks += 1
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+
+    assert looks > 1
+    assert torn == []
+    assert len(run.metrics["all"][0].values) == 200_000

@@ -25,9 +25,32 @@ def test_a_start_tells_how_far_it_is_in_one_line(empty):
     first = cell.of("display_data")[0]["data"]["text/plain"]
 
     assert len(cell.displays) == 1
-    assert "Starting world 'world': 0 of 2 ranks ready" in first
+    assert "Starting world 'world': 0 of 2 ranks have started" in first
     assert re.fullmatch(r"World 'world' is up: 2 ranks in [0-9.]+ s", cell.display_texts[0])
     assert cell.out == cell.err == ""
+
+
+def test_after_a_start_that_failed_no_cell_starts_another_world(empty, tmp_path):
+    """It says so and names the way on, until a start succeeds."""
+    mpiexec = tmp_path / "broken"
+    mpiexec.write_text("#!/bin/sh\necho a library is missing >&2\nexit 1\n")
+    mpiexec.chmod(0o755)
+    failed = empty.run(f"%distributed start -n 1 --mpiexec {mpiexec}")
+    cells = [empty.run("%%distributed\n1"), empty.run("%%rank 0\n1")]
+    status = empty.ok("%distributed").out
+    empty.ok("%distributed start -n 1")
+    empty.ok("%%distributed\n1")
+    empty.ok("%distributed stop")
+
+    assert failed.ename == "StartFailed"
+    for cell in cells:
+        assert cell.ename == "NoWorld"
+        assert "its start failed: " in cell.traceback
+        assert "a library is missing" in cell.traceback
+        assert "%distributed start" in cell.traceback
+        assert cell.out == ""
+    assert "its start failed: " in status
+    assert empty.ok("%distributed").out == f"{NOTHING}: start one with %distributed start, or Session.start(n=2).\n"
 
 
 def test_a_second_start_is_refused_and_the_world_goes_on(empty):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from jupyter_server.auth import Authorizer
@@ -119,6 +119,12 @@ async def test_who_may_only_read_cannot_act(jp_fetch):
         ('{"options": 3}', "options must be a JSON object"),
         ('{"cwd": "../.."}', "no folder '../..'"),
         ('{"cwd": "missing"}', "no folder 'missing'"),
+        ('{"cwd": "a\\u0000b"}', "no folder 'a"),
+        (json.dumps({"cwd": "long" * 2000}), "no folder 'longlong"),
+        ('{"cwd": 5}', "cwd must be the path of a folder, as text, not 5"),
+        ('{"options": {"env": {"A": "\\ud800"}}}', "'A' has a character that is no Unicode text"),
+        ('{"options": {"env": {"\\udfff": ""}}}', "is no Unicode text"),
+        (b'{"cwd": "\xff"}', "must be JSON in UTF-8"),
     ],
 )
 async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
@@ -129,6 +135,22 @@ async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
     assert caught.value.code == 400
     assert words in json.loads(caught.value.response.body)["message"]
     assert list((Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain").glob("*/")) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["runs?limit=abc", "runs?limit=", f"runs/{'5' * 5000}", f"worlds/some/runs/{'5' * 5000}/ranks/0/output"]
+)
+async def test_a_number_that_is_none_is_refused_in_words(jp_fetch, address):
+    """Nor is one that no run can have, however many digits it has."""
+    with pytest.raises(HTTPClientError) as caught:
+        await jp_fetch(
+            "dtrain",
+            *address.partition("?")[0].split("/"),
+            params=dict(parse_qsl(address.partition("?")[2], keep_blank_values=True)),
+        )
+
+    assert caught.value.code in (400, 404)
+    assert address.startswith("worlds") or "a whole number" in json.loads(caught.value.response.body)["message"]
 
 
 @pytest.mark.parametrize("name", ["gone", "a%2Fb", quote("ä b?c#d", safe=""), "..", "%2e%2e%2f%2e%2e"])

@@ -71,6 +71,13 @@ def test_every_variable_of_torchrun_is_there(world):
         assert not torch_imported
 
 
+def test_garbage_is_collected(world):
+    """A rank starts without; what it has imported by then no collection looks at again."""
+    cell = run(world, "import gc\n(gc.isenabled(), gc.get_freeze_count() > 10_000)")
+
+    assert set(values(cell).values()) == {(True, True)}
+
+
 def test_all_ranks_agree_on_the_rendezvous(world):
     """One address, one port that is a port, one id: the world's."""
     cell = run(world, "(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), os.environ['TORCHELASTIC_RUN_ID'])")

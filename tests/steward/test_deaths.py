@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain import Run, Session, Settings, WorldLost
 from tests.processes import wait_until_gone
-from tests.steward.until import child_named, runs, state_of, steward_of, until, watch_of
+from tests.steward.until import child_named, runs, state_of, steward_of, until, watch_of, zombies
 
 
 def sleep_everywhere(session: Session) -> Run:
@@ -141,6 +141,7 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     until(lambda: last.outcomes.get(1) == "lost")
     watch_of(session, 2).kill()
     until(lambda: last.outcomes.get(2) == "lost")
+    until(lambda: zombies(session) == [])
 
     assert (run.outcome, again.outcome) == ("ok", "ok")
     assert [rank.state for rank in session.world.ranks] == ["running", "dead", "dead"]

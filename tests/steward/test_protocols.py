@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jupyter_dtrain import OtherVersion, Refused, Session
+from jupyter_dtrain import DtrainError, OtherVersion, Refused, Session
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire import messages
@@ -64,6 +64,31 @@ def test_a_world_without_a_number_is_older_than_the_first(launch) -> None:
         with pytest.raises(OtherVersion, match=r"an older version of jupyter-dtrain: it speaks protocol 0, this one"):
             Session.attach("unnumbered")
         assert session.drives
+
+
+UPGRADE = """
+import pathlib, sys
+
+if pathlib.Path({marker!r}).exists() and any("engine.watch" in word for word in sys.orig_argv):
+    from jupyter_dtrain.wire import messages
+    messages.PROTOCOL += 1
+"""
+"""Ranks that start while the file is there find a package that speaks the next number."""
+
+
+def test_ranks_of_another_version_are_not_started_under_an_older_steward(launch, monkeypatch, tmp_path) -> None:
+    """A restart after an upgrade says in one sentence what to do."""
+    marker = tmp_path / "upgraded"
+    (tmp_path / "sitecustomize.py").write_text(UPGRADE.format(marker=str(marker)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    session = launch(n=1)
+    marker.touch()
+
+    with pytest.raises(DtrainError) as caught:
+        session.restart()
+    print(caught.value)
+    assert "Another version of jupyter-dtrain has been installed since this world was started" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 class Dance(StewardRequest[Done], frozen=True, tag="dance"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 
 import pytest
@@ -51,7 +52,7 @@ def scene():
 
 def test_nothing_is_asked_while_no_rank_has_failed(scene):
     """Nor is anything due."""
-    assert scene.release.tick(100.0) is None
+    assert scene.release.tick(100.0) == math.inf
     assert not scene.looks
 
 
@@ -66,7 +67,7 @@ def test_ranks_have_a_grace_to_end_by_themselves(scene):
     scene.wait(LOOK_AGAIN)
 
     assert scene.looks == [2, 2 + LOOK_AGAIN]
-    assert scene.release.tick(scene.clock()) is None
+    assert scene.release.tick(scene.clock()) == math.inf
     assert not scene.orders
 
 

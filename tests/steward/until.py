@@ -68,6 +68,16 @@ def runs(process: psutil.Process | int) -> bool:
     return False
 
 
+def zombies(session: Session) -> list[psutil.Process]:
+    """The processes of the session's world that have ended, and that nobody has collected."""
+    found = []
+    for process in family(session):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that are still there."""
     return [process for process in processes if runs(process)]

@@ -6,13 +6,15 @@ meshes and shardings. :func:`carry` copies the arrays that the user's names reac
 them. The search follows lists, dictionaries, tuples, attributes (of models, optimizers and their states) and closures.
 Local variables of running functions stay as they are.
 
-Under failure: an array that was still being computed at the release, or that was donated, is lost; a note names it.
+Under failure: an array that was still being computed at the release, or that was donated, is lost. Where all processes
+have all of it, :mod:`.replicas` takes it from a rank that still has it; else a note names it.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -49,6 +51,17 @@ class _Held(NamedTuple):
     failed: bool = False
 
 
+class Replica(NamedTuple):
+    """An array of which every process has all values, as all ranks call it."""
+
+    name: str
+    """The user's name that reaches it first."""
+    place: int
+    """Its number among the arrays that the name reaches."""
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class Carried:
     """Arrays on the host; :func:`carry` makes it."""
 
@@ -60,6 +73,9 @@ class Carried:
         """By the device's id."""
         self._new: dict[int, Any] = {}
         self._gone: set[str] = set()
+        self._replicas: dict[Replica, int] = {}
+        """The ids of the arrays that all processes have."""
+        self._counts: Counter[str] = Counter()
         self._alone = True
 
     def pack(self) -> None:
@@ -76,9 +92,25 @@ class Carried:
         jax = _jax()
         if isinstance(value, jax.Array) and id(value) not in self._held:
             self._held[id(value)] = value, _copy(jax, value)
-        if id(value) in self._held and self._held[id(value)][1].failed:
-            self._gone.add(name)
+        if isinstance(value, jax.Array) and _is_replica(jax, value):
+            self._counts[name] += 1
+            self._replicas[Replica(name, self._counts[name], value.shape, value.dtype.name)] = id(value)
         return value
+
+    def lost_replicas(self) -> dict[Replica, int]:
+        """The replicas whose values are lost, with their ids."""
+        return {replica: one for replica, one in self._replicas.items() if self._held[one][1].failed}
+
+    def kept_replicas(self) -> dict[Replica, Any]:
+        """The replicas whose values are here, with the values."""
+        held = {replica: self._held[one][1] for replica, one in self._replicas.items()}
+        return {replica: one.shards[0][1] for replica, one in held.items() if not one.failed and one.shards}
+
+    def fill(self, which: int, data: Any) -> None:
+        """Take ``data``, uint8, as the values of the replica with this id."""
+        array, _ = self._held[which]
+        values = data.view(array.dtype).reshape(array.shape)
+        self._held[which] = array, _Held([(device, values) for device in array.sharding.addressable_devices], None)
 
     def arrive(self) -> list[str]:
         """Put everything back in its place, on the new backends; return notes on what was lost."""
@@ -127,6 +159,8 @@ class Carried:
 
     def _put(self, name: str, value: Any) -> Any:
         jax = _jax()
+        if id(value) in self._held and self._held[id(value)][1].failed:
+            self._gone.add(name)
         if id(value) in self._new:
             return self._new[id(value)]
         sharding = jax.sharding
@@ -204,6 +238,14 @@ def _copy(jax: Any, array: Any) -> _Held:
         return _Held([(shard.device, np.asarray(shard.data)) for shard in array.addressable_shards], None, not known)
     except Exception:  # noqa: BLE001 — its computation failed, or it was donated
         return _Held([], None, failed=True)
+
+
+def _is_replica(jax: Any, array: Any) -> bool:
+    """Whether every process has all values of ``array``, and it can be made again from them."""
+    if not isinstance(array.sharding, jax.sharding.NamedSharding) or array.is_fully_addressable:
+        return False
+    key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return array.sharding.is_fully_replicated and not key
 
 
 class _Walk:

@@ -1,0 +1,78 @@
+"""Whether processes work, wait for a processor, or rest: how a slow start is told from one that hangs.
+
+Under failure: a process that cannot be read counts as one that rests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+
+import psutil
+
+LOOK = 1.0
+"""Seconds between two looks."""
+LEAST = 0.03
+"""Processes that used so many processor seconds, since they were last seen to work, have worked."""
+BUSY = 2.0
+"""Processes that want each core at the same time, from which on a machine is called busy."""
+
+_BUSY_WITH = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+
+
+class Work:
+    """What some processes, and all beneath them, do. One thread at a time."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._used: dict[int, float] = {}
+        """Processor seconds of each process, when they were last seen to work."""
+        self._since: dict[int, float] = {}
+        """The same, at the last step."""
+        self._now: dict[int, float] = {}
+        self._looked = self._worked = time.monotonic()
+
+    def step(self) -> None:
+        """They have come a step further: :meth:`spent` counts from now on."""
+        self._since = dict(self._now)
+
+    def rest(self) -> float:
+        """Seconds since one of them last used a processor, waited for one, or waited for a disk."""
+        self._look()
+        return time.monotonic() - self._worked
+
+    def spent(self) -> float:
+        """Processor seconds since the last step, of the process that used most."""
+        self._look()
+        return max((used - self._since.get(pid, 0.0) for pid, used in self._now.items()), default=0.0)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        self._now, busy = self._measure()
+        if busy or sum(self._now.values()) > sum(self._used.values()) + LEAST:
+            self._worked, self._used = now, self._now
+
+    def _measure(self) -> tuple[dict[int, float], bool]:
+        found: dict[int, float] = {}
+        busy = False
+        for pid in self._pids:
+            with contextlib.suppress(psutil.Error):
+                top = psutil.Process(pid)
+                for one in (top, *top.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        busy = busy or one.status() in _BUSY_WITH
+                        times = one.cpu_times()
+                        found[one.pid] = times.user + times.system
+        return found, busy
+
+
+def describe_load() -> str:
+    """How busy this machine is, in words; empty where it is not."""
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    return f"this machine is busy: load {load:.0f} on {cores} cores" if load > BUSY * cores else ""

@@ -1,0 +1,81 @@
+"""Values that a failed computation took along, from a rank that still has them.
+
+JAX computes asynchronously: ``params, state, loss = step(params, state, batch)`` binds the names to results that are
+still being computed. When the ranks that wait for a failed one are released, these results are lost, and the values of
+before with them. A failed rank has not begun that step, so its names still hold the values of before. Where an array is
+a replica on every process, those are what the others had. So all ranks take them, and the loop goes on.
+
+Under failure: a rank that does not take part within the patience leaves all ranks without the values, as before.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .arrays import Carried, Replica
+
+
+def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, patience: float) -> list[str]:
+    """Fill the lost replicas of ``carried`` with the values of ranks that have them; returns notes on what was taken.
+
+    All ranks of the world call it, right after they have met. ``client``: of JAX' coordinator, where they exchange who
+    lacks and who has what below the name ``meeting``. Seconds of ``patience`` count for each answer of a rank.
+    """
+    from jax.experimental import multihost_utils
+
+    told = _Exchange(client, meeting, rank, size, patience)
+    lost = carried.lost_replicas()
+    lacking = told.exchange("lacks", sorted(lost))
+    wanted = sorted({replica for replicas in lacking for replica in replicas})
+    if not wanted:
+        return []
+    kept = carried.kept_replicas()
+    having = told.exchange("has", [replica for replica in wanted if replica in kept])
+    sources = {replica: next((who for who, found in enumerate(having) if replica in found), None) for replica in wanted}
+    notes = []
+    for source in sorted({one for one in sources.values() if one is not None}):
+        replicas = [replica for replica in wanted if sources[replica] == source]
+        parts = [_bytes(replica, kept if source == rank else {}) for replica in replicas]
+        values = [np.asarray(one) for one in multihost_utils.broadcast_one_to_all(parts, is_source=source == rank)]
+        taken = [replica for replica in replicas if replica in lost]
+        for replica, data in zip(replicas, values, strict=True):
+            if replica in lost:
+                carried.fill(lost[replica], data)
+        if taken:
+            names = ", ".join(sorted({replica.name for replica in taken}))
+            notes.append(f"{names}: lost with the failed computation; rank {source}'s values have taken their place.")
+    return notes
+
+
+class _Exchange:
+    """Lists that all ranks tell each other by way of JAX' coordinator."""
+
+    def __init__(self, client: Any, meeting: str, rank: int, size: int, patience: float) -> None:
+        self._client = client
+        self._meeting = meeting
+        self._rank = rank
+        self._size = size
+        self._patience = patience
+
+    def exchange(self, what: str, own: list[Replica]) -> list[list[Replica]]:
+        """The lists of all ranks, by rank. Raises what JAX raises when one does not come."""
+        from .arrays import Replica
+
+        place = f"dtrain/{self._meeting}/{what}"
+        self._client.key_value_set(f"{place}/{self._rank}", json.dumps(own))
+        found = [
+            json.loads(self._client.blocking_key_value_get(f"{place}/{rank}", int(self._patience * 1000)))
+            for rank in range(self._size)
+        ]
+        return [[Replica(name, place, tuple(shape), dtype) for name, place, shape, dtype in one] for one in found]
+
+
+def _bytes(replica: Replica, kept: dict[Replica, Any]) -> Any:
+    """The values to send, or as much room for those that come: bytes, which no collective converts."""
+    if replica in kept:
+        return np.frombuffer(np.ascontiguousarray(kept[replica]).tobytes(), np.uint8)
+    return np.zeros(int(np.prod(replica.shape, dtype=np.int64)) * np.dtype(replica.dtype).itemsize, np.uint8)

@@ -1,0 +1,77 @@
+"""How far the ranks of one launch have come, and whether they still get on.
+
+A busy machine makes a start slow, and that is no failure. So a start may take as long as its processes work and no
+single one of them works longer at one step than a whole start may take on a machine of its own.
+
+Under failure: a start in which nothing works is over after ``start_timeout``, one that works in vain after
+``start_timeout`` of processor time, and any step after ``longest_step``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Literal
+
+from jupyter_dtrain.core.work import describe_load
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.core.work import Work
+
+STILL = 6.0
+"""Seconds without any work after which a launch is over whose ranks are not ready."""
+
+_STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready": "ready"}
+"""Of a rank, in this order, and in words."""
+
+
+class Progress:
+    """Of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
+
+    def __init__(self, size: int, settings: Settings) -> None:
+        self._size = size
+        self._settings = settings
+        self._reached: dict[str, set[int]] = {step: set() for step in _STEPS}
+        self._since = time.monotonic()
+        self._work: Work | None = None
+
+    def begin(self, work: Work) -> None:
+        """The processes run, and this is what they do."""
+        self._work = work
+
+    def reach(self, rank: int, step: Literal["started", "mpi", "ready"]) -> None:
+        """A rank has come so far."""
+        self._reached[step].add(rank)
+        self._since = time.monotonic()
+        if self._work is not None:
+            self._work.step()
+
+    @property
+    def words(self) -> str:
+        """The first step that not all ranks have made, and how many have."""
+        # A rank that is ready has made the steps before, even where nobody knew its number then.
+        done = {step: len(self._reached[step] | self._reached["ready"]) for step in _STEPS}
+        step = next((step for step in _STEPS if done[step] < self._size), "ready")
+        return f"{done[step]} of {self._size} ranks {_STEPS[step]}"
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing has worked for some time."""
+        return self._work is not None and self._work.rest() > STILL
+
+    def explain_end(self) -> str:
+        """Why the start is over; empty while it may go on."""
+        patience = self._settings.start_timeout
+        seconds = time.monotonic() - self._since
+        if seconds < patience:
+            return ""
+        if self._work is None or self._work.rest() > min(STILL, patience / 2):
+            why = f"nothing has happened for {seconds:.0f} s"
+        elif self._work.spent() > patience:
+            why = f"a process has worked at one step for {patience:g} s"
+        elif seconds > self._settings.longest_step:
+            why = f"the next step took more than {self._settings.longest_step:g} s"
+        else:
+            return ""
+        load = describe_load()
+        return f"{self.words}, and {why}" + (f"; {load}" if load else "") + "."

@@ -1,0 +1,60 @@
+"""What ranks on this machine get from their launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import Settings
+from jupyter_dtrain.launch import local, options, starting
+from jupyter_dtrain.wire.requests import RankSpec
+
+
+def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) -> str | None:
+    """The variable that chooses Open MPI's transports, as ranks of a world get it."""
+    request = starting._make_request(options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec}), Settings(), None)
+    starting._remove_folders(request)
+    spec = RankSpec(
+        world="world",
+        world_id=request.id,
+        engine_file="",
+        folder="",
+        spool="",
+        path=[],
+        master_addr="",
+        master_port=0,
+        options={},
+        servers={},
+        settings=request.settings,
+    )
+    return local.ranks_environment(request, spec).get("OMPI_MCA_btl")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home and an environment in which nobody has chosen transports."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    return tmp_path
+
+
+def test_mpi_leaves_out_the_transport_that_sleeps(home):
+    """Unless the person chooses transports by a variable."""
+    assert transports() == "^ofi"
+    assert transports({"OMPI_MCA_btl": "self,sm"}) == "self,sm"
+
+
+@pytest.mark.parametrize("place", [".openmpi/mca-params.conf", "mpi/etc/openmpi-mca-params.conf"])
+def test_transports_chosen_in_a_settings_file_stay(home, place):
+    """The person's own file, and the one of the installation."""
+    mpiexec, settings = home / "mpi" / "bin" / "mpiexec", home / place
+    for file, text in ((mpiexec, "#!/bin/sh\n"), (settings, "# btl = tcp\nbtl_tcp_if_include = lo\n")):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    mpiexec.chmod(0o755)
+    assert transports(mpiexec=str(mpiexec)) == "^ofi"
+
+    with open(settings, "a") as file:
+        file.write("btl = self,sm\n")
+    assert transports(mpiexec=str(mpiexec)) is None
