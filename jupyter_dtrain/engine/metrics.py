@@ -43,6 +43,8 @@ HANDOVER = 1.0
 Read = Callable[[Sequence[Any]], Sequence[float]]
 """Reads many values at once that may still be on a device; waits for them."""
 
+_NUMBERS = frozenset((float, int, bool))
+
 _Point = tuple[str, int, float, Any, "Read | None"]
 
 
@@ -103,22 +105,24 @@ class MetricBuffer:
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
-        """The run ends: record what is left, on the thread; whether that was done within ``patience`` seconds.
+        """The run ends: record what is left; whether that was done within ``patience`` seconds.
 
-        An interrupt ends the wait.
+        The thread does it where a device may be asked; an interrupt ends the wait.
         """
-        ended = threading.Event()
         done = False
         try:
-            self._ended = ended
-            self._wake.set()
-            self._soon.set()
-            done = ended.wait(patience)
+            done = self._record_numbers() or self._flush_on_thread(patience)
         finally:
             self.on = False
             if not done:
                 self._leave_behind()
         return done
+
+    def _flush_on_thread(self, patience: float | None) -> bool:
+        ended = self._ended = threading.Event()
+        self._wake.set()
+        self._soon.set()
+        return ended.wait(patience)
 
     def _leave_behind(self) -> None:
         """Go on without the thread that flushes, which waits for a device perhaps for ever."""
@@ -218,6 +222,22 @@ class MetricBuffer:
                 self._wake.set()
             if points:
                 self._record(flushing, self._columns(points))
+
+    def _record_numbers(self) -> bool:
+        """Record the points that wait, if all are plain numbers and no more are announced; whether that is so."""
+        flushing = self._flushing
+        if not flushing.acquire(blocking=False):
+            return False
+        try:
+            with self._lock:
+                if self._expected or not all(type(point[3]) in _NUMBERS and point[4] is None for point in self._points):
+                    return False
+                points, self._points = self._points, []
+            if points:
+                self._record(flushing, self._columns(points))
+        finally:
+            flushing.release()
+        return True
 
     def _record(self, flushing: threading.Lock, found: dict[str, Columns]) -> None:
         series = [pack(name, columns) for name, columns in found.items() if columns.values]
