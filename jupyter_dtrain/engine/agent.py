@@ -66,6 +66,7 @@ from jupyter_dtrain.wire.reports import Ended, Report
 from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
+from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .framework import CellEnds
@@ -132,6 +133,7 @@ class Agent:
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._children = Children(plugins.services())
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
@@ -227,6 +229,7 @@ class Agent:
         self._cell = cell.cell
         self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
         self._metrics.begin()
+        self._children.begin()
         self._main_thread.begin()
         self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
@@ -260,13 +263,15 @@ class Agent:
         failed, regroup, words = outcome != "ok", False, ""
         steps: dict[str, int] = {}
         try:
-            with self._despite("The last output of child processes may be missing"):
-                self._descriptors.drain()
-            self._sampler.end()
             if failed:
                 # First: the steps below may wait for ranks that wait for this one, and this report releases those.
                 with contextlib.suppress(OSError):
                     self._report(Ended(self._rank, run, outcome))
+            with self._despite("Processes that this cell has started may go on"):
+                self._end_children()
+            with self._despite("The last output of child processes may be missing"):
+                self._descriptors.drain()
+            self._sampler.end()
             self._plugins.after_cell(failed=failed)
             with self._despite("The last points of this cell's metrics are missing"):
                 self._metrics.end()
@@ -280,6 +285,20 @@ class Agent:
                 self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
             finally:
                 self._running, self._released = None, False
+
+    def _end_children(self) -> None:
+        """End what an interrupted cell has started; any other cell may leave processes behind."""
+        if not self._interrupts.requested or self._interrupts.ending:
+            self._children.leave()
+            return
+        ended, left = self._children.end()
+        if ended:
+            self._plugins.children_ended(ended)
+        if left:
+            names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
+            self._recorder.write(
+                "stderr", f"[jupyter-dtrain] These processes go on: {names}. %distributed restart ends them.\n"
+            )
 
     @contextlib.contextmanager
     def _despite(self, loss: str) -> Iterator[None]:
@@ -407,9 +426,17 @@ class Agent:
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
             case InterruptRank():
-                return Signalled(request.run == self._running and self._interrupts.send(force=request.force))
+                return Signalled(request.run == self._running and self._interrupt(force=request.force))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+
+    def _interrupt(self, *, force: bool) -> bool:
+        """Interrupt the cell and what it has started; whether the cell has taken it."""
+        taken = self._interrupts.send(force=force)
+        if not taken:
+            # Some calls of the main thread end only with the child that they wait for, such as os.system.
+            self._children.interrupt(force=force)
+        return taken
 
     def _position(self, *, waits: bool) -> RankPosition:
         run, next_seq, finished = self._recorder.position()
