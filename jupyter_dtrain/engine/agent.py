@@ -67,6 +67,7 @@ from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .cell_end import CellEnd
+from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .home import Bar
@@ -130,6 +131,7 @@ class Agent:
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
             place.rank,
@@ -141,6 +143,7 @@ class Agent:
             self._tracebacks,
             self._main_thread,
             self._interrupts,
+            self._children,
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
@@ -251,6 +254,7 @@ class Agent:
         source = cell.code if self._rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
         self._metrics.begin()
+        self._children.begin()
         self._main_thread.begin()
         self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
@@ -377,9 +381,17 @@ class Agent:
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
             case InterruptRank():
-                return Signalled(request.run == self._running and self._interrupts.send(force=request.force))
+                return Signalled(request.run == self._running and self._interrupt(force=request.force))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+
+    def _interrupt(self, *, force: bool) -> bool:
+        """Interrupt the cell and what it has started; whether the cell has taken it."""
+        taken = self._interrupts.send(force=force)
+        if not taken:
+            # Some calls of the main thread end only with the child that they wait for, such as os.system.
+            self._children.interrupt(force=force)
+        return taken
 
     def _position(self, *, waits: bool) -> RankPosition:
         run, next_seq, finished = self._recorder.position()
