@@ -121,6 +121,7 @@ class Fold:
     def adopt(self, entry: Entry) -> None:
         """Follow a run that another client has begun, from its first event on."""
         entry.adopted = True
+        self._runs.post(entry)
         self._tasks.put(lambda: self._adopt(entry))
 
     def refuse_queued(self, words: str) -> None:
@@ -164,6 +165,10 @@ class Fold:
     def busy(self) -> dict[int, int]:
         """The ranks that work or are waited for, and the number of the run; a queued run counts as well."""
         return self._runs.busy()
+
+    def running(self) -> list[Run]:
+        """The runs that have not ended, in order; queued ones too."""
+        return self._runs.running()
 
     def left_behind(self) -> dict[int, int]:
         """The ranks that still work on a run that an interrupt has ended, and its number."""

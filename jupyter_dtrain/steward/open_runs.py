@@ -57,7 +57,7 @@ class OpenRuns:
                 ranks = self._sent_to(number, begun)
                 if working:
                     found.append(OpenRun(number, ranks, working))
-                elif all(rank in later or rank in self._ended.get(number, ()) for rank in ranks):
+                elif ranks and all(rank in later or self._is_over(number, rank) for rank in ranks):
                     self._forget(number)
                 later.update(begun)
             self._found, self._looked = found[::-1], time.monotonic()
@@ -87,6 +87,10 @@ class OpenRuns:
                 self._forget(number)
                 self._floor = max(self._floor, number)
             self._looked = -math.inf
+
+    def _is_over(self, number: int, rank: int) -> bool:
+        # Where the lowest rank has not said which ranks there are, another one may still begin.
+        return number in self._ranks and rank in self._ended.get(number, ())
 
     def _forget(self, number: int) -> None:
         self._over.add(number)

@@ -13,9 +13,11 @@ import pytest
 
 from jupyter_dtrain import DistributedError, NotDriver, Session, Settings
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
-from jupyter_dtrain.wire.messages import RUN_MESSAGE
+from jupyter_dtrain.wire.agent_messages import RunCell
+from jupyter_dtrain.wire.messages import RUN_MESSAGE, Cell, Watching
 from tests.losses import LossyWay, Message, lossy_way
 from tests.session.cells import Notes, begin, fail, run, same, texts, until, values
+from tests.steward.until import state_of
 
 FRESH_WORLD = True
 
@@ -57,9 +59,10 @@ def is_cell(message: Message) -> bool:
 
 
 @pytest.fixture(scope="module")
-def first(launch) -> Session:
+def first(launch) -> Iterator[Session]:
     """Starts the world."""
-    return launch(n=3, name="lossy", settings=Settings(request_timeout=20))
+    with launch(n=3, name="lossy", settings=Settings(request_timeout=20)) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,36 @@ def test_a_cell_that_a_rank_never_gets_says_so_and_can_be_stopped(driver, way) -
     way.heal()
     assert run(driver, "ran").outcome == "ok"
     assert "too late" not in driver.pull("ran").values()
+
+
+def test_a_busy_rank_refuses_a_cell(driver, first, way) -> None:
+    """Another client's cell was on its way when this one took over, and this one does not hear of it.
+
+    The refused cell ends and never runs. A client that hears of the other run follows it, and Stop ends that.
+    """
+    world, channel = first._link.bound()
+    number = driver.last_run.number + 50
+    code = "print('there', flush=True)\ntime.sleep(1000)"
+    channel.run(world.ranks[0].engine, RunCell(number, code, [0], world.generation, Watching(), Cell()), [])
+    until(lambda: [one.run for one in state_of(first).runs] == [number])
+    lost = way.lose(asks("driver"), most=1000)
+    cell = driver.run("ran = 'never'", [0], wait=False, view=None)
+    other = driver.run("ran = 'never'; time.sleep(1000)", "all", wait=False, view=None)
+
+    assert cell.wait(20)
+    assert f"Rank 0 still works on run {number}" in cell.not_sent
+    assert other.wait(20)
+    assert lost.lost
+    way.heal()
+    notes = Notes()
+    behind = driver.run("'behind'", [0], wait=False, view=notes)
+    assert notes.words == [] or f"Waits for run {number}" in notes.words[0]
+    followed = next(one for one in driver.running if one.number == number)
+    until(lambda: followed.text(0) == "there\n")
+    driver.interrupt()
+    assert followed.wait(20)
+    assert behind.wait(20)
+    assert "never" not in run(driver, "ran").results[0].data["text/plain"]
 
 
 @pytest.mark.parametrize("loss", [asks("interrupt"), answers("interrupt")], ids=["the signal", "its answer"])
