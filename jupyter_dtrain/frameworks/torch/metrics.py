@@ -132,6 +132,16 @@ class TorchMetrics:
             training.parts = False
 
     @contextlib.contextmanager
+    def whole_step(self) -> Iterator[None]:
+        """See :func:`whole_step`."""
+        try:
+            yield
+        except BaseException:
+            if self._on:
+                self._losses.drop(self._losses.training())
+            raise
+
+    @contextlib.contextmanager
     def one_step(self, optimizer: Any) -> Iterator[None]:
         """See :func:`one_step`."""
         training = self._losses.training() if self._on else None
@@ -446,6 +456,11 @@ def adding() -> contextlib.AbstractContextManager[None]:
 def unheard() -> contextlib.AbstractContextManager[None]:
     """In this context, ignore the values given to backward: a library reports its losses itself."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
+
+
+def whole_step() -> contextlib.AbstractContextManager[None]:
+    """In this context a library makes one whole step; where that fails, forget the values given to backward for it."""
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.whole_step()
 
 
 def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
