@@ -254,11 +254,10 @@ class MetricBuffer:
         values: dict[int, float] = {}
         for read, indices in later.items():
             try:
-                numbers = read([points[index][3] for index in indices])
-            except Exception as error:  # noqa: BLE001 — a device may fail in any way; the cell shows it
-                self.complain(f"{points[indices[0]][0]!r} could not be read: {type(error).__name__}: {error}")
-                numbers = [float("nan")] * len(indices)
-            values.update(zip(indices, numbers, strict=True))
+                values.update(zip(indices, list(read([points[index][3] for index in indices])), strict=True))
+            except BaseException as error:  # noqa: BLE001 — a device may fail in any way; the cell shows it
+                self.complain(f"{points[indices[0]][0]!r} could not be read: {words_of(error)}")
+                values.update(dict.fromkeys(indices, float("nan")))
         return values
 
     def _admit(self, name: str) -> bool:

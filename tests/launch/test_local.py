@@ -19,6 +19,7 @@ def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) ->
         engine_file="",
         folder="",
         scratch="",
+        secret="",
         spool="",
         path=[],
         master_addr="",
