@@ -20,7 +20,7 @@ view.activate()
 """
 
 
-def measure() -> Measurement:
+def measure(rounds: int = ROUNDS) -> Measurement:
     """Alternate the two, both clusters alive."""
     ours, theirs = [], []
     with kernel() as notebook:
@@ -28,7 +28,7 @@ def measure() -> Measurement:
         for warm in range(10):
             notebook.execute(f"%%distributed\n{warm}")
             notebook.execute(f"%%px --block\n{warm}")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for cells, code in ((ours, "%%distributed\npass"), (theirs, "%%px --block\npass")):
                 began = time.perf_counter()
                 notebook.execute(code)

@@ -9,6 +9,9 @@ end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wi
 parts run side by side, since most of them wait more than they compute; a line every few seconds names them. A part's
 output goes to ``build/tests/PART.log``, and here once the part has ended.
 
+Where everything ran, two ratios follow: a start and an empty cell against ipyparallel's. They are told, not judged, so
+that a change that costs speed is seen on its day.
+
 The exit status is 0 only if all tests passed. A part that takes longer than its budget gets a warning, and one that
 takes several times its budget is ended as hung, which counts as failed. The last line is ``N passed, N failed, N
 skipped``, over all tests.
@@ -69,6 +72,9 @@ LAST_WORDS = 60.0
 """Seconds that a part has to write its report after it was interrupted."""
 EVERY = 10.0
 """Seconds between two lines that name the parts at work."""
+
+RATIOS_CAP = 120.0
+"""Seconds that the comparison with peers may take; it takes less than 30."""
 
 WORDS = 200
 """Characters of a failure's message that the summary repeats."""
@@ -317,7 +323,20 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. What the parts wrote is in {REPORTS.relative_to(ROOT)}/.", flush=True)
         return 130
-    return summary(done, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if not wanted.parts:
+        print(f"\nAgainst peers\n{ratios()}", flush=True)
+    return summary(done, seconds)
+
+
+def ratios() -> str:
+    """How a start and an empty cell compare; or why that is not known."""
+    command = [sys.executable, "-m", "benchmarks", "--quick"]
+    try:
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RATIOS_CAP, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"  could not be measured: {error}"
+    return answer.stdout.rstrip()
 
 
 def summary(done: list[Part], seconds: float) -> int:

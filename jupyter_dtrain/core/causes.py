@@ -284,9 +284,10 @@ def _apart(run: Run) -> str:
         if len(counts) > 1 and 2 * len(counts.get(0, ())) <= len(made):
             each = ", ".join(f"{count_ranks(ranks)} {count}" for count, ranks in sorted(counts.items(), reverse=True))
             ahead = min(counts[max(counts)])
+            variable = "OPTIMIZER" if " " in name else name
             return (
                 f"Steps of {name} in this cell: {each}. What they hold may differ now: "
-                f"%distributed resync --from {ahead} {name} MODEL gives all what rank {ahead} has."
+                f"%distributed resync --from {ahead} {variable} MODEL gives all what rank {ahead} has."
             )
     return ""
 

@@ -245,7 +245,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     regroup: bool = False
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
     steps: dict[str, int] = {}
-    """How many steps each optimizer has made, by its variable."""
+    """How many steps each optimizer has made, by its variable, or as ``a TYPE`` where it has none."""
 
 
 Body = (

@@ -2,10 +2,11 @@
 
 The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers the
 requests of :mod:`~jupyter_dtrain.wire.agent_messages` in milliseconds. A cell comes as a message of our own rather than
-as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a busy rank refuses at once.
+as an ``execute_request``, so that nothing queues behind a cell that failed.
 
-Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A request that the agent
-cannot answer gets the error as its answer.
+Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
+runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends there without
+having run, and never runs later. A request that the agent cannot answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 import zlib
@@ -67,6 +69,7 @@ from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .cell_end import CellEnd
+from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .home import Bar
@@ -130,6 +133,7 @@ class Agent:
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
             place.rank,
@@ -141,12 +145,16 @@ class Agent:
             self._tracebacks,
             self._main_thread,
             self._interrupts,
+            self._children,
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
+        self._taken: set[int] = set()
+        """The runs that this rank has begun, or will never begin."""
+        self._taking = threading.Lock()
         self._cell = Cell()
         """The notebook's cell that runs."""
         self._cells: dict[str, str] = {}
@@ -230,6 +238,7 @@ class Agent:
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         try:
             cell = from_content(parent["content"], RunCell)
+            self._take(cell.run)
         except Refused as error:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
             return
@@ -251,6 +260,7 @@ class Agent:
         source = cell.code if self._rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
         self._metrics.begin()
+        self._children.begin()
         self._main_thread.begin()
         self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
@@ -264,6 +274,13 @@ class Agent:
             self._recover()
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
+
+    def _take(self, run: int) -> None:
+        """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
+        with self._taking:
+            if run in self._taken:
+                raise Refused(f"Rank {self._rank} has begun run {run} already, or will not.")
+            self._taken.add(run)
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
@@ -377,9 +394,26 @@ class Agent:
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
             case InterruptRank():
-                return Signalled(request.run == self._running and self._interrupts.send(force=request.force))
+                return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+
+    def _interrupt(self, request: InterruptRank) -> bool:
+        """Interrupt the cell and what it has started; whether the cell has taken it.
+
+        A cell that was not begun is taken, so that it never will be.
+        """
+        if request.run == self._running:
+            taken = self._interrupts.send(force=request.force)
+            if not taken:
+                # Some calls of the main thread end only with the child that they wait for, such as os.system.
+                self._children.interrupt(force=request.force)
+            return taken
+        with contextlib.suppress(Refused):
+            self._take(request.run)
+            self._recorder.withdraw(request.run)
+            return True
+        return False
 
     def _position(self, *, waits: bool) -> RankPosition:
         run, next_seq, finished = self._recorder.position()

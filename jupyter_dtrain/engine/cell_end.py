@@ -4,9 +4,10 @@ The steps, each guarded, so that the next one gets its turn:
 
 1. The steward hears that the cell failed: it releases the ranks that wait for this one, also for the steps below.
 2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.words.PATIENCE` seconds.
-3. The output of child processes, the plug-ins and the last points of the metrics are waited for, within deadlines.
+3. Processes that an interrupted cell has started end, within deadlines.
+4. The output of child processes, the plug-ins and the last points of the metrics are waited for, within deadlines.
    What a cell that has not failed still computes may take longer; there Stop ends the wait.
-4. ``Finished`` is the last event.
+5. ``Finished`` is the last event.
 
 Under failure: the cell says what is missing. Only native code that never returns on the main thread, or keeps the
 interpreter lock, holds the end up.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.events import Outcome
 
+    from .children import Children
     from .descriptors import DescriptorReader
     from .interrupts import Interrupts
     from .main_thread import MainThread
@@ -65,6 +67,7 @@ class CellEnd:
         tracebacks: Tracebacks,
         main_thread: MainThread,
         interrupts: Interrupts,
+        children: Children,
         report: Callable[[Report], None],
     ) -> None:
         """``report`` sends to the steward."""
@@ -77,6 +80,7 @@ class CellEnd:
         self._tracebacks = tracebacks
         self._main_thread = main_thread
         self._interrupts = interrupts
+        self._children = children
         self._report = report
         self.words_patience = PATIENCE
         """Seconds for the texts of an error."""
@@ -96,6 +100,8 @@ class CellEnd:
                 if exception is not None and outcome != "ok":
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)
+                with self._despite("Processes that this cell has started may go on"):
+                    self._end_children()
                 with self._despite("The last output of child processes may be missing"):
                     self._descriptors.drain()
                 with self._despite("A framework may not be ready for the next cell"):
@@ -121,6 +127,20 @@ class CellEnd:
         """Show the notices of the plug-ins' failures in the cell."""
         for notice in self._plugins.take_notices():
             self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
+
+    def _end_children(self) -> None:
+        """End what an interrupted cell has started; any other cell may leave processes behind."""
+        if not self._interrupts.requested or self._interrupts.ending:
+            self._children.leave()
+            return
+        ended, left = self._children.end()
+        if ended:
+            self._plugins.children_ended(ended)
+        if left:
+            names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
+            self._recorder.write(
+                "stderr", f"[jupyter-dtrain] These processes go on: {names}. %distributed restart ends them.\n"
+            )
 
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):

@@ -163,6 +163,17 @@ class Plugins:
             except BaseException as error:  # noqa: BLE001 — the guard
                 self._fails(call.name, "after_cell", error)
 
+    def services(self) -> list[str]:
+        """Words in the command lines of processes that outlive the cell that started them."""
+        found = (self._attribute(name, plugin, "services", _texts, otherwise=()) for name, plugin in self._plugins)
+        return [words for services in found for words in services if words]
+
+    def children_ended(self, pids: set[int]) -> None:
+        """``pids``: processes of the interrupted cell that were ended."""
+        for call in self._calls("children_ended"):
+            with self._guard(call.name, "children_ended"):
+                call(pids)
+
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made."""
         return {name: count for _, counts in self._asked_at_end("steps", _counts) for name, count in counts.items()}
@@ -399,6 +410,10 @@ def _text(answer: Any) -> str:
     if not isinstance(answer, str):
         raise TypeError(f"a string is expected, not {type(answer).__name__}")
     return answer.encode("utf-8", "replace").decode()
+
+
+def _texts(answer: Any) -> tuple[str, ...]:
+    return tuple(map(_text, answer))
 
 
 def _module(answer: Any) -> str | None:

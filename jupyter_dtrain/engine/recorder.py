@@ -262,6 +262,22 @@ class Recorder:
             if batch is not None:
                 self._announce(batch)
 
+    def withdraw(self, run: int) -> None:
+        """Record that ``run`` was interrupted before this rank began it. Another run may be going on."""
+        path = spool_path(self._folder, run, self.rank)
+        opened = _Open(run, Spool(path))
+        with self._announcing:
+            with self._lock:
+                self._runs[run] = opened
+                if self._current is None:
+                    self._last_run = run
+                self._append(opened, Started(os.getpid(), socket.gethostname(), str(path), VERSION))
+                self._append(opened, Finished("interrupted", 0.0))
+                opened.finished = True
+                batch = self._take_batch(opened, force=True)
+            if batch is not None:
+                self._announce(batch)
+
     def position(self) -> tuple[int | None, int, bool]:
         """The newest run, the next number in it, and whether it has finished."""
         with self._lock:

@@ -6,7 +6,7 @@ after the library makes its group. Listeners among them are left alone: some lib
 
 Some servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop what
 reaches such a listener from elsewhere, by a filter on the socket, which needs no rights. It comes after the library has
-begun to listen (some 0.3 ms with TensorFlow); :func:`end_others` ends connections that were made meanwhile.
+begun to listen, some 0.3 ms later; :func:`end_others` ends connections that were made meanwhile.
 
 All functions read ``/proc/self`` and silently skip anything that has gone in the meantime.
 """

@@ -150,7 +150,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
 ASKED = set(MEMBERS) - {
     # Shown in the place of what it would return; the cell's error.
     *("describe", "recover", "on_host"),
-    # Another plug-in's; only of a plug-in in which a rank waits; the steward's.
-    *("prepare", "release", "rendezvous", "server"),
+    # Another plug-in's; only of a plug-in in which a rank waits; only after Stop; the steward's.
+    *("prepare", "release", "children_ended", "rendezvous", "server"),
 }
 """The members that these cells come by."""
