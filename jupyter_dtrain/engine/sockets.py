@@ -135,4 +135,9 @@ def _queue(listener: int) -> int:
 
 
 def _opened(fd: int) -> socket.socket:
-    return socket.socket(fileno=os.dup(fd))
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)  # it is no socket: a library's epoll instance has a pipe, too
+        raise

@@ -114,7 +114,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
     @property
     def passing_folders(self) -> list[str]:
         """The folders that end with the world. The run-time folder, by which others find the world, is the last."""
-        return [self.sockets, self.scratch, self.folder]
+        return [folder for folder in (self.scratch, self.sockets) if folder != self.folder] + [self.folder]
 
 
 class RankSpec(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ import multiprocessing, os, socket, time
 
 def work(number):
     if not number:
-        server = socket.create_server(("127.0.0.1", {port}))
+        server = socket.create_server(("127.0.0.1", 0))
+        print("port", server.getsockname()[1], flush=True)
     while True:
         print("child", os.getpid(), flush=True)
         time.sleep(0.1)
@@ -51,25 +52,21 @@ def stop(session, cell):
     assert cell.busy == []
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def test_stop_ends_the_processes_of_a_script(world, tmp_path):
-    """Both say no more in later cells, and their port is free."""
-    port = free_port()
+    """Both say no more in later cells, and nobody listens on their port."""
     script = tmp_path / "two.py"
-    script.write_text(TWO_PROCESSES.format(port=port))
+    script.write_text(TWO_PROCESSES)
     cell = world.run_script(script, ranks=FIRST, wait=False, view=None)
     until(lambda: all(f"child {pid}" in cell.text(0) for pid in pids_in(cell)) and pids_in(cell))
+    port = next(int(line[5:]) for line in cell.text(0).splitlines() if line.startswith("port "))
     stop(world, cell)
     later = run(world, "import time; time.sleep(0.5)")
 
     assert cell.outcome == "interrupted"
     assert [pid for pid in pids_in(cell) if runs(pid)] == []
     assert texts(later) == dict.fromkeys(later.ranks, "")
-    socket.create_server(("127.0.0.1", port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 def pids_in(cell):
