@@ -59,11 +59,11 @@ class TorchMetrics:
         self._sites = CallSites()
         self._steppers = Steppers(metrics)
         self._losses = Losses(metrics, self._sites, optimizers_exist=self._steppers.exist, tell_steps=self._tell_steps)
+        self.whole_step = self._losses.whole_step
         # Their points are made when the metrics are flushed, outside the training loop.
         self._made: deque[_Made] = deque()
         self._telling = threading.Lock()
         self._samples = 0
-        self._piped = False
 
     def install(self) -> None:
         """Hook torch once user code imports it."""
@@ -82,7 +82,6 @@ class TorchMetrics:
         self._losses.begin()
         self._made.clear()
         self._samples = 0
-        self._piped = False
         self._grad_norm = watch.grad_norm
         self._on = watch.metrics
 
@@ -134,17 +133,6 @@ class TorchMetrics:
             training.parts = False
 
     @contextlib.contextmanager
-    def whole_step(self) -> Iterator[None]:
-        """See :func:`whole_step`."""
-        self._piped = True
-        try:
-            yield
-        except BaseException:
-            if self._on:
-                self._losses.drop(self._losses.training())
-            raise
-
-    @contextlib.contextmanager
     def one_step(self, optimizer: Any) -> Iterator[None]:
         """See :func:`one_step`."""
         training = self._losses.training() if self._on else None
@@ -160,7 +148,7 @@ class TorchMetrics:
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run; empty with a pipeline, whose ranks hold unlike parts."""
-        return {} if self._piped else self._steppers.counts()
+        return {} if self._losses.piped else self._steppers.counts()
 
     def end(self) -> None:
         """End the cell: turn everything that still waits into points."""
