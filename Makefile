@@ -5,6 +5,7 @@
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
 #   make faults SHARD=1/4 REPEAT=25                 a fourth of all plays, each 25 times
+#   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
@@ -13,6 +14,8 @@ VENV     ?= .venv
 DIRS     ?=
 SHARD    ?= 1/1
 REPEAT   ?= 1
+SEED     ?= 1
+DRAWS    ?= 100
 LAB_ARGS ?=
 
 PY    := $(VENV)/bin/python
@@ -28,7 +31,7 @@ BARE_PARTS := unit $(filter-out core wire client launch browser examples faults 
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all faults soak mpi4py horovod bare lint typescript bench clean
+.PHONY: help venv front-end demo lab check test test-all faults storm soak mpi4py horovod bare lint typescript bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -62,6 +65,9 @@ typescript: $(VENV)/installed ## check and test the front end only
 
 faults: $(VENV)/installed ## play the failure table over and over (SHARD=1/4 REPEAT=25), into build/faults.md; goes on where it was
 	@$(PY) -m tests.faults --shard $(SHARD) --repeat $(REPEAT)
+
+storm: $(VENV)/installed ## random faults at random moments (SEED=1 DRAWS=100); prints the seed of what breaks a promise
+	@$(PY) -m tests.faults.storm --seed $(SEED) --draws $(DRAWS)
 
 soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
 	@$(PY) -m tests.faults.soak

@@ -123,7 +123,7 @@ def _float(name: str, value: Any, *, quiet: bool = False) -> float:
     else:
         try:
             return float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 — a number past a float's range, or whatever an object's code raises
             reason = f"{type(value).__name__} is not one number ({error})"
     if not quiet:
         _complain(f"log(): {name!r} is left out: {reason}")

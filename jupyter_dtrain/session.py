@@ -134,8 +134,9 @@ class Session:
         """Join a world that runs; ``name`` may be left out where there is only one.
 
         With ``take_over``, or where no other client drives the world any more, the session drives it from now on, as if
-        it had started it. Otherwise it observes: it reads, and runs nothing. :attr:`last_run` is the newest run, with
-        all events of its ranks from the beginning; while it goes on, the view that ``view`` makes shows it.
+        it had started it. Otherwise it observes: it reads, and runs nothing. :attr:`running` has the runs that go on,
+        :attr:`last_run` is the newest, with all events of their ranks from the beginning; while a run goes on, the view
+        that ``view`` makes shows it.
 
         A kernel that shuts down does not stop a world that it only attached to.
 
@@ -154,7 +155,7 @@ class Session:
         session = cls(listing, steward, request)
         try:
             session._membership.join(take_over=take_over)
-            session._cells.follow_last(lambda run: None if view is None else view(run, session))
+            session._cells.follow_all(lambda run: None if view is None else view(run, session))
         except BaseException:
             session._membership.close()
             raise
@@ -166,7 +167,7 @@ class Session:
         """Drive the world from now on; the client that drove it so far observes, and its queued cells are not run."""
         self._link.check()
         self._link.join(take_over=True)
-        self._cells.follow_last(lambda _: None)
+        self._cells.follow_all(lambda _: None)
 
     # What it is.
 
@@ -213,6 +214,11 @@ class Session:
     def last_run(self) -> Run | None:
         """The run that was submitted last; None before the first."""
         return self._cells.last
+
+    @property
+    def running(self) -> list[Run]:
+        """The runs that have not ended, in the order of their submission; those that wait for ranks too."""
+        return self._fold.running()
 
     @property
     def settings(self) -> Settings:

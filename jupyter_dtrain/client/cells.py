@@ -14,7 +14,8 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, parse_ranks
-from jupyter_dtrain.wire.spool import last_run
+from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
+from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import pickle_values
 
 from .entry import Entry
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.messages import Cell, Watching
     from jupyter_dtrain.wire.requests import WorldRequest
+    from jupyter_dtrain.wire.steward_messages import OpenRun
 
     from .fold import Fold
     from .link import Link
@@ -49,6 +51,8 @@ class Cells:
         self._patience = patience
         self.last: Run | None = None
         """The run that was submitted last."""
+        self._known: set[int] = set()
+        """The runs that this session has submitted, or has found going on."""
 
     def run(
         self,
@@ -67,7 +71,8 @@ class Cells:
         self._link.check()
         chosen = parse_ranks(ranks, self._request.size)
         try:
-            self._link.confirm_drives()
+            # Those that it did not know were on their way when this client took over.
+            self._follow(self._link.confirm_drives(), lambda _: None)
         finally:
             self._notices.show()
         check_syntax(code)
@@ -95,19 +100,36 @@ class Cells:
         stop_button.check()
         return run
 
-    def follow_last(self, make_view: MakeView) -> None:
-        """Follow the world's newest run, if another client has begun it; one that has ended is read to its end."""
-        began = last_run(self._request.spool)
-        if began is None or (self.last is not None and self.last.number >= began.number):
+    def follow_all(self, make_view: MakeView) -> None:
+        """Follow what other clients have begun: all runs that go on, and the newest, which is read to its end."""
+        going_on = self._link.ask(ReadState()).runs
+        newest = last_run(self._request.spool)
+        self._follow(going_on, make_view)
+        if newest is None or newest.number in self._known:
             return
-        self._link.skip_run(began.number)
-        run = self._make(began.number, began.source, began.ranks)
-        run.began_earlier(began.seconds)
-        self._fold.adopt(Entry(run, make_view(run)))
+        run = self._adopt(newest, make_view)
         if not self._requests.may_go_on(run):
             # No cell that is run now is to queue behind it.
             run.wait(self._patience)
 
+    def _follow(self, runs: list[OpenRun], make_view: MakeView) -> None:
+        """Follow those of ``runs`` that this session does not know."""
+        for open_run in runs:
+            if open_run.run not in self._known:
+                found = read_beginning(self._request.spool, open_run.run)
+                # The cell is with the lowest rank, which may have died before it began.
+                self._adopt(found or Begun(open_run.run, "", open_run.ranks, 0.0), make_view)
+
+    def _adopt(self, began: Begun, make_view: MakeView) -> Run:
+        self._link.skip_run(began.number)
+        run = self._make(began.number, began.source, began.ranks)
+        run.began_earlier(began.seconds)
+        self._fold.adopt(Entry(run, make_view(run)))
+        return run
+
     def _make(self, number: int, code: str, ranks: list[int]) -> Run:
-        self.last = Run(number, code, ranks, self._request.size, self._requests.read_events, self._request.id)
-        return self.last
+        run = Run(number, code, ranks, self._request.size, self._requests.read_events, self._request.id)
+        self._known.add(number)
+        if self.last is None or number > self.last.number:
+            self.last = run
+        return run

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.interruption import Interruption
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.view import RunView
+    from jupyter_dtrain.wire.agent_messages import RunCell
 
 
 class Entry:
@@ -51,3 +52,9 @@ class Entry:
         """When the run ends in any case; set once ranks said that they must end, and not why."""
         self.reading: set[int] = set()
         self.asked: dict[int, float] = {}
+        self.message: RunCell | None = None
+        """The cell as it was sent; None before that, and for a run that another client has begun."""
+        self.tries: dict[int, int] = {}
+        """How often the cell was sent again, by rank."""
+        self.again: dict[int, float] = {}
+        """When it may be sent again, by rank."""

@@ -6,7 +6,8 @@ to it and go on; it alone changes runs. It also sends: a queued cell goes out th
 a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
 Under failure: a hole in the numbers of a rank is asked for, and so is where a quiet rank stands (see :mod:`.holes`); a
-dead rank's last events come with the news of its death. So every run ends, whichever message was lost. A run whose
+cell that a rank has not begun is sent again (see :mod:`.delivery`); a dead rank's last events come with the news of its
+death, for which the steward is asked when a rank is silent. So every run ends, whichever message was lost. A run whose
 ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread that waits for this one goes on
 after :data:`PATIENCE` seconds.
 """
@@ -30,11 +31,11 @@ from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Acts, Interruption
 from jupyter_dtrain.core.stop_button import Latch
-from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents, RunCell
+from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
 from jupyter_dtrain.wire.spool import read_file, spool_path
-from jupyter_dtrain.wire.values import digests
 
+from .delivery import Delivery
 from .holes import QUIET, Holes
 from .run_queue import RunQueue
 
@@ -64,6 +65,13 @@ class Steward(Acts, Protocol):
     def advance(self, run: int) -> int:
         """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
 
+    def renew_soon(self) -> None:
+        """Ask at once what this client may have missed."""
+
+    @property
+    def drives(self) -> bool:
+        """Whether this client may run cells."""
+
 
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
@@ -78,7 +86,12 @@ class Fold:
         self._showing: list[Entry] = []
         """Runs that have ended, and whose views have not shown that yet."""
         self._questions = Questions(self._bound, lambda: self._tasks.put(lambda: None))
-        self._holes = Holes(self._read, self._questions, self._apply, self._tasks.put)
+        self._delivery = Delivery(
+            self._bound, self._questions, lambda: steward.drives, lambda entry: self._interrupt(entry, time.monotonic())
+        )
+        self._holes = Holes(
+            self._read, self._questions, self._apply, self._tasks.put, self._delivery, steward.renew_soon
+        )
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._generation = 0
@@ -108,6 +121,7 @@ class Fold:
     def adopt(self, entry: Entry) -> None:
         """Follow a run that another client has begun, from its first event on."""
         entry.adopted = True
+        self._runs.post(entry)
         self._tasks.put(lambda: self._adopt(entry))
 
     def refuse_queued(self, words: str) -> None:
@@ -151,6 +165,10 @@ class Fold:
     def busy(self) -> dict[int, int]:
         """The ranks that work or are waited for, and the number of the run; a queued run counts as well."""
         return self._runs.busy()
+
+    def running(self) -> list[Run]:
+        """The runs that have not ended, in order; queued ones too."""
+        return self._runs.running()
 
     def left_behind(self) -> dict[int, int]:
         """The ranks that still work on a run that an interrupt has ended, and its number."""
@@ -252,17 +270,12 @@ class Fold:
             self._send(entry)
 
     def _send(self, entry: Entry) -> None:
-        assert self._channel is not None
         assert self._world is not None
         run = entry.run
         now = time.monotonic()
         self._watch(entry)
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
-        names, pickles = list(entry.inputs), list(entry.inputs.values())
-        cell = RunCell(
-            run.number, run.source, run.ranks, self._generation, entry.watch, entry.cell, names, digests(pickles)
-        )
         places = [self._world.ranks[rank] for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # They died while the cell was queued; the others would wait for them.
@@ -271,9 +284,7 @@ class Fold:
                 run.mark_lost(place.rank, place.words)
             self._end(entry)
             return
-        for place in places:
-            run.note_heard(place.rank)
-            self._channel.run(place.engine, cell, pickles)
+        self._delivery.send(entry, self._generation)
 
     def _watch(self, entry: Entry) -> None:
         entry.sent = True
@@ -399,6 +410,7 @@ class Fold:
             self._end(entry)
         elif entry.cause_by is None:
             entry.cause_by = time.monotonic() + CAUSE
+            self._steward.renew_soon()
 
     def _unexplained(self, entry: Entry) -> list[int]:
         """The ranks that said that they must end, and that the steward has not reported dead."""

@@ -2,7 +2,7 @@
 
 Ranks number their events and announce them; an announcement may be lost, and a rank that says nothing may have said
 something. A hole in the numbers is read from the rank, a piece at a time; a rank that has been quiet for
-:data:`QUIET` seconds is asked how many events it has.
+:data:`QUIET` seconds is asked how many events it has. Where it has not begun the run, the :mod:`.delivery` hears so.
 
 For the thread that folds the runs. Nothing here waits: answers come back to that thread. A rank that never answers is
 asked again; its death is the steward's to report.
@@ -40,6 +40,16 @@ class Asks(Protocol):
         """Ask; ``then`` gets the answers that came within ``patience`` seconds. Returns at once."""
 
 
+class Sent(Protocol):
+    """What sends cells; see :class:`.Delivery`."""
+
+    def unbegun(self, entry: Entry, rank: int) -> None:
+        """``rank`` is idle and has not begun ``entry``."""
+
+    def refused(self, entry: Entry, rank: int, run: int) -> None:
+        """``rank`` works on ``run`` and has not begun ``entry``."""
+
+
 class Holes:
     """The holes in the runs of one session."""
 
@@ -49,28 +59,37 @@ class Holes:
         questions: Asks,
         apply: Callable[[Entry, Batch], None],
         post: Callable[[Callable[[], None]], None],
+        sent: Sent,
+        silent: Callable[[], None],
     ) -> None:
         """``read`` asks a rank for a run's events from a number on, None where there is no world.
 
-        ``apply`` folds what was missed; ``post`` gives a task to the thread that folds, from any thread.
+        ``apply`` folds what was missed; ``post`` gives a task to the thread that folds, from any thread. ``sent`` hears
+        of ranks that have not begun a run; ``silent`` is called when a rank has not said where it stands.
         """
         self._read = read
         self._questions = questions
         self._apply = apply
         self._post = post
+        self._sent = sent
+        self._silent = silent
 
-    def read(self, entry: Entry, rank: int) -> None:
-        """Ask ``rank`` for the events of ``entry`` that come next."""
+    def read(self, entry: Entry, rank: int, *, idle: bool = False) -> None:
+        """Ask ``rank`` for the events of ``entry`` that come next; ``idle``: it has not begun, as far as it says."""
         if rank in entry.reading:
             return
         future = self._read(rank, entry.run.number, entry.run.next_seq(rank))
         if future is not None:
             entry.reading.add(rank)
-            future.add_done_callback(lambda done: self._post(lambda: self._was_read(entry, rank, done)))
+            future.add_done_callback(lambda done: self._post(lambda: self._was_read(entry, rank, done, idle=idle)))
 
-    def _was_read(self, entry: Entry, rank: int, done: Future[EventsRead]) -> None:
+    def _was_read(self, entry: Entry, rank: int, done: Future[EventsRead], *, idle: bool) -> None:
         entry.reading.discard(rank)
-        if done.exception() is not None or (batch := done.result().batch) is None:
+        if done.exception() is not None:
+            return
+        if (batch := done.result().batch) is None:
+            if idle:
+                self._sent.unbegun(entry, rank)
             return
         self._apply(entry, batch)
         if rank in entry.run.unfinished:
@@ -89,7 +108,13 @@ class Holes:
     def _states_came(self, entry: Entry, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():
             if answer is None:
+                self._silent()
                 continue
             entry.run.note_heard(rank)
-            if answer.run == entry.run.number and answer.next > entry.run.next_seq(rank):
-                self.read(entry, rank)
+            if answer.run == entry.run.number:
+                if answer.next > entry.run.next_seq(rank):
+                    self.read(entry, rank)
+            elif answer.state == "idle":
+                self.read(entry, rank, idle=True)
+            elif answer.run is not None and not answer.finished and entry.run.next_seq(rank) == 0:
+                self._sent.refused(entry, rank, answer.run)

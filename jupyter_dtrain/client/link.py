@@ -3,15 +3,18 @@
 A world has one driver, the client that may run cells and renews the lease; every other client observes. The steward
 decides which client drives: when a link is made, and whenever another client takes over.
 
-Under failure: the link notices within a second that its steward is gone, and a request notices at once; from then on
-every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol raises
-:class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it could misunderstand.
+Under failure: a request that gets no answer is sent again. A broadcast that was lost is made up for: the answer to each
+renewal of the lease, and to the question before each cell, says what broadcasts have told; a rank that does not answer
+makes the link renew at once. The link notices within a second that its steward is gone, and a request notices at once;
+from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol
+raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it could misunderstand.
 Thread-safe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -27,12 +30,14 @@ from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
     AnyBroadcast,
+    Driven,
     DriverChanged,
     InterruptWanted,
     Join,
     KillRanks,
     Leave,
     Noticed,
+    OpenRun,
     RankDied,
     RankPaused,
     RanksReleased,
@@ -54,6 +59,7 @@ from .notebook import kernel_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
     from jupyter_dtrain.wire.requests import WorldRequest
@@ -63,6 +69,8 @@ if TYPE_CHECKING:
     from .notices import Notices
 
 A = TypeVar("A", bound=msgspec.Struct)
+
+_log = logging.getLogger(__name__)
 
 LOOK_PERIOD = 1.0
 """Seconds between two checks that the steward lives; a request to it finds out at once."""
@@ -104,9 +112,12 @@ class Link:
         self._driver: Client | None = None
         self._world: World | None = None
         self._channel: RanksChannel | None = None
-        self._incarnation = 0
+        self._incarnation = self._joining = 0
+        """The number of the set of ranks that this client talks to, and of that which it joins."""
         self._next_run = 1
         self._lost = ""
+        self._renew_wanted = False
+        """Whether the next renewal of the lease should not wait."""
         self._lock = threading.RLock()
         self._restarting = ""
         """The error message for requests while another client restarts the world."""
@@ -240,15 +251,17 @@ class Link:
             go_on = f", or go on without with -r {','.join(map(str, living))}" if living else ""
             raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
 
-    def confirm_drives(self) -> None:
-        """As :meth:`check_drives`, after asking the steward: the news that another client drives may be on its way.
+    def confirm_drives(self) -> list[OpenRun]:
+        """As :meth:`check_drives`, after asking the steward for news that may be on its way, or lost.
 
-        It waits at most :data:`CONFIRM` seconds for the steward's answer.
+        It waits at most :data:`CONFIRM` seconds for the steward's answer. Returns the runs that go on in the world.
         """
         self.check_drives()
+        runs: list[OpenRun] = []
         with contextlib.suppress(WorldLost, Refused):
-            self._set_driver(self._steward.ask(ReadDriver(), CONFIRM).driver)
+            runs = self._take_driven(self._steward.ask(ReadDriver(), CONFIRM))
         self.check_drives()
+        return runs
 
     def _check_up(self) -> None:
         if self._restarting:
@@ -323,32 +336,79 @@ class Link:
         """Take the steward's broadcasts, and renew the lease."""
         renew_at = look_at = 0.0
         while not self.over:
-            with contextlib.suppress(Exception):
+            try:
                 event = self._steward.listen(LISTEN)
                 if event is not None:
                     self._heard(event)
                     continue
+            except Exception:  # noqa: BLE001 — the one thread that listens goes on
+                # What it was about comes with the next renewal.
+                _log.exception("A broadcast of the steward could not be taken")
+                time.sleep(LISTEN)
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_PERIOD
                 self.check_alive()
-            if now >= renew_at or self._notices.waiting:
+            if now >= renew_at or self._notices.waiting or self._renew_wanted:
+                self._renew_wanted = False
                 renew_at = now + min(self._settings.lease / 4, 30.0)
-                with contextlib.suppress(WorldLost, Refused):
-                    followed = self._notices.to_tell()
-                    renew = Renew(self._me.id, self._me.auto, self._next_run - 1, followed)
-                    driver = self._steward.ask(renew).driver
-                    self._notices.was_told(followed)
-                    self._set_driver(driver)
+                try:
+                    self._renew()
+                except (WorldLost, Refused) as error:
+                    # A steward that has ended is noticed above, and the user is told.
+                    _log.info("The lease of world %s was not renewed: %s", self.listing.name, error)
+                except Exception:  # noqa: BLE001 — so it does here
+                    _log.exception("The steward's news could not be taken")
+
+    def renew_soon(self) -> None:
+        """Ask the steward soon what this client may have missed: a rank does not answer. Returns at once."""
+        self._renew_wanted = True
+
+    def _renew(self) -> None:
+        followed = self._notices.to_tell()
+        driven = self._steward.ask(Renew(self._me.id, self._me.auto, self._next_run - 1, followed))
+        self._notices.was_told(followed)
+        self._take_driven(driven)
+
+    def _take_driven(self, driven: Driven) -> list[OpenRun]:
+        """Take what the steward answers: the driver, and whatever broadcasts were missed. Returns the runs that go on.
+
+        Any thread.
+        """
+        self._set_driver(driven.driver)
+        news = driven.news
+        if news is None or self._world is None:
+            return []
+        for words in news.notices:
+            self._notices.hear(words)
+        by = news.restarted_by
+        if news.incarnation > self._incarnation and by is not None and by.client != self._me.id:
+            self._restarted_by(by.words, news.incarnation)
+        if news.incarnation != self._incarnation:
+            return []
+        for rank in self._world.ranks:
+            if rank.rank in news.dead:
+                self._rank_died(rank.rank, news.dead[rank.rank], [])
+            elif rank.state != "dead" and (rank.rank in news.stopped) != (rank.state == "stopped"):
+                self._set_rank(rank.rank, state="stopped" if rank.rank in news.stopped else "idle")
+        self._set_world(generation=max(self._world.generation, news.generation))
+        return news.runs
+
+    def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
+        """Take the news of a death, once, from whichever message brings it first."""
+        with self._lock:
+            if self._world is None or self._world.ranks[rank].state == "dead":
+                return
+            self._set_rank(rank, state="dead", words=words)
+        if self._fold is not None:
+            self._fold.rank_died(rank, words, events)
 
     def _heard(self, event: AnyBroadcast) -> None:
         current = event.incarnation == self._incarnation
         match event:
             case RankDied(rank=rank, words=words) if current:
-                self._set_rank(rank, state="dead", words=words)
+                self._rank_died(rank, words, event.events)
                 self._set_world(generation=event.generation)
-                if self._fold is not None:
-                    self._fold.rank_died(rank, words, event.events)
             case RankPaused() if current:
                 self._set_rank(event.rank, state=event.state)
             case WorldRestarting() if event.client != self._me.id:
@@ -366,6 +426,10 @@ class Link:
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name
+        with self._lock:
+            if incarnation <= self._joining:
+                return
+            self._joining = incarnation
         if not self.drives:
             self.lose(f"{who} has restarted it: %distributed attach {name} joins it again")
             return
@@ -378,7 +442,7 @@ class Link:
         if self._fold is not None:
             self._fold.interrupt(force=force, by=who, last=run)
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(TakeUpInterrupt(), LEAVING)
+                self._steward.ask(TakeUpInterrupt(sorted(set(self._fold.busy().values()))), LEAVING)
 
     def _set_rank(self, rank: int, **changes: str) -> None:
         with self._lock:

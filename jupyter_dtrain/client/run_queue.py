@@ -4,8 +4,8 @@ A cell is sent when no earlier run holds one of its ranks: one that was submitte
 that an interrupt has ended while the rank still works on it. Queueing is done here, so that a cell that was not sent
 yet can be refused, and no rank ever holds two.
 
-Only :meth:`RunQueue.post`, :meth:`RunQueue.busy` and :meth:`RunQueue.left_behind` may be called from any thread; the
-rest belongs to the thread that folds the runs. Nothing here waits or fails.
+Only :meth:`RunQueue.post`, :meth:`RunQueue.busy`, :meth:`RunQueue.running` and :meth:`RunQueue.left_behind` may be
+called from any thread; the rest belongs to the thread that folds the runs. Nothing here waits or fails.
 """
 
 from __future__ import annotations
@@ -98,6 +98,12 @@ class RunQueue:
         # A run is in two of the lists for a moment, never in none.
         entries = [*list(self._left.values()), *list(self._posted), *list(self._open)]
         return {rank: entry.run.number for entry in entries for rank in entry.run.unfinished}
+
+    def running(self) -> list[Run]:
+        """The runs that have not ended, in order."""
+        # A run is in both lists for a moment, never in none.
+        entries = [*list(self._posted), *list(self._open)]
+        return sorted({entry.run.number: entry.run for entry in entries}.values(), key=lambda run: run.number)
 
     def left_behind(self) -> dict[int, int]:
         """The ranks that still work on a run that an interrupt has ended, and its number."""

@@ -78,14 +78,12 @@ class _Cause:
 
     error: Error
     ranks: list[int]
+    interrupt: bool
+    """Whether somebody interrupted these ranks; a cell may raise KeyboardInterrupt by itself."""
 
     @property
     def echo(self) -> bool:
         return _is_echo(self.error)
-
-    @property
-    def interrupt(self) -> bool:
-        return _is_interrupt(self.error)
 
     @property
     def message(self) -> str:
@@ -171,9 +169,11 @@ def blocks(run: Run) -> list[str]:
 
 def _causes(run: Run) -> _Causes:
     groups: dict[object, _Cause] = {}
-    for rank in sorted(run.errors):
-        error = run.errors[rank]
-        groups.setdefault(_key(error), _Cause(error, [])).ranks.append(rank)
+    errors, outcomes = run.errors, run.outcomes
+    for rank in sorted(errors):
+        error = errors[rank]
+        interrupt = _is_interrupt(error) and outcomes.get(rank) != "error"
+        groups.setdefault((_key(error), interrupt), _Cause(error, [], interrupt)).ranks.append(rank)
     causes = list(groups.values())
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
@@ -284,9 +284,10 @@ def _apart(run: Run) -> str:
         if len(counts) > 1 and 2 * len(counts.get(0, ())) <= len(made):
             each = ", ".join(f"{count_ranks(ranks)} {count}" for count, ranks in sorted(counts.items(), reverse=True))
             ahead = min(counts[max(counts)])
+            variable = "OPTIMIZER" if " " in name else name
             return (
                 f"Steps of {name} in this cell: {each}. What they hold may differ now: "
-                f"%distributed resync --from {ahead} {name} MODEL gives all what rank {ahead} has."
+                f"%distributed resync --from {ahead} {variable} MODEL gives all what rank {ahead} has."
             )
     return ""
 

@@ -245,7 +245,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     regroup: bool = False
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
     steps: dict[str, int] = {}
-    """How many steps each optimizer has made, by its variable."""
+    """How many steps each optimizer has made, by its variable, or as ``a TYPE`` where it has none."""
 
 
 Body = (
@@ -310,6 +310,22 @@ def worst(outcomes: Collection[str | None]) -> Outcome:
 def encode(event: Event) -> bytes:
     """One spool line, with its newline."""
     return _encoder.encode(event) + b"\n"
+
+
+def encodable(body: Body) -> Body:
+    """``body`` with question marks for lone surrogates, which no encoding takes."""
+    return msgspec.convert(_encodable(msgspec.to_builtins(body)), type(body))
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return {_encodable(key): _encodable(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_encodable(one) for one in value]
+    return value
 
 
 def decode(line: bytes) -> Event:

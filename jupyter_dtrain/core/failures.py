@@ -393,13 +393,15 @@ INTERRUPT: tuple[Step, ...] = (
     after(
         span(0.0),
         "the client sends SIGINT to every rank, through the rank's agent, and repeats it every 0.5 s until the rank "
-        "takes it.",
+        "takes it. The agent sends it, once, to the processes that the cell has started, too. When the cell has ended "
+        "on the rank, the agent ends those that are left: SIGTERM after 2 s, SIGKILL after another one.",
     ),
     after(span("interrupt_release"), "the steward frees the ranks that wait for others, and does so again every 2 s."),
     after(
         span("interrupt_raise"),
         "the client shows where the remaining ranks are. It has their agents raise `CellStopped` in their cells, every "
-        "0.5 s; `except KeyboardInterrupt` and `except Exception` do not catch it.",
+        "0.5 s; `except KeyboardInterrupt` and `except Exception` do not catch it. Processes that the cell has started "
+        "get SIGTERM then, and SIGKILL 0.5 s later.",
     ),
     after(
         span("interrupt_timeout"),

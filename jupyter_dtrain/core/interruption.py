@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import Refused, WorldLost
+from .errors import DtrainError
 from .hangs import Asks as AsksForStacks
 from .stacks import Stacks, describe_stacks
 from .world import count_ranks
@@ -136,7 +136,7 @@ class Interruption:
         if not self._released:
             self._released = True
             self._say(working, now, "Ranks that wait for others are released.")
-        with contextlib.suppress(WorldLost, Refused):
+        with contextlib.suppress(DtrainError):
             self._steward.release(self._run.number)
 
     def _raise(self, working: list[int], now: float) -> None:
@@ -160,7 +160,7 @@ class Interruption:
             self._killed = True
             self._end_at = now + DYING
             self._say(working, now, "Killed, as was asked for.")
-            with contextlib.suppress(WorldLost, Refused):
+            with contextlib.suppress(DtrainError):
                 self._steward.kill(working, FORCED)
             return
         self.over = True

@@ -2,10 +2,11 @@
 
 The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers the
 requests of :mod:`~jupyter_dtrain.wire.agent_messages` in milliseconds. A cell comes as a message of our own rather than
-as an ``execute_request``, so that nothing queues behind a cell that failed or hangs: a busy rank refuses at once.
+as an ``execute_request``, so that nothing queues behind a cell that failed.
 
-Under failure: every cell that began ends with one ``Finished`` event, whatever the cell or a plug-in raised. A request
-that the agent cannot answer gets the error as its answer.
+Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
+runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends there without
+having run, and never runs later. A request that the agent cannot answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 import zlib
@@ -26,7 +28,7 @@ import msgspec
 from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.events import CommMessage, Outcome
+from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
@@ -62,28 +64,28 @@ from jupyter_dtrain.wire.messages import (
     refused,
     replied,
 )
-from jupyter_dtrain.wire.reports import Ended, Report
+from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
+from .cell_end import CellEnd
+from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .framework import CellEnds
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .main_thread import MainThread
-from .memory import is_out_of_memory, let_go
 from .metrics import MetricBuffer
 from .namespace import fetch_values, store_values
-from .plugins import Plugins, words_of
+from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -117,7 +119,6 @@ class Agent:
         self._shell = kernel.shell
         self._place = place
         self._rank = place.rank
-        self._report = report
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
         self._released = False
@@ -132,10 +133,28 @@ class Agent:
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._children = Children(plugins.services())
+        plugins.bounded = self._interrupts.bounded
+        self._cell_end = CellEnd(
+            place.rank,
+            recorder,
+            descriptors,
+            plugins,
+            metrics,
+            sampler,
+            self._tracebacks,
+            self._main_thread,
+            self._interrupts,
+            self._children,
+            report,
+        )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
+        self._taken: set[int] = set()
+        """The runs that this rank has begun, or will never begin."""
+        self._taking = threading.Lock()
         self._cell = Cell()
         """The notebook's cell that runs."""
         self._cells: dict[str, str] = {}
@@ -219,82 +238,60 @@ class Agent:
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         try:
             cell = from_content(parent["content"], RunCell)
+            self._take(cell.run)
         except Refused as error:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
             return
-        run, code, ranks = cell.run, cell.code, cell.ranks
-        self._running = run
-        self._cell = cell.cell
-        self._recorder.begin(run, ranks, code if self._rank == min(ranks) else "", self._cell)
+        exception: BaseException | None = None
+        try:
+            self._begin(cell)
+            self._prepare(cell, parent["buffers"])
+            exception = await self._execute(cell.code)
+        except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+            exception = error
+        try:
+            self._cell_end.end(cell.run, exception, released=self._released)
+        finally:
+            self._running, self._released = None, False
+        self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
+
+    def _begin(self, cell: RunCell) -> None:
+        self._running, self._cell = cell.run, cell.cell
+        source = cell.code if self._rank == min(cell.ranks) else ""
+        self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
         self._metrics.begin()
+        self._children.begin()
         self._main_thread.begin()
         self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
-        outcome: Outcome = "error"
-        try:
-            self._generation = generation = cell.generation
-            with self._interrupts.enabled():
-                self._plugins.before_cell(run, generation, cell.watch)
-            self._say_failures()
-            if generation != self._whole and len(ranks) == self._place.size:
-                self._recover()
-                self._whole = generation
-            store_values(unpack(cell.names, cell.digests, parent["buffers"]))
-            outcome = await self._execute(code)
-        except (KeyboardInterrupt, CellStopped):
-            # The signal fell between the end of the cell and here: the cell itself has reported its outcome.
-            outcome = "interrupted"
-        except (Exception, SystemExit) as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
-            self._recorder.append(self._tracebacks.error(error))
-        finally:
-            self._end(run, outcome)
-        self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
+
+    def _prepare(self, cell: RunCell, buffers: Any) -> None:
+        self._generation = generation = cell.generation
+        with self._interrupts.enabled():
+            self._plugins.before_cell(cell.run, generation, cell.watch)
+        self._cell_end.say_failures()
+        if generation != self._whole and len(cell.ranks) == self._place.size:
+            self._recover()
+            self._whole = generation
+        store_values(unpack(cell.names, cell.digests, buffers))
+
+    def _take(self, run: int) -> None:
+        """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
+        with self._taking:
+            if run in self._taken:
+                raise Refused(f"Rank {self._rank} has begun run {run} already, or will not.")
+            self._taken.add(run)
 
     def _recover(self) -> None:
         with self._interrupts.enabled():
             for note in self._plugins.recover():
                 self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
-    def _end(self, run: int, outcome: Outcome) -> None:
-        """End the run. Whatever one part raises, the parts after it get their turn, and ``Finished`` is the last."""
-        failed, regroup, words = outcome != "ok", False, ""
-        steps: dict[str, int] = {}
-        try:
-            with self._despite("The last output of child processes may be missing"):
-                self._descriptors.drain()
-            self._sampler.end()
-            if failed:
-                # First: the steps below may wait for ranks that wait for this one, and this report releases those.
-                with contextlib.suppress(OSError):
-                    self._report(Ended(self._rank, run, outcome))
-            self._plugins.after_cell(failed=failed)
-            with self._despite("The last points of this cell's metrics are missing"):
-                self._metrics.end()
-            if self._interrupts.ending:
-                outcome, words = "lost", f"rank {self._rank} received SIGTERM"
-            regroup = self._plugins.needs_regroup() or (outcome != "ok" and self._plugins.is_apart())
-            steps = self._plugins.steps()
-            self._say_failures()
-        finally:
-            try:
-                self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
-            finally:
-                self._running, self._released = None, False
+    async def _execute(self, code: str) -> BaseException | None:
+        """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads.
 
-    @contextlib.contextmanager
-    def _despite(self, loss: str) -> Iterator[None]:
-        """Go on whatever is raised inside, and say which ``loss`` that means."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 — a run that was begun must end
-            self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {words_of(error)}.\n")
-
-    def _say_failures(self) -> None:
-        for notice in self._plugins.take_notices():
-            self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
-
-    async def _execute(self, code: str) -> Outcome:
-        """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads."""
+        Returns what ended it before its last line, if anything did.
+        """
         shell = self._shell
         self._display_failure = None
         with self._interrupts.enabled():
@@ -307,19 +304,9 @@ class Agent:
             else:
                 result = shell.run_cell(code, store_history=True)
         self._show_pages()
-        exception = result.error_before_exec or result.error_in_exec or self._display_failure
+        exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
-        if exception is None or isinstance(exception, CellEnds):
-            return "ok"
-        stopped = isinstance(exception, (KeyboardInterrupt, CellStopped, asyncio.CancelledError))
-        if not (stopped and self._interrupts.ending):
-            waited = "" if stopped else self._main_thread.waited_in(exception)
-            error = self._tracebacks.error(exception)
-            self._recorder.append(msgspec.structs.replace(error, waited=waited, released=self._released))
-        if is_out_of_memory(exception, self._plugins):
-            del result
-            self._recorder.write("stderr", f"[jupyter-dtrain] {let_go(exception, self._plugins)}\n")
-        return "interrupted" if stopped and self._interrupts.requested else "error"
+        return exception
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
@@ -364,7 +351,7 @@ class Agent:
         if exc_tuple is not None:
             # A representation that failed: the value was not shown, so the cell has failed.
             self._display_failure = value
-        elif isinstance(value, (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
+        elif issubclass(type(value), (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
             # The signal came after the cell's last instruction, which had failed: the end of the cell reports that.
             return
         elif (self._running is not None or self._hearing) and not running_compiled_code and not exception_only:
@@ -407,9 +394,26 @@ class Agent:
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
             case InterruptRank():
-                return Signalled(request.run == self._running and self._interrupts.send(force=request.force))
+                return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+
+    def _interrupt(self, request: InterruptRank) -> bool:
+        """Interrupt the cell and what it has started; whether the cell has taken it.
+
+        A cell that was not begun is taken, so that it never will be.
+        """
+        if request.run == self._running:
+            taken = self._interrupts.send(force=request.force)
+            if not taken:
+                # Some calls of the main thread end only with the child that they wait for, such as os.system.
+                self._children.interrupt(force=request.force)
+            return taken
+        with contextlib.suppress(Refused):
+            self._take(request.run)
+            self._recorder.withdraw(request.run)
+            return True
+        return False
 
     def _position(self, *, waits: bool) -> RankPosition:
         run, next_seq, finished = self._recorder.position()

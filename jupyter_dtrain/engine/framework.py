@@ -96,6 +96,11 @@ class Description:
 class Cells:
     """Around each cell. Members are for the main thread, but for :meth:`is_log`."""
 
+    services: tuple[str, ...] = ()
+    """Words in the command lines of processes that the framework starts in one cell and counts on in later ones.
+
+    The end of an interrupted cell leaves them alone, with all that is beneath them."""
+
     def before_cell(self, *_: Any, **__: Any) -> None:
         """``before_cell(run: int, generation: int, watch: Watching)``: a cell is about to run.
 
@@ -106,7 +111,14 @@ class Cells:
     def after_cell(self, *_: Any, **__: Any) -> None:
         """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
 
-        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here.
+        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here, but
+        what Stop raises at last does. After a failed cell, return within 10 s.
+        """
+
+    def children_ended(self, _pids: set[int], /) -> None:
+        """``children_ended(pids)``: let go of what needs these processes.
+
+        The cell that has just been interrupted had started them, and they were ended.
         """
 
     def steps(self) -> dict[str, int]:
@@ -149,7 +161,10 @@ class Memory:
         return None
 
     def is_out_of_memory(self, _exception: BaseException, /) -> bool:
-        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory."""
+        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory.
+
+        Any thread may ask.
+        """
         return False
 
     def free_memory(self) -> None:

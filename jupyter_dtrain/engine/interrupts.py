@@ -6,6 +6,9 @@ Python hands a signal to the main thread some bytecodes later, so a signal that 
 its end. The handler here lives as long as the rank and raises only while user code runs: it ignores an interrupt that
 comes too late, which would break the engine. An interrupt that comes while the main thread is inside :class:`Shield`,
 with a write half done, is raised after that.
+
+The end of a cell calls code of others, too: plug-ins, and what user code left behind. It makes these calls through
+:meth:`Interrupts.bounded`: :class:`Overdue` ends one that takes too long, and :class:`CellStopped` one that Stop ends.
 """
 
 from __future__ import annotations
@@ -14,16 +17,25 @@ import asyncio
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 STOP_SIGNAL = signal.SIGRTMIN + 9
 """Raises :class:`CellStopped`. No library takes this signal over, as some do with SIGINT."""
+LOOK = 0.1
+"""Seconds between two looks whether a call at the end of a cell takes too long."""
+
+T = TypeVar("T")
 
 
 class CellStopped(BaseException):
     """Ends a cell that caught its interrupt and went on."""
+
+
+class Overdue(BaseException):
+    """Ends a call at the end of a cell that takes too long."""
 
 
 class Shield:
@@ -65,6 +77,9 @@ class Interrupts:
         self._arrived = False
         self.ending = False
         """Whether this rank has received SIGTERM."""
+        self._closing = threading.Event()
+        self._bound: tuple[float, float] | None = None
+        """Of the bounded call that runs: its seconds, and when they are over."""
 
     def install(self) -> None:
         """Take over SIGINT, and SIGTERM, which ends the engine. Main thread only."""
@@ -72,6 +87,7 @@ class Interrupts:
         signal.signal(STOP_SIGNAL, self._handle_stop)
         self._end_engine = cast("Callable[[int, FrameType | None], None]", signal.getsignal(signal.SIGTERM))
         signal.signal(signal.SIGTERM, self._handle_end)
+        threading.Thread(target=self._look, name="dtrain-deadlines", daemon=True).start()
 
     @contextlib.contextmanager
     def enabled(self) -> Iterator[None]:
@@ -84,6 +100,27 @@ class Interrupts:
             yield
         finally:
             self._on = False
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """The end of a cell runs inside: SIGINT does nothing, but calls may be :meth:`bounded`."""
+        self._closing.set()
+        try:
+            yield
+        finally:
+            self._closing.clear()
+
+    def bounded(self, call: Callable[[], T], seconds: float) -> T:
+        """Give what ``call()`` gives, on the main thread, while :meth:`closing`.
+
+        After ``seconds`` :class:`Overdue` is raised in it, and :class:`CellStopped` when Stop asks by force: both again
+        and again until it has returned. Native code that does not come back to Python stays where it is.
+        """
+        self._bound = seconds, time.monotonic() + seconds
+        try:
+            return call()
+        finally:
+            self._bound = None
 
     @contextlib.contextmanager
     def cancelling(self, awaited: asyncio.Future[Any]) -> Iterator[None]:
@@ -107,14 +144,27 @@ class Interrupts:
         before a blocking call begins is noticed when the next one breaks that call.
         """
         if not self._on:
+            if force and self._closing.is_set():
+                self._raise_in_main(STOP_SIGNAL)
             return False
         if self._arrived and not force:
             return True
         self.requested = True
+        self._raise_in_main(STOP_SIGNAL if force else signal.SIGINT)
+        return False
+
+    def _raise_in_main(self, number: int) -> None:
         main = threading.main_thread().ident
         assert main is not None
-        signal.pthread_kill(main, STOP_SIGNAL if force else signal.SIGINT)
-        return False
+        signal.pthread_kill(main, number)
+
+    def _look(self) -> None:
+        """Find bounded calls that take too long. A thread, which rests while no cell ends."""
+        while self._closing.wait():
+            bound = self._bound
+            if bound is not None and time.monotonic() > bound[1]:
+                self._raise_in_main(STOP_SIGNAL)
+            time.sleep(LOOK)
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
         if not self._on or self._shield.holds():
@@ -125,6 +175,11 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _handle_stop(self, _signum: int, frame: FrameType | None) -> None:
+        bound = self._bound
+        if bound is not None and not self._shield.holds():
+            if time.monotonic() > bound[1]:
+                raise Overdue(f"it did not return within {bound[0]:g} s")
+            raise CellStopped("an interrupt ended it")
         # Nothing between the engine's loop and the cell expects it.
         if not self._on or self._shield.holds() or not self._runs_cell(frame):
             return

@@ -16,7 +16,7 @@ from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .framework import called_in
 from .scripts import is_script
-from .tracebacks import PACKAGE, causes
+from .tracebacks import PACKAGE, causes, trace_of
 
 if TYPE_CHECKING:
     import ast
@@ -32,6 +32,8 @@ IDLE = 0.25
 """A thread that uses less of a processor than this may be waiting."""
 MOVING = 0.05
 """A thread that uses more than this, and does not wait, moves."""
+DEEP = 1000
+"""Frames, from the innermost on, that are looked at: endless recursion makes a million."""
 
 _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
@@ -77,7 +79,7 @@ class MainThread:
     def waited_in(self, exception: BaseException | None) -> str:
         """The waiting call that raised ``exception``; empty if no waiting call did."""
         for one in causes(exception):
-            trace = one.__traceback__
+            trace = trace_of(one)
             while trace is not None and trace.tb_next is not None and not _is_native(trace.tb_next):
                 trace = trace.tb_next
             if trace is not None and (found := self._wait_at(trace.tb_frame, called_in(trace), idle=True)):
@@ -131,7 +133,9 @@ class MainThread:
 
     def _lines(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         lines = []
-        while frame is not None:
+        for _ in range(DEEP):
+            if frame is None:
+                break
             file = frame.f_code.co_filename
             if self._cell_name(file) is not None or is_script(file):
                 lines.append((id(frame.f_code), frame.f_lineno))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .tracebacks import causes
+from .tracebacks import causes, trace_of
 
 if TYPE_CHECKING:
     from .plugins import Plugins
@@ -45,7 +45,7 @@ def keep_freed() -> None:
 def is_out_of_memory(exception: BaseException | None, plugins: Plugins | None) -> bool:
     """Whether ``exception``, or one that it comes from, says that there was not enough memory."""
     return any(
-        isinstance(one, MemoryError) or (plugins is not None and plugins.is_out_of_memory(one))
+        issubclass(type(one), MemoryError) or (plugins is not None and plugins.is_out_of_memory(one))
         for one in causes(exception)
     )
 
@@ -55,8 +55,8 @@ def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     host, device = _held(plugins)
     for one in causes(exception):
         with contextlib.suppress(Exception):
-            traceback.clear_frames(one.__traceback__)
-        one.__traceback__ = None
+            traceback.clear_frames(trace_of(one))
+        BaseException.with_traceback(one, None)
     sys.last_type = sys.last_value = sys.last_traceback = None
     gc.collect()
     plugins.free_memory()

@@ -3,8 +3,10 @@
 The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, or sooner when there
 are many. The same thread reads values that a device has yet to compute, so that the loop never waits for a device.
 
-Under failure: a line on the rank's stderr stands for a value that is no number, and for one name too many. Points wait
-for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes them to the spool.
+Under failure: a line on the rank's stderr stands for a point that cannot be recorded, and for one name too many; the
+other points are recorded. Points wait for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes
+them to the spool. A run's end waits for a device no longer than it is told to; what comes later is dropped, and the
+next run gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from jupyter_dtrain.core.events import Body, Metrics
 from jupyter_dtrain.core.metrics import Columns, pack
 
 from .interrupts import Shield
+from .words import words_of
 
 PERIOD = 0.25
 """Seconds between two events."""
@@ -35,9 +37,13 @@ BESIDE = " (backward)"
 MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
+HANDOVER = 1.0
+"""Seconds in which a flush between two runs may finish."""
 
 Read = Callable[[Sequence[Any]], Sequence[float]]
 """Reads many values at once that may still be on a device; waits for them."""
+
+_NUMBERS = frozenset((float, int, bool))
 
 _Point = tuple[str, int, float, Any, "Read | None"]
 
@@ -56,6 +62,10 @@ class MetricBuffer:
         self._soon = threading.Event()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        """Held by the flush that is under way. Another one takes its place when that never ends."""
+        self._emitting = threading.Lock()
+        self._ended: threading.Event | None = None
+        """What the thread sets after the last flush of the run."""
         # The thread that collects more points before it flushes: those must not make it flush again.
         self._flusher = 0
         self._expected = False
@@ -68,7 +78,10 @@ class MetricBuffer:
         """The newest step of this run."""
         self.on = False
         """Whether a cell runs: points are kept only then."""
-        threading.Thread(target=self._loop, name="dtrain-metrics", daemon=True).start()
+        self._start()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._loop, args=(self._flushing,), name="dtrain-metrics", daemon=True).start()
 
     def before_flush(self, call: Callable[[], None]) -> None:
         """Call ``call`` on the thread before points are recorded; it may add points of its own."""
@@ -76,7 +89,13 @@ class MetricBuffer:
 
     def begin(self) -> None:
         """A run begins."""
-        with self._flushing, self._lock:
+        flushing = self._flushing
+        held = flushing.acquire(timeout=HANDOVER)
+        if not held:
+            self._leave_behind()
+        with contextlib.ExitStack() as stack, self._lock:
+            if held:
+                stack.callback(flushing.release)
             self._points = []
             self._names.clear()
             self._told.clear()
@@ -85,12 +104,32 @@ class MetricBuffer:
             self.step = None
             self.on = True
 
-    def end(self) -> None:
-        """The run ends: record what is left."""
+    def end(self, patience: float | None = None) -> bool:
+        """The run ends: record what is left; whether that was done within ``patience`` seconds.
+
+        The thread does it where a device may be asked; an interrupt ends the wait.
+        """
+        done = False
         try:
-            self.flush()
+            done = self._record_numbers() or self._flush_on_thread(patience)
         finally:
             self.on = False
+            if not done:
+                self._leave_behind()
+        return done
+
+    def _flush_on_thread(self, patience: float | None) -> bool:
+        ended = self._ended = threading.Event()
+        self._wake.set()
+        self._soon.set()
+        return ended.wait(patience)
+
+    def _leave_behind(self) -> None:
+        """Go on without the thread that flushes, which waits for a device perhaps for ever."""
+        with self._emitting:
+            self._flushing = threading.Lock()
+            self._ended = None
+        self._start()
 
     def expect(self, waiting: int) -> None:
         """Announce that a call of :meth:`before_flush` has ``waiting`` points. Cheaper for a loop than to add each."""
@@ -161,7 +200,8 @@ class MetricBuffer:
 
     def flush(self) -> None:
         """Record all points so far. Waits for values that are on a device."""
-        with self._flushing:
+        flushing = self._flushing
+        with flushing:
             self._flusher = threading.get_ident()
             self._expected = False
             for call in self._before_flush:
@@ -169,16 +209,42 @@ class MetricBuffer:
                     call()
             self._flusher = 0
             with self._lock:
+                if flushing is not self._flushing:
+                    # This took so long that another run has begun.
+                    return
                 self._soon.clear()
                 self._wake.clear()
                 points, self._points = self._points, []
-            if self._expected:
-                # More points came since the calls above.
+            if self._ended is not None:
+                self._soon.set()
+            if self._expected or self._ended is not None:
+                # More points came since the calls above, or the end of the run.
                 self._wake.set()
             if points:
-                series = [pack(name, columns) for name, columns in self._columns(points).items()]
-                if series:
-                    self._emit(Metrics(series))
+                self._record(flushing, self._columns(points))
+
+    def _record_numbers(self) -> bool:
+        """Record the points that wait, if all are plain numbers and no more are announced; whether that is so."""
+        flushing = self._flushing
+        if not flushing.acquire(blocking=False):
+            return False
+        try:
+            with self._lock:
+                if self._expected or not all(type(point[3]) in _NUMBERS and point[4] is None for point in self._points):
+                    return False
+                points, self._points = self._points, []
+            if points:
+                self._record(flushing, self._columns(points))
+        finally:
+            flushing.release()
+        return True
+
+    def _record(self, flushing: threading.Lock, found: dict[str, Columns]) -> None:
+        series = [pack(name, columns) for name, columns in found.items() if columns.values]
+        with self._emitting:
+            # Else the run of these points is over.
+            if series and flushing is self._flushing:
+                self._emit(Metrics(series))
 
     def _columns(self, points: list[_Point]) -> dict[str, Columns]:
         read = self._read(points)
@@ -188,10 +254,15 @@ class MetricBuffer:
             if columns is None:
                 if not self._admit(name):
                     continue
-                columns = found[name] = Columns(array("q"), array("d"), array("d"))
-            columns.steps.append(step)
+                columns = found[name] = Columns.empty()
+            given: Any = read.get(index, value)
+            try:
+                number = float(given)
+                columns.steps.append(step)
+            except Exception as error:  # noqa: BLE001 — what a plug-in or a user gives; the other points are recorded
+                self.complain(f"a point of {name!r} is left out: {_why(step, error)}", kind=f"point {name}")
+                continue
             columns.times.append(at)
-            number: Any = read.get(index, value)
             columns.values.append(number)
         return found
 
@@ -203,11 +274,10 @@ class MetricBuffer:
         values: dict[int, float] = {}
         for read, indices in later.items():
             try:
-                numbers = read([points[index][3] for index in indices])
-            except Exception as error:  # noqa: BLE001 — a device may fail in any way; the cell shows it
-                self.complain(f"{points[indices[0]][0]!r} could not be read: {type(error).__name__}: {error}")
-                numbers = [float("nan")] * len(indices)
-            values.update(zip(indices, numbers, strict=True))
+                values.update(zip(indices, list(read([points[index][3] for index in indices])), strict=True))
+            except BaseException as error:  # noqa: BLE001 — a device may fail in any way; the cell shows it
+                self.complain(f"{points[indices[0]][0]!r} could not be read: {words_of(error)}")
+                values.update(dict.fromkeys(indices, float("nan")))
         return values
 
     def _admit(self, name: str) -> bool:
@@ -220,12 +290,22 @@ class MetricBuffer:
         self._names.add(name)
         return True
 
-    def _loop(self) -> None:
-        while True:
+    def _loop(self, flushing: threading.Lock) -> None:
+        while flushing is self._flushing:
             self._wake.wait()
             # All ranks of a host flush at the same moments: a program that waits for all of them waits once.
             self._soon.wait(PERIOD - time.time() % PERIOD)
+            ended = self._ended
             try:
                 self.flush()
-            except Exception as error:  # noqa: BLE001 — without this thread nothing more would be recorded
-                self.complain(f"metrics could not be recorded: {type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001 — without this thread nothing more would be recorded
+                self.complain(f"metrics could not be recorded: {words_of(error)}")
+            if ended is not None and flushing is self._flushing:
+                self._ended = None
+                ended.set()
+
+
+def _why(step: int, error: Exception) -> str:
+    if isinstance(error, OverflowError) and not -(2**63) <= step < 2**63:
+        return "its step needs more than 64 bits"
+    return words_of(error)

@@ -5,14 +5,17 @@ override a member of :mod:`.framework`, passes each of them the arguments that i
 
 Under failure: whatever a plug-in raises (``SystemExit`` too, but for an interrupt of the user's), the others are asked
 and the caller goes on. The first failure of a member is logged with its traceback and becomes a notice for the next
-cell; further failures of the same member are silent. Exceptions that a member's contract names reach the caller.
+cell; further failures of the same member are silent. Exceptions that a member's contract names reach the caller. The
+members that the end of a cell asks have :data:`PATIENCE` seconds; one that takes longer is not asked again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
+import math
 import threading
 import traceback
 from importlib.metadata import entry_points
@@ -25,6 +28,8 @@ from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 
 from .framework import ARGUMENTS, GROUP, Framework
+from .interrupts import CellStopped, Overdue
+from .words import Words, words_of
 
 if TYPE_CHECKING:
     import ast
@@ -37,8 +42,8 @@ if TYPE_CHECKING:
 
     from .metrics import MetricBuffer, Read
 
-MAX_WORDS = 500
-"""Characters of an exception's text in a notice."""
+PATIENCE = 10.0
+"""Seconds that a member may take at the end of a cell. What a cell that ended well still computes may take longer."""
 _BY_KEYWORD = ("failed", "idle")
 """The arguments that a member gets by keyword in any case."""
 _BITS = 63
@@ -59,6 +64,12 @@ class Plugins:
         self.log = log
         self.is_interrupt: Callable[[BaseException], bool] = lambda _: False
         """Whether an exception is the user's interrupt, which no guard may hold up. Of a rank, once it runs cells."""
+        self.bounded: Callable[[Callable[[], Any], float], Any] = lambda call, _: call()
+        """Makes a call within so many seconds, at the end of a cell. Of a rank, once it runs cells."""
+        self.was_cut = False
+        """Whether a call at the end of the last cell was ended before it returned."""
+        self.patience = PATIENCE
+        """Seconds, see :data:`PATIENCE`."""
         self._lock = threading.Lock()
         self._failed: set[tuple[str, str]] = set()
         self._notices: list[str] = []
@@ -143,12 +154,29 @@ class Plugins:
         self._tell("before_cell", run=run, generation=generation, watch=watch)
 
     def after_cell(self, *, failed: bool) -> None:
-        """The cell has ended."""
-        self._tell("after_cell", failed=failed)
+        """The cell has ended. A plug-in may wait for what a cell that has not failed still computes."""
+        self.was_cut = False
+        patience = self.patience if failed else math.inf
+        for call in self._calls("after_cell"):
+            try:
+                self.bounded(functools.partial(call.__call__, failed=failed), patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, "after_cell", error)
+
+    def services(self) -> list[str]:
+        """Words in the command lines of processes that outlive the cell that started them."""
+        found = (self._attribute(name, plugin, "services", _texts, otherwise=()) for name, plugin in self._plugins)
+        return [words for services in found for words in services if words]
+
+    def children_ended(self, pids: set[int]) -> None:
+        """``pids``: processes of the interrupted cell that were ended."""
+        for call in self._calls("children_ended"):
+            with self._guard(call.name, "children_ended"):
+                call(pids)
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made."""
-        return {name: count for _, counts in self._answers("steps", _counts) for name, count in counts.items()}
+        return {name: count for _, counts in self._asked_at_end("steps", _counts) for name, count in counts.items()}
 
     def is_log(self, line: str) -> bool:
         """Whether ``line`` is a log that no cell shows."""
@@ -207,11 +235,11 @@ class Plugins:
 
     def needs_regroup(self) -> bool:
         """Whether the next set-up must be in a new generation."""
-        return any(answer for _, answer in self._answers("needs_regroup", bool))
+        return any(answer for _, answer in self._asked_at_end("needs_regroup", bool))
 
     def is_apart(self) -> bool:
         """Whether this rank has begun something with other ranks that does not come about."""
-        return any(answer for _, answer in self._answers("is_apart", bool))
+        return any(answer for _, answer in self._asked_at_end("is_apart", bool))
 
     def release(self, names: Iterable[str]) -> None:
         """Release what waits in the frameworks ``names``; an empty name stands for all."""
@@ -288,6 +316,15 @@ class Plugins:
             else:
                 yield call.name, answer
 
+    def _asked_at_end(self, member: str, take: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+        for call in self._calls(member):
+            try:
+                answer = self.bounded(functools.partial(_taken, take, call), self.patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
+            else:
+                yield call.name, answer
+
     def _attribute(self, name: str, plugin: Any, member: str, take: Callable[[Any], Any], otherwise: Any = None) -> Any:
         with self._guard(name, member):
             return take(getattr(plugin, member, otherwise))
@@ -303,14 +340,21 @@ class Plugins:
     def _fails(self, name: str, member: str, error: BaseException) -> None:
         if self.is_interrupt(error):
             raise error
+        if isinstance(error, (Overdue, CellStopped)):
+            self.was_cut = True
+        if isinstance(error, Overdue):
+            self._asked[member] = [call for call in self._calls(member) if call.name != name]
         with self._lock:
             if (name, member) in self._failed:
                 return
             self._failed.add((name, member))
-            words = f"The plug-in {name!r} {_failed_in(member)}: {words_of(error)}. This rank goes on without it."
-            self._notices.append(words)
+        words = Words()
+        notice = f"The plug-in {name!r} {_failed_in(member)}: {words_of(error, words)}. This rank goes on without it."
+        with self._lock:
+            self._notices.append(notice)
+        trace = words.ask(lambda: "".join(traceback.format_exception(error)), "Its traceback {}.".format)
         with contextlib.suppress(Exception):
-            self.log(f"{words}\n{''.join(traceback.format_exception(error))}")
+            self.log(f"{notice}\n{trace}")
 
 
 class _Call(NamedTuple):
@@ -351,17 +395,12 @@ def _overrides(plugin: Any, member: str) -> bool:
     return own is not None and own is not getattr(Framework, member)
 
 
-def words_of(error: BaseException) -> str:
-    """Type and text of any exception, also of one whose text cannot be made."""
-    try:
-        text = str(error)[:MAX_WORDS].encode("utf-8", "replace").decode().rstrip(".")
-    except BaseException:  # noqa: BLE001 — a plug-in's or a user's own class
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def _failed_in(member: str) -> str:
     return f"failed in {member}" if member else "cannot be loaded"
+
+
+def _taken(take: Callable[[Any], Any], call: _Call) -> Any:
+    return take(call())
 
 
 # What answers may be. Each raises for another; the guard names the plug-in then.
@@ -371,6 +410,10 @@ def _text(answer: Any) -> str:
     if not isinstance(answer, str):
         raise TypeError(f"a string is expected, not {type(answer).__name__}")
     return answer.encode("utf-8", "replace").decode()
+
+
+def _texts(answer: Any) -> tuple[str, ...]:
+    return tuple(map(_text, answer))
 
 
 def _module(answer: Any) -> str | None:

@@ -38,6 +38,7 @@ from jupyter_dtrain.core.events import (
     Output,
     Started,
     Totals,
+    encodable,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
 from jupyter_dtrain.wire.messages import Cell
@@ -158,7 +159,8 @@ class Recorder:
             self._current = self._runs[run] = opened
             self._last_run = run
             for number in sorted(self._runs)[:-KEEP_RUNS]:
-                self._runs.pop(number).spool.close()
+                with contextlib.suppress(OSError):
+                    self._runs.pop(number).spool.close()
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
             cell = cell or Cell()
@@ -260,6 +262,22 @@ class Recorder:
             if batch is not None:
                 self._announce(batch)
 
+    def withdraw(self, run: int) -> None:
+        """Record that ``run`` was interrupted before this rank began it. Another run may be going on."""
+        path = spool_path(self._folder, run, self.rank)
+        opened = _Open(run, Spool(path))
+        with self._announcing:
+            with self._lock:
+                self._runs[run] = opened
+                if self._current is None:
+                    self._last_run = run
+                self._append(opened, Started(os.getpid(), socket.gethostname(), str(path), VERSION))
+                self._append(opened, Finished("interrupted", 0.0))
+                opened.finished = True
+                batch = self._take_batch(opened, force=True)
+            if batch is not None:
+                self._announce(batch)
+
     def position(self) -> tuple[int | None, int, bool]:
         """The newest run, the next number in it, and whether it has finished."""
         with self._lock:
@@ -305,7 +323,13 @@ class Recorder:
 
     def _append(self, opened: _Open, body: Body) -> None:
         event = Event(opened.run, self.rank, opened.seq, time.time(), body)
-        opened.spooled += opened.spool.append(event)
+        try:
+            size = opened.spool.append(event)
+        except UnicodeEncodeError:
+            body = encodable(body)
+            event = msgspec.structs.replace(event, body=body)
+            size = opened.spool.append(event)
+        opened.spooled += size
         # Only now: an event that cannot be encoded must leave no hole.
         opened.seq += 1
         if isinstance(body, Metrics):

@@ -1,33 +1,47 @@
 """Exceptions and stacks of a rank, as data.
 
 A traceback begins at the cell: it has no frames of IPython and of this package between the engine's loop and the cell.
+
+Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
+reads the interpreter's own attributes, and :mod:`.words` makes what only the class can tell. All sizes are bounded.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import linecache
 import os
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
 
 from .libraries import is_library
 from .scripts import is_script
+from .words import Words, shortened, type_name
 
 CellName = Callable[[str], str | None]
 """From a code object's file name to a cell's name such as ``cell [3]``; None when it is no cell's."""
 
 MAX_TEXT = 20_000
-"""Characters of an exception's message that are kept."""
+"""Characters of an exception's message that are kept, and of all its notes."""
+MAX_NOTES = 50
 MAX_FRAMES = 200
+MAX_SOURCE = 2000
+"""Characters of a frame's line, and of its names."""
 MAX_MEMBERS = 15
 """Exceptions of a group that are kept."""
 MAX_DEPTH = 5
 """Groups within groups."""
+MAX_ERRORS = 100
+"""Exceptions of all groups within one."""
+MAX_CAUSES = 100
+"""Exceptions of a chain of causes that are looked at."""
 PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
@@ -39,43 +53,55 @@ class Tracebacks:
         self._cell_name = cell_name
         self._home = f"{home.resolve()}/"
 
-    def error(self, exception: BaseException, depth: int = 0) -> Error:
-        """The error event of ``exception``, which lies ``depth`` groups deep."""
-        steps = [(frame, line) for frame, line in traceback.walk_tb(exception.__traceback__)]
+    def error(self, exception: BaseException, words: Words | None = None) -> Error:
+        """The error event of ``exception``; ``words`` makes its texts."""
+        return self._error(exception, words or Words(), 0, [MAX_ERRORS])
+
+    def _error(self, exception: BaseException, words: Words, depth: int, room: list[int]) -> Error:
+        """``depth``: the groups around it; ``room``: how many more members may be kept."""
         members = _members(exception)
-        kept = members[:MAX_MEMBERS] if depth < MAX_DEPTH else ()
-        cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
+        kept = members[: min(MAX_MEMBERS, room[0])] if depth < MAX_DEPTH else ()
+        room[0] -= len(kept)
+        cause = _cause(exception)
+        syntax = issubclass(type(exception), SyntaxError)
+        # First: a message that takes too long leaves no time for what comes after it.
+        notes = words.ask(lambda: _notes(exception), lambda why: [f"<the list of its notes {why}>"])
         return Error(
-            type(exception).__name__,
-            _message(exception),
-            self._frames(steps),
-            [str(note) for note in getattr(exception, "__notes__", [])],
-            f"{type(cause).__name__}: {_message(cause)}" if cause is not None else None,
-            _place(exception) if isinstance(exception, SyntaxError) else None,
-            [self.error(member, depth + 1) for member in kept],
+            type_name(exception),
+            words.text(lambda: exception, MAX_TEXT),
+            self._frames(traceback.walk_tb(_own(exception, "__traceback__"))),
+            notes,
+            f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
+            words.text(lambda: _place(exception), MAX_TEXT) if syntax else None,
+            [self._error(member, words, depth + 1, room) for member in kept],
             len(members) - len(kept),
         )
 
     def stack(self, frame: FrameType | None) -> list[Frame]:
         """The stack that ends in ``frame``, outermost first, from the cell on; empty when no cell is on it."""
-        steps = [(step, line) for step, line in traceback.walk_stack(frame)][::-1]
-        return self._frames(steps)
+        steps = [step for step, _ in traceback.walk_stack(frame)]
+        return self._frames((step, step.f_lineno) for step in reversed(steps))
 
     def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
-        frames: list[Frame] = []
+        """The first and the last of ``steps``, of which endless recursion makes a million."""
+        half = MAX_FRAMES // 2
+        first: list[tuple[FrameType, int | None]] = []
+        last: deque[tuple[FrameType, int | None]] = deque(maxlen=half)
         for frame, line in steps:
-            code = frame.f_code
-            name = self._cell_name(code.co_filename)
-            if name is None and (not frames or code.co_filename.startswith(PACKAGE)):
+            file = frame.f_code.co_filename
+            if self._cell_name(file) is None and (not first or file.startswith(PACKAGE)):
                 continue
-            own = name is not None or self._is_own(code.co_filename)
-            source = linecache.getline(code.co_filename, line or 0).strip()
-            function = "" if code.co_name == "<module>" else _qualified(code)
-            frames.append(Frame(name or code.co_filename, line or 0, function, source, own))
-        if len(frames) > MAX_FRAMES:
-            half = MAX_FRAMES // 2
-            frames = frames[:half] + frames[-half:]
-        return frames
+            (first if len(first) < half else last).append((frame, line))
+        return [self._frame(frame.f_code, line or 0) for frame, line in (*first, *last)]
+
+    def _frame(self, code: CodeType, line: int) -> Frame:
+        name = self._cell_name(code.co_filename)
+        own = name is not None or self._is_own(code.co_filename)
+        source = linecache.getline(code.co_filename, line).strip()
+        function = "" if code.co_name == "<module>" else _qualified(code)
+        texts = (shortened(text, MAX_SOURCE) for text in (name or code.co_filename, function, source))
+        file, function, source = texts
+        return Frame(file, line, function, source, own)
 
     def _is_own(self, file: str) -> bool:
         return is_script(file) or (os.path.realpath(file).startswith(self._home) and not is_library(file))
@@ -89,10 +115,29 @@ def cell_name(run: int, cell: int | None) -> str:
 def causes(exception: BaseException | None) -> Iterator[BaseException]:
     """``exception``, its cause, that one's cause, and so on."""
     seen: set[int] = set()
-    while exception is not None and id(exception) not in seen:
+    while exception is not None and id(exception) not in seen and len(seen) < MAX_CAUSES:
         seen.add(id(exception))
         yield exception
-        exception = exception.__cause__ or exception.__context__
+        exception = _own(exception, "__cause__") or _own(exception, "__context__")
+
+
+def trace_of(exception: BaseException) -> TracebackType | None:
+    """Its traceback, without code of its class."""
+    found: TracebackType | None = _own(exception, "__traceback__")
+    return found
+
+
+def _own(exception: BaseException, name: str, owner: type = BaseException) -> Any:
+    """An attribute as the interpreter has it, whatever the class puts in its place."""
+    return vars(owner)[name].__get__(exception)
+
+
+def _cause(exception: BaseException) -> BaseException | None:
+    stated: BaseException | None = _own(exception, "__cause__")
+    if stated is not None or _own(exception, "__suppress_context__"):
+        return stated
+    context: BaseException | None = _own(exception, "__context__")
+    return context
 
 
 def _qualified(code: CodeType) -> str:
@@ -101,7 +146,7 @@ def _qualified(code: CodeType) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def _place(error: SyntaxError) -> str:
+def _place(error: BaseException) -> str:
     """The file, the line and the caret, without the message, which travels on its own."""
     lines = traceback.format_exception_only(error)
     end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
@@ -111,13 +156,33 @@ def _place(error: SyntaxError) -> str:
 def _members(exception: BaseException) -> tuple[BaseException, ...]:
     """The exceptions of a group (from Python 3.11 on there are groups)."""
     group = getattr(builtins, "BaseExceptionGroup", None)
-    return exception.exceptions if group is not None and isinstance(exception, group) else ()
+    if group is None or not issubclass(type(exception), group):
+        return ()
+    members: tuple[BaseException, ...] = _own(exception, "exceptions", group)
+    return members
 
 
-def _message(exception: BaseException) -> str:
+def _notes(exception: BaseException) -> list[str]:
+    """Its notes, whatever user code has put there in place of a list of strings."""
+    found = getattr(exception, "__notes__", None)
+    if found is None:
+        return []
+    if not issubclass(type(found), (list, tuple)):
+        return [_note(lambda: repr(found), MAX_TEXT)]
+    notes: list[str] = []
+    room = MAX_TEXT
+    for note in found[:MAX_NOTES]:
+        notes.append(_note(functools.partial(str, note), room))
+        room -= len(notes[-1])
+        if room <= 0:
+            break
+    if len(found) > len(notes):
+        notes.append(f"… and {len(found) - len(notes)} more notes")
+    return notes
+
+
+def _note(make: Callable[[], str], room: int) -> str:
     try:
-        text = str(exception)
-    except BaseException as error:  # noqa: BLE001 — a user's __str__ may raise anything, SystemExit too
-        text = f"<its text could not be made: {type(error).__name__}>"
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"
+        return shortened(make(), room)
+    except BaseException as error:  # noqa: BLE001 — one note of many
+        return f"<its text could not be made: {type_name(error)}>"

@@ -429,6 +429,8 @@ def _be_rank(
         # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
         # later, which cost an eighth of a small model's speed. Under torchrun each rank has its own session, too.
         os.setsid()
+        # What the user's code starts with nohup is known by this signal, also where Jupyter itself runs under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(write_ends["stdout"], 1)

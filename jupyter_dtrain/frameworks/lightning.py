@@ -5,6 +5,7 @@ means one device, so that each rank trains alone. Here a rank looks like a proce
 
 * Ranks have no ``sys.ps1``, by which Lightning recognises a notebook. IPython sets it, but reads it nowhere.
 * Without a GPU, ``devices="auto"`` means as many processes as there are ranks on the host.
+* A ``Fabric`` is set up when it is made, as under ``fabric run``, so it works without ``launch()``, and with it.
 
 Losses come from torch, see :mod:`jupyter_dtrain.frameworks.torch.losses`: undivided, where Lightning divides them by
 the batches of an accumulation. Values that a module logs with ``self.log`` appear under their names, as Lightning gives
@@ -54,6 +55,8 @@ class Lightning(Framework):
         self._logged = _Logged(metrics)
         for package in PACKAGES:
             wrapt.register_post_import_hook(_hook_devices, f"{package}.accelerators.cpu")
+        for package in ("lightning.fabric", "lightning_fabric"):
+            wrapt.register_post_import_hook(_hook_fabric, f"{package}.fabric")
         for package in ("lightning.pytorch", "pytorch_lightning"):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
             wrapt.register_post_import_hook(self._logged.hook, connector)
@@ -77,6 +80,27 @@ def _hook_devices(module: ModuleType) -> None:
     kind = getattr(module, "CPUAccelerator", None)
     if kind is not None and hasattr(kind, "auto_device_count"):
         kind.auto_device_count = staticmethod(_local_size)
+
+
+def _hook_fabric(module: ModuleType) -> None:
+    kind = getattr(module, "Fabric", None)
+    if kind is not None and hasattr(kind, "_validate_launched"):
+        kind.__init__ = _launched(kind.__init__)
+
+
+def _launched(original: Callable[..., None]) -> Callable[..., None]:
+    """``Fabric.__init__``, which then sets up the ranks. ``LT_CLI_USED`` would do so too, but forbids ``launch()``."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
+        original(self, *args, **kwargs)
+        # Other launchers make processes, or have none to make.
+        environment = getattr(self.strategy.launcher, "cluster_environment", None)
+        if getattr(environment, "creates_processes_externally", False) and not self._launched:
+            self.strategy.setup_environment()
+            self._launched = True
+
+    return __init__
 
 
 def _details() -> dict[str, str]:

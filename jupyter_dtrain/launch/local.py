@@ -1,4 +1,4 @@
-"""Ranks on this machine: one controller and one ``mpiexec``, everything on loopback.
+"""Ranks on this machine: one controller, reached by unix sockets, and one ``mpiexec``.
 
 Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the cure when a part is missing. Nothing here starts a
 process other than ``mpiexec --version``; the steward owns what runs.
@@ -18,7 +18,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
 
 from . import options
 
@@ -119,8 +119,8 @@ _BACKED_BY_FILES = ("btl_sm", "osc_sm", "osc_rdma", "osc_ucx")
 """The components of Open MPI 5 that make files in ``/dev/shm`` by default."""
 
 
-def controller_command(request: WorldRequest) -> list[str]:
-    """The ipyparallel controller.
+def controller_command(request: WorldRequest, incarnation: int) -> list[str]:
+    """The ipyparallel controller, with unix sockets that no other user can reach.
 
     The watches report the end of ranks, so the hub may miss any number of heartbeats: it must not unregister a rank
     that is stopped for a minute. The hub keeps no task database, which would append all text by copying it.
@@ -129,14 +129,25 @@ def controller_command(request: WorldRequest) -> list[str]:
         *program("jupyter_dtrain.launch.controller"),
         f"--profile-dir={request.folder}/profile",
         f"--ipython-dir={request.folder}/ipython",
-        f"--ip={ADDRESS}",
-        f"--location={ADDRESS}",
+        "--transport=ipc",
+        f"--ip={request.sockets}/{controller_sockets(incarnation)}",
+        # With ``ipc`` the ports are numbers in the names of the sockets. By default they would be free ports.
+        "--ports=1-99",
         "--usethreads",
         "--nodb",
         "--HeartMonitor.max_heartmonitor_misses=1000000000",
         "--IPController.registration_timeout=1000000",
         "--log-level=30",
     ]
+
+
+def controller_sockets(incarnation: int) -> str:
+    """How the names of the controller's sockets begin.
+
+    Each set of ranks has its own names: clients of earlier ranks, which connect again by themselves, find no controller
+    there.
+    """
+    return f"c{incarnation}"
 
 
 def engine_file(request: WorldRequest) -> str:
@@ -212,15 +223,6 @@ def explain_mpiexec(log: str) -> str | None:
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
         return f"This mpiexec does not know an option: {_last_line(log)}"
     return None
-
-
-def lost_a_port(log: str) -> bool:
-    """Whether the controller's log says that another process took a port that the controller had chosen.
-
-    It chooses its ports, writes them down for ranks and clients, and listens later (ipyparallel 9). Where a thread
-    listens on the port, the controller goes on without that thread.
-    """
-    return "Address already in use" in log
 
 
 def count_gpus() -> int:

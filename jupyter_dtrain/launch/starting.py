@@ -29,14 +29,15 @@ from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
+from .leftovers import MARK, remove_leftovers
 from .options import Asked, assign_roles
-from .worlds import Listing, list_worlds, runtime_folder, spool_folder
+from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place
 
 MAX_PORT = 65535
 
 
 MAX_SOCKET_PATH = 90
-"""A unix socket's path may have 107 bytes; the channels add a few."""
+"""A unix socket's path may have 107 bytes; the channels add a few, such as ``/c1:18``."""
 
 
 @contextlib.contextmanager
@@ -132,8 +133,13 @@ def explain_spool(request: WorldRequest) -> str:
 
 
 def socket_folder(runtime: Path) -> Path:
-    """A 0700 folder for the steward's sockets: the run-time folder, or one of its own where that path is too long."""
-    return runtime if len(str(runtime)) <= MAX_SOCKET_PATH else Path(tempfile.mkdtemp(prefix="dtrain-"))
+    """A 0700 folder for the world's sockets: the run-time folder, or one of its own where that path is too long."""
+    if len(os.fsencode(runtime)) <= MAX_SOCKET_PATH:
+        return runtime
+    where = tempfile.gettempdir()
+    if len(os.fsencode(where)) > MAX_SOCKET_PATH - len("/dtrain-12345678"):
+        where = "/tmp"  # noqa: S108 — mkdtemp makes a private folder in it
+    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=where))
 
 
 def scratch_folder(world_id: str) -> Path:
@@ -201,6 +207,7 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         ) from error
     chosen = choose_name(asked.world.name)
     options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
+    remove_leftovers()
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
     runtime, spool = make_folders(world_id)
@@ -264,6 +271,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         control_port=5,
     )
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
+    env[MARK] = request.id
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
     with open(log_file, "ab") as log:
@@ -299,6 +307,8 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         connection_file,
         PROTOCOL,
         version("jupyter-dtrain"),
+        this_place(),
+        request.passing_folders,
     )
     file = folder / "world.json"
     with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,19 @@ class Listing(msgspec.Struct, frozen=True):
     """The protocol that its steward speaks, see :mod:`~jupyter_dtrain.wire.messages`."""
     version: str = ""
     """The version of jupyter-dtrain that started it; empty where it is not known."""
+    place: str = ""
+    """Where its process ids count, see :func:`this_place`; empty where it is not known."""
+    folders: list[str] = []
+    """The folders that end with the world; the last one has this listing."""
+
+
+def this_place() -> str:
+    """Where a process id names the same process: this boot of this machine, and this namespace of process ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
 
 
 def runtime_folder() -> Path:
@@ -60,12 +74,33 @@ def list_worlds() -> list[Listing]:
     can write, such a file would send this user's requests to its author.
     """
     found = []
-    for file in runtime_folder().glob("*/world.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
-            listing = msgspec.json.decode(file.read_bytes(), type=Listing)
-            if file.stat().st_uid == os.getuid() == psutil.Process(listing.steward).uids().real and is_alive(listing):
+    for _, listing in _listings():
+        with contextlib.suppress(psutil.Error):
+            if os.getuid() == psutil.Process(listing.steward).uids().real and is_alive(listing):
                 found.append(listing)
     return sorted(found, key=lambda listing: listing.created)
+
+
+def dead_worlds() -> list[Listing]:
+    """The worlds of this user that were started here, and whose stewards have ended without removing their folders."""
+    here = this_place()
+    return [
+        listing
+        for folder, listing in _listings()
+        if here
+        and listing.place == here
+        and listing.folders[-1:] == [str(folder)]
+        and folder.lstat().st_uid == os.getuid()
+        and not is_alive(listing)
+    ]
+
+
+def _listings() -> Iterator[tuple[Path, Listing]]:
+    """What this user's processes have written about worlds, by the folders that it lies in."""
+    for file in runtime_folder().glob("*/world.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            if file.lstat().st_uid == os.getuid():
+                yield file.parent, msgspec.json.decode(file.read_bytes(), type=Listing)
 
 
 def is_alive(listing: Listing) -> bool:

@@ -72,10 +72,12 @@ def _tell(session: Session) -> None:
     print(f"{how} world {session.name!r}: {_ranks(world.size)}{living}.")
     if not session.drives:
         print(f"Another client drives it; %distributed attach {session.name} --take-over runs cells from here.")
-    run = session.last_run
-    if run is not None:
-        is_over = f"ended: {run.outcome}" if run.done else f"has been running for {took(run.elapsed)}"
-        print(f"Run {run.number} {is_over}. All of its output so far is shown here.")
+    going_on, last = session.running, session.last_run
+    for run in going_on:
+        on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
+        print(f"Run {run.number} has been running{on} for {took(run.elapsed)}. All of its output so far is shown here.")
+    if last is not None and last not in going_on:
+        print(f"Run {last.number} ended: {last.outcome}. All of its output so far is shown here.")
 
 
 def listing(_args: Parsed) -> None:

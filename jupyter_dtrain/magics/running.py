@@ -51,9 +51,8 @@ def kill(args: Parsed) -> None:
     session = current()
     session.kill(args.ranks)
     killed = [rank.rank for rank in session.world.dead]
-    print(
-        f"Dead: {count_ranks(killed)}. The others keep their variables; %distributed restart gives fresh ranks to all."
-    )
+    others = "The others keep their variables; " if len(killed) < len(session.world.ranks) else ""
+    print(f"Dead: {count_ranks(killed)}. {others}%distributed restart gives fresh ranks to all.")
 
 
 def resync_arguments(parser: MagicParser) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -22,6 +23,9 @@ from .joining import tell_worlds
 from .offers import world_names
 from .parsing import MagicParser, Parsed, assignment
 from .transform import tell_auto
+
+SHOWN = 4
+"""Runs that the caption of the status names."""
 
 
 def start_arguments(parser: MagicParser) -> None:
@@ -185,10 +189,13 @@ def status(_args: Parsed) -> None:
         headers.insert(1, "role")
         for row, rank in zip(rows, world.ranks, strict=True):
             row.insert(1, rank.role)
-    last = session.last_run
+    runs = session.running or [run for run in [session.last_run] if run is not None]
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
-    if last is not None:
-        caption += f"; run {last.number}: {last.outcome}, {last.elapsed:.1f} s"
+    for run in runs[:SHOWN]:
+        on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
+        caption += f"; run {run.number}{on}: {run.outcome}, {run.elapsed:.1f} s"
+    if len(runs) > SHOWN:
+        caption += f"; {len(runs) - SHOWN} more runs"
     _publish(table(caption, headers, rows))
 
 

@@ -1,4 +1,4 @@
-"""Follows the newest run of one world, by the ranks' spools.
+"""Follows the runs of one world, those that go on and the newest, by the ranks' spools.
 
 Any thread that has time to read files may poll a :class:`Follower`, one call at a time. Its memory is bounded, whatever
 the ranks send: see :mod:`jupyter_dtrain.view.run_state`. It skips printed text; :func:`tail` reads the end of it.
@@ -25,7 +25,7 @@ from jupyter_dtrain.wire.spool import spool_path
 from .attention import Judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from jupyter_dtrain.store.source import Source
     from jupyter_dtrain.view.document import Picture, RunOutcome
@@ -64,6 +64,8 @@ class FollowedRun:
         self.pipelines = 0
         """The version of the pipelines in the last message."""
         self.positions = dict.fromkeys(self.ranks, 0)
+        self.quiet: set[int] = set()
+        """The ranks of which the last reading brought nothing."""
         self.news = True
         """Whether something has changed since the last message."""
         self.lock = threading.RLock()
@@ -138,30 +140,50 @@ class FollowedRun:
 
 
 class Follower:
-    """Follows one run after the other."""
+    """Follows the runs that go on, and the newest one also when it has ended."""
 
     def __init__(self, source: Source, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
         """``size``: ranks of the world. ``hear`` gets all events in small batches, on the polling thread."""
         self._source = source
         self._size = size
         self._hear = hear
-        self.run: FollowedRun | None = None
+        self.runs: dict[int, FollowedRun] = {}
+        """By number, in the order in which they were found."""
+        self._left: set[int] = set()
+        """Runs that were followed."""
 
-    def poll(self) -> bool:
-        """Read new events; whether there are more already."""
+    @property
+    def newest(self) -> FollowedRun | None:
+        """The newest run; None before the first."""
+        return self.runs[max(self.runs)] if self.runs else None
+
+    def poll(self, going_on: Collection[int] | None) -> bool:
+        """Read new events; whether there are more already. ``going_on``: the runs that do, None where unknown."""
         newest = max(self._source.runs(), default=0)
-        if self.run is None or newest > self.run.number:
-            if self.run is not None:
-                self._read(self.run)  # to its end
-            self._begin(newest)
-        return self.run is not None and self._read(self.run)
+        for number in sorted({newest, *(going_on or ())} - self.runs.keys() - self._left - {0}):
+            self._begin(number)
+        more = False
+        for run in self.runs.values():
+            more |= self._read(run)
+            if going_on is not None and run.number not in going_on and run.number != newest:
+                # The steward said so before this reading, so nothing more will come.
+                for rank in [rank for rank in run.unfinished if rank in run.quiet]:
+                    run.lose(rank, "it has no end in its log")
+        return more
+
+    def leave(self) -> None:
+        """Follow no longer what has ended and is not the newest, now that its end was told."""
+        for number, run in list(self.runs.items()):
+            if not run.unfinished and number != max(self.runs):
+                self._left.add(number)
+                del self.runs[number]
 
     def _begin(self, number: int) -> None:
         for rank in self._source.ranks(number):
             with contextlib.suppress(OSError):
                 first = next(iter(self._source.read(number, rank, 0).events), None)
                 if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    self.run = FollowedRun(number, self._size, first, first.body)
+                    self.runs[number] = FollowedRun(number, self._size, first, first.body)
                     return
 
     def _read(self, run: FollowedRun) -> bool:
@@ -169,6 +191,7 @@ class Follower:
         for rank in run.unfinished:
             with contextlib.suppress(OSError):
                 read = self._source.read(run.number, rank, run.positions[rank])
+                (run.quiet.add if read.position == run.positions[rank] else run.quiet.discard)(rank)
                 run.positions[rank] = read.position
                 more |= read.more
                 if read.events:

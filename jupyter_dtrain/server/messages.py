@@ -33,7 +33,7 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """The newest run of a world."""
+    """A run of a world."""
 
     number: int
     cell: str
@@ -68,6 +68,9 @@ class World(msgspec.Struct, frozen=True):
     """When the world ends unless a client drives it; null while one does."""
     driver: Driver | None
     run: RunSummary | None
+    """The newest, which may have ended."""
+    runs: list[RunSummary]
+    """Those that go on, oldest first."""
 
 
 class WorldRank(msgspec.Struct, frozen=True, array_like=True):
@@ -125,7 +128,7 @@ class RanksMessage(Message, frozen=True, kw_only=True, tag="ranks"):
 
 
 class RunMessage(Message, frozen=True, kw_only=True, tag="run"):
-    """The run of a world that the page watches, from its beginning."""
+    """A run of a world that the page watches, from its beginning: one that goes on, or the newest."""
 
     world: str
     source: str
@@ -133,7 +136,7 @@ class RunMessage(Message, frozen=True, kw_only=True, tag="run"):
 
 
 class NewsMessage(News, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="news"):
-    """The changes in that run."""
+    """The changes in such a run."""
 
     world: str
     values: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Observes one world: its steward's reports, and its newest run.
+"""Observes one world: its steward's reports, and its runs, those that go on and the newest.
 
 Under failure: a silent steward makes the world ``unreachable`` until it answers; the end of the steward ends the
 observation, and the observatory forgets the world.
@@ -17,7 +17,6 @@ import msgspec
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import RankState
-from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
@@ -39,7 +38,8 @@ from jupyter_dtrain.wire.steward_messages import (
 
 from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail
-from .messages import Driver, NewsMessage, RanksMessage, RunMessage, RunSummary, World, WorldRank
+from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
+from .observed_run import ObservedRun
 from .steward import Silent, Steward
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ BYTES_PER_SECOND: Final = 40_000
 """The rough limit for these messages."""
 ASK: Final = 2.0
 """Seconds between two questions about what ranks wait for."""
-JUDGE: Final = 2.0
 YOUNG: Final = 10.0
 """Seconds that a new steward may take until its first answer."""
 ANSWER: Final = 8.0
@@ -98,14 +97,12 @@ class Monitor:
         self._frameworks: list[str] = []
         self._ranks_told: list[WorldRank] = []
         self._follower: Follower | None = None
-        self._hang_detector: HangDetector | None = None
+        self._observed: dict[int, ObservedRun] = {}
+        """The runs that the follower follows, by number."""
         self._hang_notice = 0.0
-        self._run_seen: FollowedRun | None = None
-        self._ended_seen = False
-        self._step: int | None = None
-        """The step of the slowest rank; it changes seldom, because every change goes to all pages."""
-        self._flush_at = self._ask_at = self._judge_at = 0.0
-        self._batches: list[Batch] = []
+        self._ask_at = 0.0
+        self._early: list[Batch] = []
+        """The first events of runs that are not observed yet."""
         self._wake = asyncio.Event()
         self._questions: set[asyncio.Task[None]] = set()
         self.summary = self._summarise()
@@ -119,7 +116,7 @@ class Monitor:
         young = state is None and time.time() - listing.created < YOUNG
         phase = "unreachable" if self._silent and not young else "starting" if state is None else state.phase
         other = "" if self._speaks_alike else explain_protocol(listing.name, listing.protocol, listing.version)
-        run = self._run
+        runs = list(self._observed.values())
         return World(
             id=listing.id,
             name=listing.name,
@@ -134,7 +131,8 @@ class Monitor:
             started=listing.created,
             lease_end=self._lease_end(driver_is_there=there),
             driver=None if driver is None else _summarise_driver(driver, there=there),
-            run=None if run is None else self._summarise_run(run),
+            run=runs[-1].summary() if runs else None,
+            runs=[one.summary() for one in runs if one.run.unfinished],
         )
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
@@ -143,27 +141,10 @@ class Monitor:
             return None
         return round((time.time() + self._state.lease_left) / 5) * 5.0
 
-    def _summarise_run(self, run: FollowedRun) -> RunSummary:
-        states: dict[str, int] = {}
-        for state in run.run_state.states.values():
-            states[state] = states.get(state, 0) + 1
-        return RunSummary(
-            number=run.number,
-            cell=run.cell_id,
-            step=self._step,
-            ranks=run.ranks,
-            outcome=run.outcome,
-            started=run.started,
-            ended=run.ended,
-            states=states,
-        )
-
     def introduction(self) -> list[Message]:
         """The messages for a page that begins to watch the world."""
         messages: list[Message] = [self._ranks_message()]
-        if (run := self._run) is not None:
-            messages.append(self._start_of(run))
-        return messages
+        return messages + [self._start_of(one) for one in self._observed.values()]
 
     def _ranks_message(self) -> RanksMessage:
         return RanksMessage(world=self.listing.id, ranks=self._rank_rows())
@@ -187,15 +168,15 @@ class Monitor:
         ]
 
     def _rank_state(self, rank: Rank) -> RankState:
-        run = self._run
-        if rank.state != "idle" or run is None or run.run_state.states.get(rank.rank) != "running":
+        if rank.state != "idle" or not any(run.run_state.states.get(rank.rank) == "running" for run in self._runs):
             return rank.state
         return "waiting" if rank.rank in self._waits else "running"
 
-    def _start_of(self, run: FollowedRun) -> RunMessage:
-        """The message that starts ``run`` on a new page; pages that have it first get their pending changes."""
+    def _start_of(self, observed: ObservedRun) -> RunMessage:
+        """The message that starts a run on a new page; pages that have it first get their pending changes."""
+        run = observed.run
         with run.lock:
-            self._flush(run)  # so that the document and the next message fit together
+            self._flush(observed)  # so that the document and the next message fit together
             return RunMessage(world=self.listing.id, source=run.source, document=run.document())
 
     # The loop.
@@ -214,14 +195,20 @@ class Monitor:
             await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
 
     @property
-    def _run(self) -> FollowedRun | None:
-        """The newest run, if there is one."""
-        return None if self._follower is None else self._follower.run
+    def _runs(self) -> list[FollowedRun]:
+        """Those that go on and the newest, in the order in which they were found."""
+        return [] if self._follower is None else list(self._follower.runs.values())
+
+    @property
+    def _going_on(self) -> list[int] | None:
+        """The numbers of the runs that go on; None where the steward does not say."""
+        if self._silent or not isinstance(self._state, WorldState):
+            return None
+        return [one.run for one in self._state.runs]
 
     @property
     def _works(self) -> bool:
-        run = self._run
-        return run is not None and bool(run.unfinished)
+        return any(run.unfinished for run in self._runs)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for a broadcast of the steward or a call of :meth:`wake`, for ``seconds`` at most."""
@@ -267,16 +254,16 @@ class Monitor:
         if self._follower is None:
             self._hang_notice = state.hang_notice
             self._follower = Follower(SpoolFolder(state.spool, SKIPPED), self.listing.size, self._hear)
-        run = self._follower.run
         restarted = state.incarnation != self._incarnation
         self._incarnation = state.incarnation
         for rank in self._ranks:
             if rank.state == "dead":
-                if run is not None:
+                for run in self._runs:
                     run.lose(rank.rank, rank.words)
                 words = rank.words[:1].upper() + rank.words[1:]
                 self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
-        if run is not None and (restarted or state.phase not in ("running", "starting")):
+        over = restarted or state.phase not in ("running", "starting")
+        for run in self._runs if over else ():
             for number in run.unfinished:
                 run.lose(number, "its world was restarted" if restarted else "its world has ended")
 
@@ -294,54 +281,48 @@ class Monitor:
         follower = self._follower
         if follower is None:
             return
-        if await asyncio.to_thread(follower.poll):
+        going_on = self._going_on
+        if await asyncio.to_thread(follower.poll, going_on):
             self._wake.set()
-        run, now = follower.run, time.monotonic()
-        batches, self._batches = self._batches, []
-        if run is None:
-            return
-        if run is not self._run_seen:
-            self._begin_run(run, now)
-        self._attend(run, [batch for batch in batches if batch.run == run.number], now)
-        if self._observatory.is_watched(self.listing.id):
-            if run.unfinished and now >= self._ask_at:
-                self._ask_at = now + ASK
-                self._ask_where(run.ranks)
-            if now >= self._flush_at or not run.unfinished:
-                self._flush(run)
+        now = time.monotonic()
+        for run in list(follower.runs.values()):
+            if run.number not in self._observed:
+                self._begin_run(run, now)
+        working = sorted({rank for run in follower.runs.values() if run.unfinished for rank in run.ranks})
+        watched = self._observatory.is_watched(self.listing.id)
+        if watched and working and now >= self._ask_at:
+            self._ask_at = now + ASK
+            self._ask_where(working)
+        for observed in self._observed.values():
+            self._attend(observed, now)
+            if watched and (now >= observed.flush_at or not observed.run.unfinished):
+                self._flush(observed)
+        follower.leave()
+        for number in self._observed.keys() - follower.runs.keys():
+            del self._observed[number]
         self._tell_changes()
 
-    def _attend(self, run: FollowedRun, batches: list[Batch], now: float) -> None:
+    def _attend(self, observed: ObservedRun, now: float) -> None:
         """Find what needs the person's attention."""
-        if self._ended_seen:
-            return
-        if self._hang_detector is not None:
-            for batch in batches:
-                self._hang_detector.hear(batch, now)
-            self._hang_detector.tick(now)
-        over = not run.unfinished
-        if now >= self._judge_at or over:
-            self._judge_at = now + JUDGE
-            self._step = run.run_state.step
-            for found in run.judge.look(run.picture(with_metrics=False)):
-                self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
-        if over:
+        run = observed.run
+        for found in observed.look(now):
+            self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
+        if not run.unfinished and not observed.over:
+            observed.over = True
             self._end_run(run)
 
     def _begin_run(self, run: FollowedRun, now: float) -> None:
-        self._run_seen, self._ended_seen, self._step = run, False, None
-        self._judge_at = 0.0
-        self._waits = {}
-        if run.unfinished:
-            limit = self._hang_notice
-            self._hang_detector = HangDetector(run, limit, _Ask(self), lambda words: self._tell_hang(run, words), now)
-        self._observatory.tell(self._start_of(run), self.listing.id)
+        self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
+        observed = ObservedRun(run, self._hang_notice, _Ask(self), lambda words: self._tell_hang(run, words), now)
+        observed.batches = [batch for batch in self._early if batch.run == run.number]
+        self._early = [batch for batch in self._early if batch.run != run.number]
+        self._observed[run.number] = observed
+        self._observed = dict(sorted(self._observed.items()))
+        self._observatory.tell(self._start_of(observed), self.listing.id)
         self._ask_at = 0.0
 
     def _end_run(self, run: FollowedRun) -> None:
-        self._ended_seen = True
-        self._hang_detector = None
-        self._waits = {}
+        self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
         self._ask_where(run.ranks[:1])
         outcome = run.outcome
         if run.elapsed < LONG or outcome == "interrupted":
@@ -362,11 +343,12 @@ class Monitor:
 
     def _hear(self, run: FollowedRun, batch: Batch) -> None:
         """Collect a batch; runs on the polling thread, for which the loop waits."""
-        if run.number == batch.run:
-            self._batches.append(batch)
+        observed = self._observed.get(run.number)
+        (self._early if observed is None else observed.batches).append(batch)
 
-    def _flush(self, run: FollowedRun) -> None:
+    def _flush(self, observed: ObservedRun) -> None:
         """Send the run's changes to the pages that watch the world."""
+        run = observed.run
         if not run.news and not run.points:
             return
         with run.lock:
@@ -377,7 +359,7 @@ class Monitor:
             size += packet.size * 4 // 3
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
-        self._flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
+        observed.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
         self._observatory.tell(message, self.listing.id)
 
     # Questions to ranks, through the steward.
@@ -387,7 +369,8 @@ class Monitor:
             with contextlib.suppress(Silent, Refused):
                 answers = (await self._relay("state", ranks)).positions or {}
                 found = {rank: one for rank, one in answers.items() if one is not None}
-                self._waits = {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
+                others = {rank: call for rank, call in self._waits.items() if rank not in found}
+                self._waits = others | {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
                 seen = {name for one in found.values() for name in one.frameworks}
                 self._frameworks = sorted(seen or self._frameworks)
                 self._tell_changes()

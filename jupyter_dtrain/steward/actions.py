@@ -20,13 +20,13 @@ import msgspec
 from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReleaseRank, SendSignal
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.questions import Questions, ask_agents
-from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
     FetchAnswers,
     InterruptBegun,
     InterruptRun,
     KillRanks,
+    OpenRun,
     RelayQuestion,
     ReleaseRun,
     TakeUpInterrupt,
@@ -53,18 +53,19 @@ class Actions:
     def __init__(
         self,
         request: WorldRequest,
+        runs: Callable[[], list[OpenRun]],
         bound: Bound,
         post: Callable[[Callable[[], None]], None],
         tell: Callable[[Broadcast], None],
         released: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
     ) -> None:
-        """``bound``: the world that runs and the way to its ranks; ``post`` has the supervisor's thread do something.
+        """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
-        ``tell`` broadcasts to clients; ``released`` gets the run, and the call in which each rank waited; ``driven``:
-        whether a driver is there.
+        ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
+        and the call in which each rank waited; ``driven``: whether a driver is there.
         """
-        self._spool = request.spool
+        self._runs = runs
         self._bound = bound
         self._post = post
         self._driven = driven
@@ -93,20 +94,18 @@ class Actions:
         return Done()
 
     def _interrupt_asked(self, request: InterruptRun) -> InterruptBegun:
-        began = last_run(self._spool)
-        if began is None:
-            return InterruptBegun()
+        runs = self._runs()
         ranks, force, by = request.ranks, request.force, request.by
         if ranks is not None:
-            self._post(lambda: self._interrupt_some(began.number, ranks))
-        else:
-            self._post(
-                lambda: self._interrupts.ask(began.number, began.ranks, force=force, by=by, driven=self._driven())
-            )
-        return InterruptBegun(began.number)
+            runs = [run for run in runs if set(ranks) & set(run.ranks)]
+            for run in runs:
+                self._post(lambda run=run: self._interrupt_some(run.run, ranks))  # type: ignore[misc]
+        elif runs:
+            self._post(lambda: self._interrupts.ask(runs, force=force, by=by, driven=self._driven()))
+        return InterruptBegun(max((run.run for run in runs), default=None))
 
-    def _taken_up(self, _request: TakeUpInterrupt) -> Done:
-        self._post(self._interrupts.taken_up)
+    def _taken_up(self, request: TakeUpInterrupt) -> Done:
+        self._post(lambda: self._interrupts.taken_up(request.runs))
         return Done()
 
     # The supervisor's thread.

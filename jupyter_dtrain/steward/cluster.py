@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.reports import Report, read_report
-from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
     abort_grandchildren,
@@ -88,14 +89,15 @@ class Cluster:
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._controller = self._spawn(local.controller_command(request), "controller")
+        self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        told = ServerSpec(secrets.token_hex(32), request.size)
         self._rendezvous = Rendezvous(
-            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent
+            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent, told
         )
         servers: dict[str, str] = {}
         for name, module in Plugins.load().servers().items():
-            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, module)
+            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, told, module)
             self._servers.append(server)
             servers[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
@@ -110,6 +112,7 @@ class Cluster:
             master_port=self._rendezvous.port,
             options=request.frameworks,
             servers=servers,
+            secret=told.secret,
             settings=request.settings,
             roles=request.roles,
             generation=generation,
@@ -212,6 +215,8 @@ class Cluster:
         for folder in (Path(self._request.folder) / "profile", self._request.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         Path(self._request.scratch).mkdir(mode=0o700)
+        for path in Path(self._request.sockets).glob(f"{local.controller_sockets(self.incarnation)}:*"):
+            path.unlink(missing_ok=True)
         (self._logs / "controller.log").unlink(missing_ok=True)
 
     def _end_ranks(self, living: list[int]) -> None:

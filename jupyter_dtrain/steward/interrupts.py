@@ -1,8 +1,9 @@
 """Interrupts from a client that does not drive the world: the sidebar, or a command.
 
-The driver folds the run and shows its progress in the cell. So the steward announces the interrupt, and the driver
+The driver folds its runs and shows their progress in the cells. So the steward announces the interrupt, and the driver
 acts as if the user had pressed Stop there. Where no driver takes it up within :data:`ACK` seconds (its kernel is gone,
-or stopped), the steward takes the same steps itself, see :mod:`jupyter_dtrain.core.interruption`.
+or stopped), and for runs that the driver does not follow, the steward takes the same steps itself, see
+:mod:`jupyter_dtrain.core.interruption`. An interrupt ends every run that goes on.
 
 Works on the supervisor's thread. Under failure: as the steps themselves, each of which has a deadline; the steward
 works on a rank that none of them ends until the run is over or another one has begun.
@@ -14,12 +15,14 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.interruption import AGAIN, Acts, Interruption
 from jupyter_dtrain.wire.agent_messages import InterruptRank, RankPosition, ReadPosition, Signalled
 from jupyter_dtrain.wire.questions import Answers, silent
-from jupyter_dtrain.wire.steward_messages import Broadcast, InterruptWanted
+from jupyter_dtrain.wire.steward_messages import Broadcast, InterruptWanted, OpenRun
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
@@ -40,6 +43,16 @@ class _Run:
         self.unfinished = list(ranks)
 
 
+@dataclass
+class _Ending:
+    """A run that the steward brings to its end."""
+
+    run: _Run
+    interruption: Interruption
+    look_at: float
+    """When the ranks are asked next whether they have ended it."""
+
+
 class Interrupts:
     """The interrupts of one world."""
 
@@ -57,22 +70,24 @@ class Interrupts:
         self._tell = tell
         self._acts = acts
         self._clock = clock
-        self._wanted: tuple[float, _Run, bool] | None = None
-        """The driver's deadline for taking it up, the run, and whether ranks that do not end are killed."""
-        self._run: _Run | None = None
-        self._ending: Interruption | None = None
-        self._look_at = math.inf
+        self._wanted: tuple[float, list[OpenRun], bool] | None = None
+        """The driver's deadline for taking it up, the runs, and whether ranks that do not end are killed."""
+        self._ending: dict[int, _Ending] = {}
+        """The runs that are ended here, by number."""
 
-    def ask(self, run: int, ranks: list[int], *, force: bool, by: str, driven: bool) -> None:
-        """End the cell of ``run`` on its ``ranks``. ``by``: the client; ``driven``: whether there is a driver."""
-        if self._ending is not None and self._run is not None and self._run.number == run:
-            self._ending.press(self._clock())
-            self._ending.force |= force
-        elif driven:
-            self._wanted = (self._clock() + ACK, _Run(run, ranks), force)
-            self._tell(InterruptWanted(run=run, force=force, by=by))
+    def ask(self, runs: list[OpenRun], *, force: bool, by: str, driven: bool) -> None:
+        """End the cells of ``runs``. ``by``: the client, in words; ``driven``: whether there is a driver."""
+        for run in runs:
+            if (ending := self._ending.get(run.run)) is not None:
+                ending.interruption.press(self._clock())
+                ending.interruption.force |= force
+        if not (fresh := [run for run in runs if run.run not in self._ending]):
+            return
+        if driven:
+            self._wanted = (self._clock() + ACK, fresh, force)
+            self._tell(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
         else:
-            self._begin(_Run(run, ranks), force=force)
+            self._begin(fresh, force=force)
 
     def ask_some(self, run: int, ranks: list[int]) -> None:
         """Interrupt the cell on ``ranks`` alone; a release frees the ranks that wait for them, as after a failure."""
@@ -89,56 +104,60 @@ class Interrupts:
 
         send(tries, ranks)
 
-    def taken_up(self) -> None:
-        """Note that the driver carries out the interrupt."""
-        self._wanted = None
+    def taken_up(self, runs: list[int] | None) -> None:
+        """Note that the driver carries out the interrupt of ``runs``; None: of all. The steward ends the others."""
+        if self._wanted is not None:
+            _, wanted, force = self._wanted
+            self._wanted = None
+            self._begin([run for run in wanted if runs is not None and run.run not in runs], force=force)
 
     def forget(self) -> None:
-        """Forget the interrupt: these ranks are gone."""
-        self._wanted = self._run = self._ending = None
-        self._look_at = math.inf
+        """Forget the interrupts: these ranks are gone."""
+        self._wanted = None
+        self._ending.clear()
 
     def tick(self, now: float) -> float:
         """Do the due work; returns when more is due."""
+        wake = math.inf
         if self._wanted is not None:
-            until, run, force = self._wanted
-            if now < until:
-                return until
-            self._wanted = None
-            self._begin(run, force=force)
-        if self._ending is None or self._run is None:
-            return math.inf
-        wake = self._ending.tick(now)
-        if now >= self._look_at:
-            self._look_at = now + LOOK
-            self._questions.ask(list(self._run.unfinished), LOOK, self._looked, ReadPosition())
-        return min(wake, self._look_at)
+            wake, runs, force = self._wanted
+            if now >= wake:
+                self._wanted = None
+                self._begin(runs, force=force)
+        for ending in list(self._ending.values()):
+            wake = min(wake, ending.interruption.tick(now))
+            if now >= ending.look_at:
+                ending.look_at = now + LOOK
+                run = ending.run
+                self._questions.ask(list(run.unfinished), LOOK, partial(self._looked, run), ReadPosition())
+            wake = min(wake, ending.look_at)
+        return wake
 
-    def _begin(self, run: _Run, *, force: bool) -> None:
+    def _begin(self, runs: list[OpenRun], *, force: bool) -> None:
         now = self._clock()
-        self._run, self._look_at = run, now + LOOK
+        for begun in runs:
+            run = _Run(begun.run, begun.ranks)
 
-        def note(words: str) -> None:
-            _log.info("Run %s: %s", run.number, words)
+            def note(words: str, number: int = begun.run) -> None:
+                _log.info("Run %s: %s", number, words)
 
-        self._ending = Interruption(run, self._settings, self._questions, self._acts, note, now)
-        self._ending.force = force
-        _log.info("Run %s is interrupted, and no driver does it", run.number)
+            interruption = Interruption(run, self._settings, self._questions, self._acts, note, now)
+            interruption.force = force
+            self._ending[run.number] = _Ending(run, interruption, now + LOOK)
+            _log.info("Run %s is interrupted, and no driver does it", run.number)
 
-    def _looked(self, answers: Answers[RankPosition]) -> None:
-        run = self._run
-        if run is None:
-            return
+    def _looked(self, run: _Run, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():
-            over = answer is not None and not answer.works_on(run.number)
-            if over and rank in run.unfinished:
-                run.unfinished.remove(rank)
+            if answer is not None and not answer.works_on(run.number):
+                self._ended(run, rank)
+
+    def _ended(self, run: _Run, rank: int) -> None:
+        if rank in run.unfinished:
+            run.unfinished.remove(rank)
         if not run.unfinished:
-            self.forget()
+            self._ending.pop(run.number, None)
 
     def rank_died(self, rank: int) -> None:
         """The rank has nothing left to end."""
-        if self._run is not None and rank in self._run.unfinished:
-            self._run.unfinished.remove(rank)
-            if not self._run.unfinished:
-                self.forget()
+        for ending in list(self._ending.values()):
+            self._ended(ending.run, rank)

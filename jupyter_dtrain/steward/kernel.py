@@ -1,8 +1,9 @@
 """The steward as a Jupyter kernel that executes nothing.
 
 Requests come on its control channel, and a thread of their own answers them at once; IOPub broadcasts to every client
-what happens to the world. The key in the connection file signs all messages; only this user can enter that file's
-folder.
+what happens to the world. A client that gets no answer sends its request again; one that was answered gets the same
+answer, and nothing is done twice. The key in the connection file signs all messages; only this user can enter that
+file's folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import signal
 import threading
 from typing import Any
 
+from ipykernel import kernelapp
+from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
@@ -19,6 +22,9 @@ from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REPLY, STEWARD_R
 from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 from .supervisor import Supervisor
+
+REMEMBERED = 64
+"""Answers that are kept, for requests that come again."""
 
 
 class StewardKernel(Kernel):
@@ -33,9 +39,16 @@ class StewardKernel(Kernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]  # ipykernel's types are partial
         self.control_handlers[STEWARD_REQUEST] = self._answer
+        self._answered: dict[str, dict[str, Any]] = {}
+        """The newest answers, by the id of the request."""
 
     def _answer(self, stream: Any, ident: Any, parent: Any) -> None:
-        answer = self.supervisor.answer(parent["content"])
+        key = parent["header"]["msg_id"]
+        answer = self._answered.get(key)
+        if answer is None:
+            answer = self._answered[key] = self.supervisor.answer(parent["content"])
+            while len(self._answered) > REMEMBERED:
+                del self._answered[next(iter(self._answered))]
         assert self.session is not None
         self.session.send(stream, STEWARD_REPLY, answer, parent, ident=ident)
 
@@ -54,8 +67,20 @@ class StewardKernel(Kernel):
         return {"status": "ok", "restart": restart}
 
 
+class StewardIOPub(IOPubThread):
+    """Broadcasts from this process alone: ipykernel's own would listen on TCP for processes that a cell has forked."""
+
+    def _setup_pipe_in(self) -> None:
+        self._pipe_flag = False
+
+
 class StewardApp(IPKernelApp):
     """The kernel's application, without IPython around it."""
+
+    def init_iopub(self, context: Any) -> None:
+        """As in every kernel, but for the listener."""
+        vars(kernelapp)["IOPubThread"] = StewardIOPub
+        super().init_iopub(context)  # type: ignore[no-untyped-call]
 
     def init_gui_pylab(self) -> None:
         """No plots here."""

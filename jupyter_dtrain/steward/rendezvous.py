@@ -1,8 +1,8 @@
 """The addresses at which ranks meet, held by the steward from the world's first second.
 
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
-see :class:`~jupyter_dtrain.frameworks.Framework`) starts in a process of its own when a rank first connects. What
-connected meanwhile waits in the socket's queue.
+see :class:`~jupyter_dtrain.engine.framework.Server`) starts in a process of its own when a rank first connects. What
+connected meanwhile waits in the socket's queue. Connections of other users of the host start no store: they are closed.
 
 Under failure: a store that died is started again at the next connection, at most :data:`MAX_STARTS` times; its keys
 are gone, so the supervisor must begin a new generation.
@@ -10,6 +10,7 @@ are gone, so the supervisor must begin a new generation.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -19,8 +20,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.engine.callers import own_waits
 from jupyter_dtrain.engine.plugins import Plugins
+from jupyter_dtrain.wire.requests import ServerSpec
 
 MAX_STARTS = 5
 BACKLOG = 2048
@@ -29,8 +34,16 @@ BACKLOG = 2048
 class Rendezvous:
     """The listening socket, and the store's process once there is one."""
 
-    def __init__(self, host: str, port: int, log: Path, preexec: Callable[[], None], module: str | None = None) -> None:
-        """``port`` 0 takes a free one; ``module``: what serves, by default a framework's store.
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        log: Path,
+        preexec: Callable[[], None],
+        told: ServerSpec,
+        module: str | None = None,
+    ) -> None:
+        """``port`` 0 takes a free one; ``told``: for what serves; ``module``: what that is, by default a store.
 
         Raises :class:`StartFailed` when the port is taken.
         """
@@ -38,6 +51,7 @@ class Rendezvous:
         self._log = log
         self._module = module
         self._preexec = preexec
+        self._told = msgspec.json.encode(told)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # The port of a world that restarts has connections of old ranks on it that wait for their time to pass. A port
@@ -65,10 +79,7 @@ class Rendezvous:
         if module is None:
             return
         for _ in range(MAX_STARTS):
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._socket, selectors.EVENT_READ)
-                selector.register(self._wake_read, selectors.EVENT_READ)
-                selector.select()
+            self._await_rank()
             fd = self._socket.fileno()
             with self._starting, open(self._log, "ab") as log:
                 if self._closing:
@@ -76,12 +87,15 @@ class Rendezvous:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, f"--fd={fd}", f"--host={self.host}", f"--port={self.port}"],
                     pass_fds=[fd],
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     cwd=self._log.parent,
                     preexec_fn=self._preexec,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
                 )
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError), self._process.stdin as pipe:
+                pipe.write(self._told)
             code = self._process.wait()
             if self._closing:
                 return
@@ -91,6 +105,19 @@ class Rendezvous:
     def pid(self) -> int | None:
         """The process id of the store; None before it was first needed."""
         return None if self._process is None else self._process.pid
+
+    def _await_rank(self) -> None:
+        """Return once a process of this user is connected, or this is being closed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                selector.select()
+                if self._closing or own_waits((self.host, self.port)):
+                    return
+                # The first in the queue was there before that look.
+                with contextlib.suppress(OSError):
+                    self._socket.accept()[0].close()
 
     def close(self) -> None:
         """End the store and free the port; once is enough."""

@@ -32,6 +32,7 @@ from jupyter_dtrain.wire.steward_messages import (
     Requested,
     Restart,
     RestartBegun,
+    Restarter,
     Stop,
     WorldState,
     read_request,
@@ -43,7 +44,11 @@ if TYPE_CHECKING:
 
     from .keeper import Keeper
     from .lease import Lease
+    from .open_runs import OpenRuns
     from .state import State
+
+RECENT = 1.0
+"""Seconds by which the runs that a client hears of with each cell and renewal may be old."""
 
 Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
 """By request, what answers it."""
@@ -76,19 +81,21 @@ class Requests:
         state: State,
         lease: Lease,
         keeper: Keeper,
+        runs: OpenRuns,
         owner: Owner,
         actions: Answers,
     ) -> None:
-        """``actions``: what answers the requests that act on ranks."""
+        """``runs``: those that go on; ``actions``: what answers the requests that act on ranks."""
         self._request = request
         self._state = state
         self._lease = lease
         self._keeper = keeper
+        self._runs = runs
         self._owner = owner
         self._answers: Answers = {
             ReadState: self._read_state,
             ReadRequest: lambda _: Requested(self._request),
-            ReadDriver: lambda _: Driven(self._lease.driver),
+            ReadDriver: lambda _: self._driven(),
             Join: self._join,
             Renew: self._renew,
             Leave: self._leave,
@@ -107,7 +114,10 @@ class Requests:
         return replied(lambda: self._answers[type(request)](request))
 
     def _read_state(self, _request: ReadState) -> WorldState:
-        return self._state.snapshot()
+        return self._state.snapshot(self._runs.look(self._state.dead))
+
+    def _driven(self) -> Driven:
+        return Driven(self._lease.driver, self._state.news(self._runs.look(self._state.dead, RECENT)))
 
     def _join(self, join: Join) -> Joined:
         if join.protocol != PROTOCOL:
@@ -124,9 +134,10 @@ class Requests:
 
     def _renew(self, renew: Renew) -> Driven:
         self._keeper.followed(renew.followed)
+        self._runs.followed(renew.followed)
         if self._lease.renew(renew.client, auto=renew.auto):
             self._state.number_run(renew.last_run)
-        return Driven(self._lease.driver)
+        return self._driven()
 
     def _leave(self, leave: Leave) -> Done:
         self._lease.leave(leave.client)
@@ -137,7 +148,7 @@ class Requests:
         return Advanced(self._state.advance(advance.run))
 
     def _restart(self, restart: Restart) -> RestartBegun:
-        incarnation = self._state.begin_restart()
+        incarnation = self._state.begin_restart(Restarter(restart.client, restart.by))
         self._owner.restart(restart.client, restart.by)
         return RestartBegun(incarnation)
 

@@ -15,7 +15,7 @@ from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.work import describe_load
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.wire.steward_messages import Phase, WorldState
+from jupyter_dtrain.wire.steward_messages import OpenRun, Phase, Restarter, WorldNews, WorldState
 
 from .progress import Progress
 
@@ -47,6 +47,7 @@ class State:
         """How far the ranks have come."""
         self.incarnation = 0
         """Counts the restarts."""
+        self._restarted_by: Restarter | None = None
         self.reason = ""
         """Why the world failed or ended."""
         self.healable = True
@@ -86,8 +87,27 @@ class State:
     def _world(self) -> World:
         return World(self._request.name, self._request.id, self._sorted(), self._generation)
 
-    def snapshot(self) -> WorldState:
-        """All of it, for a client."""
+    @property
+    def dead(self) -> list[int]:
+        """The ranks that have ended."""
+        return [rank.rank for rank in self.ranks if rank.state == "dead"]
+
+    def news(self, runs: list[OpenRun]) -> WorldNews:
+        """What broadcasts have told so far, and the ``runs`` that go on."""
+        with self._lock:
+            ranks = self._sorted()
+            return WorldNews(
+                self.incarnation,
+                self._restarted_by,
+                self._generation,
+                {rank.rank: rank.words for rank in ranks if rank.state == "dead"},
+                [rank.rank for rank in ranks if rank.state == "stopped"],
+                [*self._notices, *self._launch_notices],
+                runs,
+            )
+
+    def snapshot(self, runs: list[OpenRun]) -> WorldState:
+        """All of it, for a client; ``runs`` are those that go on."""
         request = self._request
         with self._lock:
             return WorldState(
@@ -108,11 +128,12 @@ class State:
                 notices=[*self._notices, *self._launch_notices],
                 progress=self.progress.words if self.phase == "starting" else "",
                 busy=describe_load() if self.phase == "starting" else "",
+                runs=runs,
             )
 
     # What becomes of it.
 
-    def begin_restart(self) -> int:
+    def begin_restart(self, by: Restarter) -> int:
         """Start anew: the number of the next set of ranks. Raises :class:`Refused` unless the world runs."""
         with self._lock:
             if self.phase != "running":
@@ -121,6 +142,7 @@ class State:
             self.progress = Progress(self._request.size, self._request.settings)
             self.phase = "starting"
             self.incarnation += 1
+            self._restarted_by = by
             return self.incarnation
 
     def enter(self, phase: Phase, reason: str = "") -> bool:

@@ -31,10 +31,10 @@ from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report
 from jupyter_dtrain.wire.requests import WorldRequest
-from jupyter_dtrain.wire.spool import last_run
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
     Noticed,
+    OpenRun,
     RankDied,
     RankPaused,
     RanksReleased,
@@ -46,6 +46,7 @@ from .actions import Actions
 from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
+from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running, is_stopped
 from .progress import STILL, Progress
 from .requests import Requests
@@ -92,12 +93,21 @@ class Supervisor:
         """Why a start has failed that takes too long, while its ranks say where they are."""
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
+        self._runs = OpenRuns(request.spool)
         self._actions = Actions(
-            request, self._bound, self._queue.put, self._tell, self._was_released, lambda: self._lease.is_driven
+            request,
+            self._runs_to_end,
+            self._bound,
+            self._queue.put,
+            self._tell,
+            self._was_released,
+            lambda: self._lease.is_driven,
         )
         self._keeper = Keeper(request, self._notice)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
-        self._requests = Requests(request, self._state, self._lease, self._keeper, self, self._actions.answers)
+        self._requests = Requests(
+            request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers
+        )
 
     # What other threads call.
 
@@ -292,9 +302,7 @@ class Supervisor:
 
     def _check_starting(self, now: float) -> None:
         said = self._cluster.said("controller")
-        if local.lost_a_port(said) and self._launches < LAUNCHES:
-            self._start_again(said)
-        elif self._launches < LAUNCHES and self._state.progress.rests:
+        if self._launches < LAUNCHES and self._state.progress.rests:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
@@ -326,10 +334,9 @@ class Supervisor:
                 self._ended_unseen(rank.rank, "its watch is gone")
 
     def _ended_unseen(self, rank: int, why: str) -> None:
-        began = last_run(self._request.spool)
-        if began is not None and rank in began.ranks:
-            # It does nothing where the run is over.
-            self._actions.failed(began.number)
+        for open_run in self._open_runs():
+            if rank in open_run.ranks:
+                self._actions.failed(open_run.run)
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
     def _explain_silence(self, why: str) -> str:
@@ -351,6 +358,15 @@ class Supervisor:
         """The world and the way to its ranks, while it runs."""
         return (self._state.world, self._cluster.connect()) if self._state.phase == "running" else None
 
+    def _open_runs(self) -> list[OpenRun]:
+        """The runs that go on. Any thread."""
+        return self._runs.look(self._state.dead)
+
+    def _runs_to_end(self) -> list[OpenRun]:
+        """The runs that an interrupt ends: where none goes on, what its driver has queued behind the newest."""
+        newest = self._runs.newest()
+        return self._open_runs() or ([] if newest is None else [newest])
+
     def _was_released(self, run: int, waiting: dict[int, Wait]) -> None:
         generation = self._state.next_generation()
         calls = {rank: one.call for rank, one in waiting.items()}
@@ -360,6 +376,7 @@ class Supervisor:
         self._tell(WorldRestarting(client=client, by=by))
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
+        self._runs.forget()
         self._state.next_generation()
         self._state.healable = True
         self._start()

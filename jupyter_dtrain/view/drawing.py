@@ -6,18 +6,20 @@ fails there is no picture; a log line records that, and no error is raised.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import math
 import re
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from .document import band_of, in_order, is_main
 from .timelines import NAMES, caption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.core.pipelines import Timeline
@@ -57,11 +59,28 @@ _log = logging.getLogger("jupyter_dtrain")
 
 def prepare() -> None:
     """Import what a picture needs; a separate thread can call it while a run goes on."""
+    # Its first import on a machine says at the level of a warning that it builds a cache.
+    fonts = logging.getLogger("matplotlib.font_manager")
+    fonts.addFilter(_tells_no_cache)
     try:
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401 — imported for its side effect
     except Exception:  # noqa: BLE001 — absent or broken, there will be no picture
         _log.debug("matplotlib cannot be imported", exc_info=True)
+    finally:
+        fonts.removeFilter(_tells_no_cache)
+
+
+def _tells_no_cache(record: logging.LogRecord) -> bool:
+    return "font cache" not in record.getMessage()
+
+
+@contextlib.contextmanager
+def no_glyph_warnings() -> Iterator[None]:
+    """Keep quiet on characters that matplotlib's font lacks: the SVG has them as text, which the browser draws."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
 
 def svg(picture: Picture) -> str | None:
@@ -74,9 +93,10 @@ def svg(picture: Picture) -> str | None:
         return None
     names = in_order(picture.metrics)
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
+    look = {"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}
     try:
         for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
-            with _drawing, mpl.rc_context({"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}):
+            with _drawing, no_glyph_warnings(), mpl.rc_context(look):
                 figure = Figure()
                 FigureCanvasSVG(figure)
                 _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines)

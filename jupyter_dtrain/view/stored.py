@@ -18,6 +18,7 @@ from jupyter_dtrain.core.world import count_ranks
 
 from . import saved
 from .document import Picture
+from .drawing import no_glyph_warnings
 from .labels import label, number, took
 from .tables import table
 
@@ -190,7 +191,7 @@ def overlay(first: Kept, second: Kept) -> str | None:
     names = [name for name in both[0] if name in both[1]][:_CHARTS]
     if not names:
         return None
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
+    with no_glyph_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
         columns = min(2, len(names))
         rows = math.ceil(len(names) / columns)
         figure = Figure(figsize=(4.6 * columns + 0.8, 2.5 * rows + 0.2), layout="constrained")

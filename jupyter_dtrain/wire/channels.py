@@ -50,6 +50,9 @@ HELLO_PERIOD = 0.1
 ALIVE_PERIOD = 0.25
 """Seconds of silence after which a request checks whether the steward's process is there."""
 
+ASK_AGAIN = 0.4
+"""Seconds after which a request to the steward is sent again; the steward does nothing twice."""
+
 A = TypeVar("A", bound=msgspec.Struct)
 
 NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
@@ -197,9 +200,13 @@ class StewardChannel:
     def _ask(self, request: dict[str, Any], deadline: float, stop_button: StopButton) -> dict[str, Any]:
         client = self._client
         message = client.session.msg(STEWARD_REQUEST, request)
-        client.control_channel.send(message)
+        again, tries = 0.0, 0
         while (patience := deadline - time.monotonic()) > 0:
             stop_button.check()
+            if time.monotonic() >= again:
+                # The number makes another signature: a message that comes with the same one twice is not read.
+                client.control_channel.send(message | {"metadata": {"tries": tries}})
+                again, tries = time.monotonic() + ASK_AGAIN * 2**tries, tries + 1
             if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
                 if not self._alive():
                     break

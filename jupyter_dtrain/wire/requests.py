@@ -85,7 +85,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
     folder: str
     """Run-time folder of the world, 0700: connection files, logs, sockets."""
     sockets: str
-    """Folder, 0700, of the steward's sockets."""
+    """Folder, 0700, of the unix sockets of steward and controller."""
     scratch: str
     """Folder, 0700, in this machine's memory where it has a place for that: what MPI maps and shares among ranks."""
     spool: str
@@ -114,7 +114,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
     @property
     def passing_folders(self) -> list[str]:
         """The folders that end with the world. The run-time folder, by which others find the world, is the last."""
-        return [self.sockets, self.scratch, self.folder]
+        return [folder for folder in (self.scratch, self.sockets) if folder != self.folder] + [self.folder]
 
 
 class RankSpec(msgspec.Struct, frozen=True):
@@ -135,6 +135,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """The values of each framework's start options, by the framework's name; see :meth:`options_of`."""
     servers: dict[str, str]
     """``host:port`` of the meeting place that the steward keeps for a framework, by the framework's name."""
+    secret: str
+    """Shows a framework's server that a rank of this world asks; see :class:`ServerSpec`."""
     settings: Settings
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike."""
@@ -177,6 +179,15 @@ class RankSpec(msgspec.Struct, frozen=True):
                 "cannot be started again: end the world with %distributed stop, restart the kernel, start a new world."
             )
         return spec
+
+
+class ServerSpec(msgspec.Struct, frozen=True):
+    """What a framework's server needs to know of the world. It gets it on standard input."""
+
+    secret: str
+    """Every request of a rank has it, so that no other process of the host is heard."""
+    size: int
+    """The number of ranks."""
 
 
 ADDRESS = "127.0.0.1"

@@ -50,11 +50,18 @@ def last_run(folder: str | Path) -> Begun | None:
     """The newest run in a world's spool; None if there is none."""
     numbers = [int(path.name[4:]) for path in Path(folder).glob("run-*") if path.name[4:].isdecimal()]
     for number in sorted(numbers, reverse=True):
-        for path in (Path(folder) / f"run-{number}").glob("rank-*.jsonl"):
-            with contextlib.suppress(OSError, StopIteration):
-                first = next(read_file(path))
-                if isinstance(first.body, Started) and first.body.ranks:
-                    return Begun(number, first.body.source, first.body.ranks, time.time() - first.time)
+        if (found := read_beginning(folder, number)) is not None:
+            return found
+    return None
+
+
+def read_beginning(folder: str | Path, run: int) -> Begun | None:
+    """The beginning of a run in a world's spool; None where the lowest of its ranks has not begun it."""
+    for path in (Path(folder) / f"run-{run}").glob("rank-*.jsonl"):
+        with contextlib.suppress(OSError, StopIteration):
+            first = next(read_file(path))
+            if isinstance(first.body, Started) and first.body.ranks:
+                return Begun(run, first.body.source, first.body.ranks, time.time() - first.time)
     return None
 
 

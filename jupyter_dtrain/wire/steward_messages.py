@@ -63,16 +63,16 @@ class InterruptBegun(msgspec.Struct, frozen=True):
     """An interrupt is on its way."""
 
     run: int | None = None
-    """The run that it ends; None where nothing runs or has run."""
+    """The newest run that it ends; None where nothing runs."""
 
 
 class InterruptRun(StewardRequest[InterruptBegun], frozen=True, tag="interrupt"):
-    """End the cell that runs."""
+    """End the cells that run."""
 
     by: str
     """The client, in words."""
     ranks: list[int] | None = None
-    """These alone; None stands for all ranks of the run."""
+    """These alone; None stands for all ranks."""
     force: bool = False
     """Kill the ranks that do not end."""
 
@@ -93,6 +93,40 @@ class Stop(StewardRequest[Done], frozen=True, tag="stop"):
 
 
 # What a client that speaks the same protocol asks for.
+
+
+class OpenRun(msgspec.Struct, frozen=True):
+    """A run that goes on: some rank has begun it and has not ended it."""
+
+    run: int
+    ranks: list[int]
+    """All ranks that run it."""
+    working: list[int]
+    """Those that have begun it and have not ended it."""
+
+
+class WorldNews(msgspec.Struct, frozen=True):
+    """What broadcasts have told so far, for a client that may have missed some."""
+
+    incarnation: int
+    restarted_by: Restarter | None
+    """The client that asked for the newest restart; None before the first."""
+    generation: int
+    dead: dict[int, str]
+    """By rank, how each dead rank ended, in words."""
+    stopped: list[int]
+    """The ranks that are stopped (SIGSTOP)."""
+    notices: list[str]
+    runs: list[OpenRun]
+    """The runs that go on, oldest first."""
+
+
+class Restarter(msgspec.Struct, frozen=True):
+    """A client that has had the world restarted."""
+
+    client: str
+    """Its id."""
+    words: str
 
 
 class WorldState(msgspec.Struct, frozen=True):
@@ -129,6 +163,8 @@ class WorldState(msgspec.Struct, frozen=True):
     """How far a start has come, in words."""
     busy: str = ""
     """In words, where a start is slow because its machine is busy."""
+    runs: list[OpenRun] = []
+    """The runs that go on, oldest first."""
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):
@@ -150,6 +186,8 @@ class Driven(msgspec.Struct, frozen=True):
     """The client that drives the world; None before the first has joined."""
 
     driver: Client | None
+    news: WorldNews | None = None
+    """None where the steward is too old to tell, and while the world starts or ends."""
 
 
 class ReadDriver(StewardRequest[Driven], frozen=True, tag="driver"):
@@ -236,6 +274,9 @@ class KillRanks(StewardRequest[Done], frozen=True, tag="kill"):
 
 class TakeUpInterrupt(StewardRequest[Done], frozen=True, tag="interrupting"):
     """The driver carries out the interrupt that :class:`InterruptWanted` announced."""
+
+    runs: list[int] | None = None
+    """The runs that it follows; the steward interrupts the others. None stands for all."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -346,9 +387,10 @@ class WorldRestarting(Broadcast, frozen=True, tag="restarting"):
 
 
 class InterruptWanted(Broadcast, frozen=True, tag="interrupt"):
-    """A client wants the run ended: the driver does it, or the steward after a second."""
+    """A client wants the cells ended that run: the driver does it, or the steward after a second."""
 
     run: int
+    """The newest of them."""
     force: bool
     by: str
 

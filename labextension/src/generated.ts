@@ -190,7 +190,7 @@ export interface Driver {
   auto: boolean;
 }
 
-/** The newest run of a world. */
+/** A run of a world. */
 export interface RunSummary {
   number: number;
   /** The id of its cell in the notebook; empty if unknown. */
@@ -223,7 +223,10 @@ export interface World {
   /** When the world ends unless a client drives it; null while one does. */
   lease_end: number | null;
   driver: Driver | null;
+  /** The newest, which may have ended. */
   run: RunSummary | null;
+  /** Those that go on, oldest first. */
+  runs: RunSummary[];
 }
 
 /** All worlds. */
@@ -282,7 +285,7 @@ export interface RanksMessage {
   ranks: WorldRank[];
 }
 
-/** The run of a world that the page watches, from its beginning. */
+/** A run of a world that the page watches, from its beginning: one that goes on, or the newest. */
 export interface RunMessage {
   type: "run";
   world: string;
@@ -290,7 +293,7 @@ export interface RunMessage {
   document: RunDocument;
 }
 
-/** The changes in that run. */
+/** The changes in such a run. */
 export interface NewsMessage {
   type: "news";
   /** Counts the messages with points. */

@@ -9,6 +9,7 @@ const trans = nullTranslator.load("jupyter_dtrain");
 
 function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): World {
   const whole = { number: 3, cell: "c1", step: null, ranks: [0, 1, 2, 3], outcome: "running", started: 0, ended: null };
+  const newest = run === null ? null : ({ ...whole, states: { running: 4 }, ...run } as RunSummary);
   return {
     id: "w-1",
     name: "w",
@@ -23,7 +24,8 @@ function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): Wor
     started: 1,
     lease_end: null,
     driver: { pid: 1, words: "the notebook", kernel: "k1", there: true, auto: false },
-    run: run === null ? null : ({ ...whole, states: { running: 4 }, ...run } as RunSummary),
+    run: newest,
+    runs: newest?.outcome === "running" ? [newest] : [],
     ...given,
   };
 }

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { assignments } from "../src/lab/assignments";
 import { compare } from "../src/lab/compare";
 import { request } from "../src/lab/connection";
-import type { Item, RankRow, World } from "../src/lab/messages";
+import type { Item, RankRow, RunSummary, World } from "../src/lab/messages";
 import { Worlds } from "../src/lab/worlds";
 import { RunModel } from "../src/model";
 
@@ -70,6 +70,7 @@ function world(id: string, more: Partial<World> = {}): World {
     lease_end: null,
     driver: null,
     run: null,
+    runs: [],
     ...more,
   };
 }
@@ -164,7 +165,7 @@ describe("the worlds of a page", () => {
       ended: null,
       states: {},
     };
-    const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run })];
+    const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run, runs: [run] })];
     last().tell({ type: "worlds", worlds: all });
     expect(worlds.selected?.id).toBe("c");
     worlds.select("a");
@@ -193,6 +194,39 @@ describe("the worlds of a page", () => {
     expect(details.nodes).toEqual(["host"]);
   });
 
+  it("shows all runs that go on, and forgets those that have ended", () => {
+    last().begin();
+    const summary = (number: number, rank: number): RunSummary => ({
+      number,
+      cell: "",
+      step: null,
+      ranks: [rank],
+      outcome: "running",
+      started: 0,
+      ended: null,
+      states: {},
+    });
+    const one = summary(3, 0);
+    const two = summary(4, 1);
+    last().tell({ type: "worlds", worlds: [world("w", { run: two, runs: [one, two] })] });
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "running"), row(1, "running")] });
+    const details = worlds.of("w");
+    const begin = (run: number, rank: number, step: number): void => {
+      const ranks = [[rank, 0, "running", step, 1000, 50]];
+      const document = { ...status(run, []), ranks, metrics: [], seq: 0 };
+      last().tell({ type: "run", world: "w", source: "x", document });
+    };
+    begin(3, 0, 7);
+    begin(4, 1, 9);
+    expect(details.runs.map((run) => run.run)).toEqual([4, 3]);
+    expect(details.ranks.map((rank) => rank.step)).toEqual([7, 9]);
+    expect([details.runOf(0)?.run, details.runOf(1)?.run]).toEqual([3, 4]);
+    last().tell({ type: "worlds", worlds: [world("w", { run: two, runs: [two] })] });
+    expect(details.runs.map((run) => run.run)).toEqual([4]);
+    last().tell({ type: "worlds", worlds: [world("w", { run: two, runs: [] })] });
+    expect(details.runs.map((run) => run.run)).toEqual([4]);
+  });
+
   it("takes the points of the known run only", () => {
     last().begin();
     const document = { ...status(3, ["running"]), metrics: [], seq: 1 };
@@ -202,7 +236,7 @@ describe("the worlds of a page", () => {
     last().tell({ ...news, seq: 0, values, status: status(3, ["running"]) });
     last().tell({ ...news, seq: 1, values, status: status(3, ["running"]) });
     last().tell({ ...news, seq: 2, values, status: status(4, ["running"]) });
-    const column = worlds.of("w").run!.metrics.get("loss")!.columns.get(0)!;
+    const column = worlds.of("w").runs[0]!.metrics.get("loss")!.columns.get(0)!;
     expect([column.length, ...column.steps.subarray(0, 2), ...column.values.subarray(0, 2)]).toEqual([
       2, 10, 15, 1, 0.5,
     ]);

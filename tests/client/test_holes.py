@@ -20,7 +20,18 @@ class Scene:
         self.entry = Entry(run)
         self.ranks, self.tasks, self.reads, self.applied = Ranks(self.clock), [], [], []
         self.world = True
-        self.holes = Holes(self._read, self.ranks, self._apply, self.tasks.append)
+        self.unbegun_on, self.refused_by, self.silences = [], [], []
+        self.holes = Holes(
+            self._read, self.ranks, self._apply, self.tasks.append, self, lambda: self.silences.append(self.clock())
+        )
+
+    def unbegun(self, entry, rank):
+        """Idle, and without an event."""
+        self.unbegun_on.append((entry.run.number, rank))
+
+    def refused(self, entry, rank, run):
+        """At work on another run."""
+        self.refused_by.append((entry.run.number, rank, run))
 
     def _read(self, rank, run, from_seq):
         if not self.world:
@@ -105,3 +116,28 @@ def test_a_quiet_rank_without_news_is_left_alone(scene, answer):
     scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(0) + QUIET + 1)
 
     assert not scene.reads
+
+
+def test_an_idle_rank_that_has_begun_nothing_gets_the_cell_again(scene):
+    """Only if it has no event of the run: it may have been interrupted before it began."""
+    scene.ranks.answer = lambda *_: position(None)
+    scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
+    assert scene.asked == [(0, 1, 0), (1, 1, 0)]
+    scene.answer(None)
+
+    assert scene.unbegun_on == [(1, 1)]
+
+
+def test_a_rank_that_works_on_another_run_has_refused_this_one(scene):
+    """Not if it has just ended that."""
+    scene.ranks.answer = lambda rank, _: position(9, finished=rank == 1)
+    scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
+
+    assert scene.refused_by == [(1, 0, 9)]
+
+
+def test_a_rank_that_does_not_answer_may_be_dead(scene):
+    """The steward is asked."""
+    scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
+
+    assert len(scene.silences) == 2

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Started
+from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Outcome, Started
 from jupyter_dtrain.core.run import Run
 
 
 @pytest.fixture
 def ended_run() -> Callable[..., Run]:
-    """Makes a run that has ended: on each rank with an error or, without one, well."""
+    """Makes a run that has ended: on each rank with an error (and ``outcome``) or, without one, well."""
 
     def make(
         size: int,
@@ -21,16 +21,17 @@ def ended_run() -> Callable[..., Run]:
         source: str = "",
         lost: dict[int, str] | None = None,
         busy: tuple[int, ...] = (),
+        outcome: Outcome | None = None,
     ) -> Run:
         run = Run(1, source, list(range(size)), size, lambda *_: [])
         for rank in range(size):
             if rank in (lost or {}) or rank in busy:
                 continue
             error = (errors or {}).get(rank)
-            outcome = "ok"
+            ended: Outcome = "ok"
             if error is not None:
-                outcome = "interrupted" if error.ename == "KeyboardInterrupt" else "error"
-            bodies = [Started(1, "host", f"/spool/{rank}"), *([error] if error else []), Finished(outcome, 0.1)]
+                ended = outcome or ("interrupted" if error.ename == "KeyboardInterrupt" else "error")
+            bodies = [Started(1, "host", f"/spool/{rank}"), *([error] if error else []), Finished(ended, 0.1)]
             events = [Event(1, rank, seq, 0.0, body) for seq, body in enumerate(bodies)]
             run.apply(Batch(1, rank, 0, len(events) - 1, events))
         for rank, words in (lost or {}).items():

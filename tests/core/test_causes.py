@@ -121,6 +121,16 @@ def test_an_interrupt_names_the_ranks_that_are_still_busy_and_what_ends_them(end
     assert text.splitlines()[-1].startswith("Still busy: rank 2. %distributed kill 2 ends it")
 
 
+def test_a_keyboard_interrupt_of_the_cells_own_is_the_root(ended_run):
+    """Nobody pressed Stop: the ranks that waited stopped because of it."""
+    freed = Error("Exception", "MPI_ERR_REVOKED", [cell(7)], waited="Barrier", released=True)
+    run = ended_run(2, {0: Error("KeyboardInterrupt", "mine", [cell(7)]), 1: freed}, source=SOURCE, outcome="error")
+    assert summary(run) == "KeyboardInterrupt: mine (rank 0); rank 1 stopped because of that"
+    text = plain(run)
+    assert text.startswith("KeyboardInterrupt on rank 0\n")
+    assert text.splitlines()[-1] == "Because of that: rank 1 waited in Barrier and was released"
+
+
 def test_an_error_that_led_to_an_interrupt_is_still_told(ended_run):
     """Interrupting the ranks that waited does not hide why they waited."""
     run = ended_run(2, {0: value_error(), 1: Error("KeyboardInterrupt", "", [cell(7)])}, source=SOURCE)

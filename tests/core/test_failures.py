@@ -42,6 +42,30 @@ def test_the_end_of_a_rank_has_words(how, words):
     assert describe_exit(1, ended(how)).startswith(words)
 
 
+ENDLESS = """
+import faulthandler, sys
+faulthandler.enable()
+sys.setrecursionlimit(10**6)
+class Odd:
+    def __getattr__(self, name):
+        return getattr(self, name + "x"[:0])
+Odd().name
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls through C have a limit of their own from Python 3.12 on")
+def test_endless_recursion_past_pythons_limit_is_told_by_pythons_last_words():
+    """Of a process whose stack really overflowed."""
+    done = subprocess.run([sys.executable, "-c", ENDLESS], check=False, capture_output=True, text=True)
+    words = describe_exit(1, -done.returncode, said=done.stderr)
+
+    assert words.startswith(
+        "rank 1 crashed (SIGSEGV), a stack overflow: __getattr__ (line 7) was called again and again"
+    )
+    shallow = done.stderr.replace("  ...\n", "")
+    assert describe_exit(1, -done.returncode, said=shallow) == "rank 1 crashed (SIGSEGV), a fault in native code"
+
+
 def test_our_errors_show_as_their_message_alone():
     """A notebook shows no frames of ours."""
     assert ["\x1b[31mDtrainError\x1b[0m: what to do"] == DtrainError("what to do")._render_traceback_()

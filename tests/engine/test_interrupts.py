@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jupyter_dtrain.engine.interrupts import Interrupts, Shield
+from jupyter_dtrain.engine.interrupts import CellStopped, Interrupts, Overdue, Shield
 
 
 @pytest.fixture
@@ -49,6 +49,21 @@ def test_within_a_cell_it_raises(interrupts):
     assert interrupts.requested
     with interrupts.enabled():
         assert not interrupts.requested
+
+
+def test_a_bounded_call_ends_by_its_deadline_and_by_force_alone(interrupts):
+    """At the end of a cell, where an ordinary interrupt is ignored."""
+    with interrupts.closing():
+        with pytest.raises(Overdue, match=r"it did not return within 0\.05 s"):
+            interrupts.bounded(wait_for_ever, 0.05)
+        signal.raise_signal(signal.SIGINT)
+        timer = threading.Timer(0.05, lambda: interrupts.send(force=True))
+        timer.start()
+        with pytest.raises(CellStopped):
+            interrupts.bounded(wait_for_ever, 20)
+        timer.join()
+        assert interrupts.bounded(lambda: 5, 20) == 5
+    assert not interrupts.send(force=True)
 
 
 def test_another_thread_reaches_the_main_one(interrupts):

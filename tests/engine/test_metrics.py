@@ -116,6 +116,39 @@ def test_a_device_that_fails_costs_its_values_and_no_others(buffer, said):
     assert said.words == ["[jupyter-dtrain] 'loss' could not be read: RuntimeError: the device is gone\n"]
 
 
+def test_a_point_that_cannot_be_recorded_costs_no_other(buffer, said):
+    """A step past 64 bits, a value that is no number, a reader that gives too few."""
+    buffer.add("loss", 1.0, 2**63)
+    buffer.add("loss", "no number")
+    buffer.add("loss", 3.0, 7)
+    buffer.add("short", None, read=lambda _: [])
+    buffer.add("acc", 0.5)
+    assert buffer.end(10)
+
+    assert (said.points("loss"), said.points("acc")) == ([(7, 3.0)], [(0, 0.5)])
+    assert math.isnan(said.points("short")[0][1])
+    assert (
+        said.words[0]
+        == "[jupyter-dtrain] 'short' could not be read: ValueError: zip() argument 2 is shorter than argument 1\n"
+    )
+    assert said.words[1] == "[jupyter-dtrain] a point of 'loss' is left out: its step needs more than 64 bits\n"
+
+
+def test_a_device_that_never_answers_costs_its_run_alone(buffer, said):
+    """The end does not wait longer than it is told to, and what comes later is no point of the next run."""
+    gate = threading.Event()
+    buffer.add("loss", 1.0, read=lambda values: [float(gate.wait())] * len(values))
+    assert not buffer.end(0.05)
+    buffer.begin()
+    buffer.add("acc", 0.5)
+    gate.set()
+    buffer.add("acc", 0.6)
+
+    assert buffer.end(10)
+    assert said.points("acc") == [(0, 0.5), (1, 0.6)]
+    assert {series.name for event in said.events for series in event.series} == {"acc"}
+
+
 def test_what_the_user_logs_keeps_its_name(buffer, said):
     """Also what waited before belongs to the framework."""
     with buffer._flushing:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.engine.tracebacks import MAX_DEPTH, MAX_FRAMES, MAX_MEMBERS, MAX_TEXT, Tracebacks
+from jupyter_dtrain.engine.tracebacks import MAX_DEPTH, MAX_FRAMES, MAX_MEMBERS, MAX_NOTES, MAX_TEXT, Tracebacks
+from jupyter_dtrain.engine.words import Words
+from tests.steward.until import until
 
 
 @pytest.fixture
@@ -85,6 +88,21 @@ def test_a_deep_stack_keeps_its_ends(tracebacks):
     assert ("f(400)", "if not n: raise ValueError") == (error.frames[0].source, error.frames[-1].source)
 
 
+def test_frames_that_are_not_kept_are_not_made(tracebacks, monkeypatch):
+    """Endless recursion has a million of them."""
+    asked = []
+    monkeypatch.setattr(linecache, "getline", lambda *place: asked.append(place) or "")
+    depth = 20_000 if sys.version_info >= (3, 11) else 2000  # before, each call takes of C's stack
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)
+    try:
+        caught = raised(f"def f(n):\n    if not n: raise ValueError\n    f(n - 1)\nf({depth})")
+    finally:
+        sys.setrecursionlimit(limit)
+
+    assert len(tracebacks.error(caught).frames) == MAX_FRAMES == len(asked)
+
+
 def test_a_long_message_is_cut(tracebacks):
     """With a mark."""
     error = tracebacks.error(ValueError("x" * 3 * MAX_TEXT))
@@ -124,6 +142,56 @@ def test_notes_are_told(tracebacks):
     error.__notes__ = ["one", 2]
 
     assert ["one", "2"] == tracebacks.error(error).notes
+
+
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        (None, []),
+        (5, ["5"]),
+        ("text", ["'text'"]),
+        ([None, "n"], ["None", "n"]),
+        (["x" * 20_000_000], ["x" * MAX_TEXT + " …"]),
+        (["x" * MAX_TEXT, "y"], ["x" * MAX_TEXT, "… and 1 more notes"]),
+        (["n"] * 1000, ["n"] * MAX_NOTES + [f"… and {1000 - MAX_NOTES} more notes"]),
+    ],
+)
+def test_notes_of_any_kind_are_told_in_bounded_size(tracebacks, notes, told):
+    """User code may put anything there; the error stays the user's."""
+    error = ValueError("mine")
+    error.__notes__ = notes
+
+    assert (tracebacks.error(error).evalue, tracebacks.error(error).notes) == ("mine", told)
+
+
+def test_an_exception_whose_class_replaces_everything_is_told(tracebacks):
+    """The interpreter's own attributes are read, not the class's."""
+    names = ("__cause__", "__context__", "__traceback__", "__notes__", "__suppress_context__", "__class__")
+    body = "".join(f"    {name} = property(lambda self: 1 / 0)\n" for name in names)
+    error = raised(f"class Odd(Exception):\n{body}raise Odd('x')")
+    told = tracebacks.error(error)
+
+    assert (told.ename, told.evalue, [frame.line for frame in told.frames]) == ("Odd", "x", [8])
+    assert (told.cause, told.notes) == (None, ["<the list of its notes could not be made: ZeroDivisionError>"])
+
+
+def test_a_text_that_never_comes_costs_its_patience_once(tracebacks):
+    """All texts of one error share it, and the thread of the late one is ended."""
+    made = []
+
+    def spin() -> str:
+        made.append(threading.current_thread())
+        while True:
+            pass
+
+    slow = type("Slow", (Exception,), {"__str__": lambda _: spin()})()
+    slow.__cause__ = type(slow)()
+    told = tracebacks.error(slow, Words(0.1))
+
+    assert told.evalue.startswith("<its text was not ready after 0.")
+    assert told.cause.startswith("Slow: <its text was not ready after 0.")
+    assert len(made) == 1
+    until(lambda: not made[0].is_alive())
 
 
 def test_a_syntax_error_shows_its_line_and_caret(tracebacks):

@@ -78,8 +78,10 @@ CALLS = {
     "gradient(lambda x: hvd.allgather(x).square())": [[2.0, 2.0]] * 2,
     "gradient(lambda x: hvd.broadcast(x, 1))": [[0.0, 0.0], [1.0, 1.0]],
     "gradient(lambda x: hvd.alltoall(x) * (rank + 1))": [[1.0, 2.0]] * 2,
+    "gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum))": [[2.0, 2.0]] * 2,
 }
-"""What each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the ranks."""
+"""What each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the ranks, and
+multiplies those of reducescatter."""
 GRADIENT = """
 def gradient(function):
     x = torch.ones(2, requires_grad=True)

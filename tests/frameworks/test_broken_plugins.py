@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.engine.framework import MEMBERS
 from tests.session.cells import begin, fail, run, until
 
@@ -51,19 +52,56 @@ MPI.COMM_WORLD.Barrier()
 NOTICE = re.compile(r"\[jupyter-dtrain\] The plug-in '(\w+)' (?:failed in (\w+)|cannot be loaded): (.*)\n")
 
 
+STUCK = """
+import os, time
+from jupyter_dtrain.frameworks import Framework
+
+class Stuck(Framework):
+    name = "stuck"
+
+    def after_cell(self):
+        while "STUCK" in os.environ:
+            time.sleep(1000)
+"""
+
+
 @pytest.fixture
-def broken(launch, tmp_path, monkeypatch, error):
+def install(tmp_path, monkeypatch):
+    """``install(source, names)``: plug-ins, by name, of a package that ranks and steward find."""
+
+    def make(source: str, names: dict[str, str]) -> None:
+        (tmp_path / "broken_plugins.py").write_text(source)
+        info = tmp_path / "broken_plugins-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugins\nVersion: 1.0\n")
+        lines = [f"{name} = broken_plugins:{kind}" for name, kind in names.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[jupyter_dtrain.frameworks]", *lines]) + "\n")
+        paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+    return make
+
+
+@pytest.fixture
+def broken(launch, install, error):
     """A world of two ranks with the plug-ins, which the steward knows as well."""
-    (tmp_path / "broken_plugins.py").write_text(PLUGINS.format(error=error))
-    info = tmp_path / "broken_plugins-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugins\nVersion: 1.0\n")
-    names = {"raiser": "Raiser", "unprepared": "Unprepared", "unmade": "Unmade"}
-    lines = [f"{name} = broken_plugins:{kind}" for name, kind in names.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[jupyter_dtrain.frameworks]", *lines]) + "\n")
-    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    install(PLUGINS.format(error=error), {"raiser": "Raiser", "unprepared": "Unprepared", "unmade": "Unmade"})
     return launch(n=2)
+
+
+def test_stop_ends_a_plugin_that_never_returns(launch, install):
+    """The cell has ended well, the plug-in waits in its end; the next cell is as good as any."""
+    install(STUCK, {"stuck": "Stuck"})
+    session = launch(n=2, settings=Settings(interrupt_raise=0.3))
+    cell = session.run("import os\nos.environ['STUCK'] = 'yes'\nprint('end')", wait=False, view=None)
+    until(lambda: all(totals.bytes for totals in cell.totals.values()))
+    session.interrupt()
+
+    assert cell.wait(20)
+    assert (cell.outcome, cell.busy) == ("interrupted", [])
+    assert "The plug-in 'stuck' failed in after_cell: CellStopped: an interrupt ended it" in cell.text(0)
+    assert run(session, "del os.environ['STUCK']").outcome == "ok"
+    session.stop()
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
@@ -112,7 +150,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
 ASKED = set(MEMBERS) - {
     # Shown in the place of what it would return; the cell's error.
     *("describe", "recover", "on_host"),
-    # Another plug-in's; only of a plug-in in which a rank waits; the steward's.
-    *("prepare", "release", "rendezvous", "server"),
+    # Another plug-in's; only of a plug-in in which a rank waits; only after Stop; the steward's.
+    *("prepare", "release", "children_ended", "rendezvous", "server"),
 }
 """The members that these cells come by."""

@@ -87,6 +87,20 @@ def test_an_optimizer_can_be_made_again_for_the_same_parameters_and_gradients_ac
     assert found == dict.fromkeys(range(RANKS), (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6)))
 
 
+def test_a_scheduler_made_before_the_distributed_optimizer_sets_its_rate(pair):
+    """Schedulers put a ``step`` of their own on the optimizer that they are given."""
+    _, found = play(
+        pair,
+        "net = fresh()\nplain = sgd(net)\nscheduler = torch.optim.lr_scheduler.StepLR(plain, 1)\n"
+        "optimizer = hvd.DistributedOptimizer(plain, named_parameters=net.named_parameters())\n"
+        "losses = train(net, optimizer, 2)\nscheduler.step()\n"
+        "losses += train(net, optimizer, 2)\n"
+        "optimizer.param_groups[0]['lr'], len(set(hvd.allgather_object(repr(net.state_dict()))))",
+    )
+
+    assert found == dict.fromkeys(range(RANKS), (pytest.approx(0.005), 1))
+
+
 def test_each_call_gives_what_horovods_gives(pair):
     """``make horovod`` holds these against Horovod itself."""
     _, found = play(pair, every_call())

@@ -129,6 +129,24 @@ def test_what_a_lightning_module_logs_is_shown(pair):
         assert list(shown[name].steps) == [3]
 
 
+@pytest.mark.skipif(not has("lightning"), reason="no lightning")
+def test_a_fabric_trains_without_launch_and_with_it(pair):
+    """In a cell, as a script, and with the line that ``fabric run`` refuses."""
+    script = PROGRAMS / "fabric_alone.py"
+    made = 'fabric = lightning.Fabric(accelerator="cpu")\n'
+    launched = script.read_text().replace(made, f"{made}fabric.launch()\n")
+    assert launched != script.read_text()
+    _, found = play(pair, script.read_text(), "found")
+    pair.run_script(script, view=None, timeout=PATIENCE)
+    _, by_exec = play(pair, "", "found")
+    _, reference = play(pair, launched, "found")
+
+    assert found == by_exec == reference
+    assert [found[rank][0] for rank in range(RANKS)] == [(0, 2), (1, 2)]
+    assert len(set(found[0][1])) == 1
+    assert found[0][2] == "DDPStrategy"
+
+
 @pytest.mark.skipif(not has("transformers"), reason="no transformers")
 def test_what_a_trainer_logs_is_shown(pair):
     run, found = play(pair, code_of("transformers"), "[entry for entry in trainer.state.log_history]")

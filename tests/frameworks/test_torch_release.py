@@ -122,7 +122,13 @@ def test_an_interrupt_frees_ranks_that_all_wait(training):
 
 
 def test_what_cannot_be_made_whole_is_named(training):
-    """A mesh, and a module with a group of its own; with the way on."""
+    """A mesh, a module with a group of its own, and one whose group the user destroyed; with the way on."""
+    run(
+        training,
+        "group = dist.new_group([0, 1, 2])\n"
+        "orphan = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=group)\n"
+        "dist.destroy_process_group(group)",
+    )
     run(training, "from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (3,))")
     run(training, "own = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=dist.new_group([0, 1, 2]))")
     fail(training, "if rank == 1: raise ValueError('a bug')\ndist.barrier()")
@@ -132,7 +138,8 @@ def test_what_cannot_be_made_whole_is_named(training):
     assert "init_device_mesh()" in note
     assert "own: this DDP has a process group of its own" in note
     assert "`own._update_process_group(group)`" in note
-    run(training, "del mesh, own")
+    assert "orphan: the process group of this DDP was destroyed before the failure. Wrap its module" in note
+    run(training, "del mesh, own, orphan")
 
 
 @pytest.mark.slow

@@ -70,3 +70,12 @@ def test_nothing_is_told_where_all_are_at_one_step(training):
     """Nor of a run that ended well."""
     cell = fail(training, "train(2); 1 / 0")
     assert "Steps of" not in "\n".join(DistributedError(cell)._render_traceback_())
+
+
+def test_an_optimizer_without_a_variable_is_not_named_by_its_type(training):
+    """As the ones that libraries make."""
+    made = "def of_library(kept=[torch.optim.SGD(model.parameters(), lr=0.0)]): return kept[0]"
+    cell = fail(training, f"{made}\nfor _ in range(2 - rank // 2): of_library().step()\n1 / 0")
+    said = "\n".join(DistributedError(cell)._render_traceback_())
+    assert "Steps of a SGD in this cell: ranks 0-1 2, rank 2 1." in said
+    assert "%distributed resync --from 0 OPTIMIZER MODEL" in said

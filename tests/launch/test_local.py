@@ -18,6 +18,8 @@ def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) ->
         world_id=request.id,
         engine_file="",
         folder="",
+        scratch="",
+        secret="",
         spool="",
         path=[],
         master_addr="",

@@ -137,14 +137,14 @@ def test_a_run_is_followed_as_it_is_written(spool):
     """From a line that is not whole yet to its end."""
     heard = []
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda _, batch: heard.append(batch))
-    assert not follower.poll()
-    assert follower.run is None
+    assert not follower.poll([])
+    assert follower.newest is None
     spool(0, Started(1, "host", "", source="x = 1", ranks=[0, 1], cell=4, cell_id="a-1"))
-    follower.poll()
-    run = follower.run
+    follower.poll([])
+    run = follower.newest
     assert (run.number, run.ranks, run.source, run.cell_id, run.unfinished) == (1, [0, 1], "x = 1", "a-1", [0, 1])
     spool(1, Started(1, "host", ""), Output("stdout", "text"), Metrics([pack("loss", columns(1.0, 2.0))]))
-    follower.poll()
+    follower.poll([])
     told, packet = run.message()
     told = msgspec.to_builtins(told)
     assert ([*told["names"]], [list(one) for one in told["series"]]) == (["loss"], [[0, 1, 2, 0, 1]])
@@ -153,7 +153,7 @@ def test_a_run_is_followed_as_it_is_written(spool):
     assert run.document()["seq"] == 1
     spool(0, Finished("ok", 1.0))
     spool(1, Finished("error", 1.0))
-    follower.poll()
+    follower.poll([])
     assert (run.unfinished, run.outcome, run.ended) == ([], "error", 103.0)
     assert [type(batch) for batch in heard] == [Batch] * len(heard)
     assert tail(str(spool.folder), 1, 1) == ("text", False)
@@ -167,11 +167,11 @@ def test_a_step_of_a_pipeline_is_told_when_it_is_new(spool):
     for rank in (0, 1):
         actions = pipelines.pack([pipelines.Action("F", rank, 0, float(rank), 1.0)])
         spool(rank, PipelineStep(0, "1F1B", 4, [0, 1], rank, 2, 1, 10.0, actions))
-        follower.poll()
-        told.append(msgspec.to_builtins(follower.run.message()[0]).get("pipelines"))
-    told.append(msgspec.to_builtins(follower.run.message()[0]).get("pipelines"))
+        follower.poll([])
+        told.append(msgspec.to_builtins(follower.newest.message()[0]).get("pipelines"))
+    told.append(msgspec.to_builtins(follower.newest.message()[0]).get("pipelines"))
     assert [parts and [part["step"] for part in parts] for parts in told] == [None, [4], None]
-    assert [part["step"] for part in follower.run.document()["pipelines"]] == [4]
+    assert [part["step"] for part in follower.newest.document()["pipelines"]] == [4]
 
 
 def test_a_rank_that_died_ends_the_run(spool):
@@ -179,9 +179,9 @@ def test_a_rank_that_died_ends_the_run(spool):
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
     spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
     spool(1, Started(1, "host", ""))
-    follower.poll()
-    follower.run.lose(1, "rank 1 was killed")
-    assert (follower.run.outcome, follower.run.run_state.words) == ("lost", {1: "rank 1 was killed"})
+    follower.poll([])
+    follower.newest.lose(1, "rank 1 was killed")
+    assert (follower.newest.outcome, follower.newest.run_state.words) == ("lost", {1: "rank 1 was killed"})
 
 
 def test_the_end_of_much_output_is_cut(spool):
@@ -199,15 +199,15 @@ def test_sixty_four_ranks_take_less_than_fifty_kilobytes_a_second(spool):
     values = [float(value) for value in range(500)]
     for rank in range(64):
         spool(rank, Started(1, "host", "", ranks=list(range(64)) if rank == 0 else []))
-    follower.poll()
+    follower.poll([])
     taken = sent = 0.0
     for turn in range(5):
         for rank in range(64):
             points = [pack(f"metric-{name}", columns(*values, first=turn * 500)) for name in range(10)]
             spool(rank, Metrics(points), Sample(98.7654321, 123_456_789, step=turn))
-        while follower.poll():
+        while follower.poll([]):
             pass
-        message, packet = follower.run.message()
+        message, packet = follower.newest.message()
         size = len(msgspec.json.encode(message)) + packet.size * 4 // 3
         estimate = 60 * 64 + packet.size * 4 // 3
         taken += max(FLUSH, estimate / BYTES_PER_SECOND)

@@ -171,6 +171,31 @@ def test_all_points_of_a_run_are_told_and_what_its_ranks_are(watching, session):
     ]
 
 
+def test_runs_that_go_on_at_once_are_all_told_and_ended(watching, session):
+    """Each with its points, to a page that comes later too; one request interrupts them all."""
+    runs = [session.run(TRAIN.format(steps=5000, pause=0.02), ranks, view=None, wait=False) for ranks in ("0", "1-2")]
+    numbers = [run.number for run in runs]
+    assert watching.until(lambda: [one["number"] for one in watching.world("seen")["runs"]] == numbers)
+    late = Page(watching.server)
+    late.open()
+    assert late.until(lambda: late.world("seen"))
+    late.say(watch=[session.id])
+    told = watching.until(lambda: watching.world("seen")["runs"])
+    assert [(run["ranks"], run["outcome"]) for run in told] == [([0], "running"), ([1, 2], "running")]
+    for page in (watching, late):
+        for run in runs:
+            assert page.until(lambda page=page, run=run: set(points(page, "loss", run.number)) == set(run.ranks))
+    late.close()
+    assert watching.until(lambda: [row[6] for row in watching.last("ranks")["ranks"]] == ["running"] * 3)
+    assert watching.act(session.id, "interrupt")[0] == 202
+
+    for run in runs:
+        assert run.wait(20)
+        assert (run.outcome, run.busy) == ("interrupted", [])
+    assert watching.until(lambda: watching.world("seen")["runs"] == [])
+    assert watching.world("seen")["run"]["number"] == numbers[1]
+
+
 def test_output_and_stacks_come_on_demand(watching, session):
     """While the driver waits; markup is text like any other."""
     run = session.run(

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, NotDriver, NoWorld, Session, WorldLost
+from jupyter_dtrain import BadRequest, DistributedError, NotDriver, NoWorld, RanksBusy, Session, WorldLost
+from jupyter_dtrain.launch.worlds import find_world, interrupt_world, open_channel
+from jupyter_dtrain.wire.steward_messages import InterruptRun, ReadState
 from tests.processes import wait_until_gone
 from tests.session.cells import Notes, until
+from tests.steward.until import state_of
 
 START = """
 import os, time
@@ -30,9 +33,10 @@ if {own}:
     session.run({start!r}, view=None)
 else:
     session = Session.attach("left", take_over=True)
-session.run({code!r}, wait=False, view=None)
-while not all(totals.bytes for totals in session.last_run.totals.values()):
-    time.sleep(0.01)
+for ranks in {ranks!r}:
+    session.run({code!r}, ranks, wait=False, view=None)
+    while not all(totals.bytes for totals in session.last_run.totals.values()):
+        time.sleep(0.01)
 print("begun", flush=True)
 time.sleep(1000)
 """
@@ -57,11 +61,14 @@ def left(launch) -> Iterator[Session]:
 
 @pytest.fixture
 def first(left) -> Iterator[Callable[..., subprocess.Popen]]:
-    """A process that drives that world, or one of its ``own``, and has begun a cell there; killed in the end."""
+    """A process that drives that world, or one of its ``own``, and has begun a cell there on each of ``ranks``.
+
+    It is killed in the end.
+    """
     started = []
 
-    def make(code: str, *, own: bool = False) -> subprocess.Popen:
-        script = FIRST.format(code=code, own=own, start=START)
+    def make(code: str, *, own: bool = False, ranks: tuple[str | None, ...] = (None,)) -> subprocess.Popen:
+        script = FIRST.format(code=code, own=own, start=START, ranks=ranks)
         client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
         started.append(client)
         assert client.stdout is not None
@@ -140,6 +147,68 @@ def test_an_interrupt_of_what_another_client_has_begun(first, attach) -> None:
     assert behind.wait(20)
     assert behind.not_sent == "interrupted while it was queued"
     assert session.run("2", view=None).outcome == "ok"
+
+
+def test_all_runs_that_go_on_are_followed(first, attach) -> None:
+    """Each has all of its output; the steward names them, and their ranks count as busy."""
+    client = first(LONG.format(steps=100), ranks=("0", "1-2"))
+    client.kill()
+    client.wait()
+    session = attach()
+    runs = session.running
+    told = state_of(session).runs
+
+    assert [run.ranks for run in runs] == [[0], [1, 2]]
+    assert [(run.run, run.ranks, run.working) for run in told] == [(run.number, run.ranks, run.ranks) for run in runs]
+    with pytest.raises(RanksBusy, match=f"Cannot push x: rank 0 still works on run {runs[0].number}"):
+        session.push({"x": 1}, 0)
+    behind = session.run("'behind'", "0", wait=False, view=None)
+    for run in runs:
+        assert run.wait(30)
+        assert run.outcome == "ok"
+        for rank in run.ranks:
+            assert run.text(rank).splitlines() == [f"line {step}" for step in range(100)]
+    assert behind.wait(20)
+    assert behind.outcome == "ok"
+    assert session.running == []
+    assert state_of(session).runs == []
+
+
+def test_stop_ends_all_runs_that_go_on(first, attach) -> None:
+    """From the new kernel, with what was queued behind the older of them."""
+    client = first("print('begun', flush=True)\ntime.sleep(1000)", ranks=("0", "1"))
+    client.kill()
+    client.wait()
+    session, notes = attach(), Notes()
+    runs = session.running
+    behind = session.run("1", "0,2", wait=False, view=notes)
+    until(lambda: notes.words)
+    assert f"Waits for run {runs[0].number}" in notes.words[0]
+    session.interrupt()
+
+    for run in (*runs, behind):
+        assert run.wait(20)
+        assert (run.outcome, run.busy) == ("interrupted", [])
+    assert session.run("2", view=None).outcome == "ok"
+
+
+def test_the_steward_ends_all_runs_that_no_client_follows(first, attach) -> None:
+    """As for the sidebar, whose request may name ranks."""
+    client = first("print('begun', flush=True)\ntime.sleep(1000)", ranks=("0", "1", "2"))
+    client.kill()
+    client.wait()
+    observer = attach()
+    runs = observer.running
+    assert len(runs) == 3
+    observer.leave()
+    channel = open_channel(find_world("left"), 10)
+    assert channel.ask(InterruptRun("a test", ranks=[1])).run == runs[1].number
+    until(lambda: [run.run for run in channel.ask(ReadState()).runs] == [runs[0].number, runs[2].number])
+    assert interrupt_world("left") == runs[2].number
+    until(lambda: channel.ask(ReadState()).runs == [])
+    channel.close()
+
+    assert attach().run("1", view=None).outcome == "ok"
 
 
 def test_a_run_that_ended_meanwhile(first, attach) -> None:

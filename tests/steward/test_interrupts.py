@@ -9,7 +9,7 @@ import pytest
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.steward.interrupts import ACK, LOOK, Interrupts
 from jupyter_dtrain.wire.agent_messages import InterruptRank, ReadPosition
-from jupyter_dtrain.wire.steward_messages import InterruptWanted
+from jupyter_dtrain.wire.steward_messages import InterruptWanted, OpenRun
 from tests.machines import NOT_SENT, SENT, Clock, Ranks, Steward, position
 
 INTERRUPTS = InterruptRank(7), InterruptRank(7, force=True)
@@ -29,7 +29,7 @@ class Scene:
         return self.positions[rank] if question == ReadPosition() else NOT_SENT
 
     def ask(self, *, driven, force=False):
-        self.interrupts.ask(7, [0, 1], force=force, by="the sidebar", driven=driven)
+        self.interrupts.ask([OpenRun(7, [0, 1], [0, 1])], force=force, by="the sidebar", driven=driven)
 
     def wait(self, seconds):
         self.clock.run(self.interrupts, seconds)
@@ -50,10 +50,36 @@ def test_a_driver_is_told_and_does_it(scene):
     """The steward leaves it alone then."""
     scene.ask(driven=True, force=True)
     assert scene.told == [InterruptWanted(run=7, force=True, by="the sidebar")]
-    scene.interrupts.taken_up()
+    scene.interrupts.taken_up(None)
     scene.wait(20)
 
     assert not scene.ranks.asked
+
+
+def test_the_steward_ends_the_runs_that_the_driver_does_not_follow(scene):
+    """At once: another client began them."""
+    scene.positions = {0: position(7), 1: position(6)}
+    runs = [OpenRun(6, [1], [1]), OpenRun(7, [0], [0])]
+    scene.interrupts.ask(runs, force=False, by="the sidebar", driven=True)
+    assert scene.told == [InterruptWanted(run=7, force=False, by="the sidebar")]
+    scene.interrupts.taken_up([7, 8])
+    scene.wait(0)
+
+    assert [asked[1:] for asked in scene.ranks.asked] == [([1], InterruptRank(6))]
+
+
+def test_without_a_driver_all_runs_are_ended(scene):
+    """Each by its own steps, until its own ranks have ended it."""
+    scene.positions = {0: position(7), 1: position(6)}
+    scene.interrupts.ask([OpenRun(6, [1], [1]), OpenRun(7, [0], [0])], force=False, by="x", driven=False)
+    scene.wait(LOOK)
+    assert [asked[1:] for asked in scene.ranks.asked[:2]] == [([1], InterruptRank(6)), ([0], InterruptRank(7))]
+    scene.positions[1] = position(6, finished=True)
+    scene.wait(2 * LOOK)
+    asked = len(scene.ranks.asked)
+    scene.wait(2)
+
+    assert {tuple(ranks) for _, ranks, _ in scene.ranks.asked[asked:]} == {(0,)}
 
 
 def test_the_steward_does_what_no_driver_takes_up(scene):

@@ -9,6 +9,7 @@ import pytest
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.steward import rendezvous as module
 from jupyter_dtrain.steward.rendezvous import Rendezvous
+from jupyter_dtrain.wire.requests import ServerSpec
 from tests.session.cells import until
 
 STORE = """
@@ -17,10 +18,11 @@ with pathlib.Path("starts").open("a") as file:
     file.write("x")
 listening = socket.socket(fileno=int(sys.argv[1].removeprefix("--fd=")))
 connection, _ = listening.accept()
-connection.sendall(sys.argv[3].encode())
+connection.sendall(sys.argv[3].encode() + sys.stdin.buffer.read())
 connection.recv(1)
 """
-"""Serves one connection, says its port, and ends when that is closed: as a store that dies."""
+"""Serves one connection, says its port and what it was told, and ends when that is closed: as a store that dies."""
+TOLD = ServerSpec("secret", 2)
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def folder(tmp_path):
 @pytest.fixture
 def meeting(folder):
     """One that listens."""
-    meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, "serves")
+    meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, TOLD, "serves")
     yield meeting
     meeting.close()
 
@@ -48,7 +50,7 @@ def test_the_store_begins_when_a_rank_comes(meeting, folder):
     """It serves what had connected before it was there."""
     assert starts(folder) == 0
     with socket.create_connection(("127.0.0.1", meeting.port), 10) as rank:
-        assert rank.recv(100) == f"--port={meeting.port}".encode()
+        assert rank.recv(100) == f"--port={meeting.port}".encode() + b'{"secret":"secret","size":2}'
 
     assert starts(folder) == 1
 
@@ -56,7 +58,7 @@ def test_the_store_begins_when_a_rank_comes(meeting, folder):
 def test_a_store_that_died_begins_again_but_not_without_end(folder, monkeypatch):
     """At the next connection; the log says so."""
     monkeypatch.setattr(module, "MAX_STARTS", 2)
-    meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, "serves")
+    meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, TOLD, "serves")
     for _ in range(2):
         with socket.create_connection(("127.0.0.1", meeting.port), 10) as rank:
             assert rank.recv(100)
@@ -71,7 +73,7 @@ def test_a_store_that_died_begins_again_but_not_without_end(folder, monkeypatch)
 def test_a_port_that_is_taken_is_refused(meeting, folder):
     """With what to do."""
     with pytest.raises(StartFailed, match=f"Port {meeting.port} on 127.0.0.1 is taken .*name another MASTER_PORT"):
-        Rendezvous("127.0.0.1", meeting.port, folder / "log", lambda: None, "serves")
+        Rendezvous("127.0.0.1", meeting.port, folder / "log", lambda: None, TOLD, "serves")
 
 
 def test_closing_ends_the_store_and_frees_the_port(meeting):

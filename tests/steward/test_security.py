@@ -16,6 +16,7 @@ from jupyter_client.session import Session as Messages
 
 from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
+from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST, watch_identity
 from tests.steward.until import family, runs, state_of, until, watch_of
 
@@ -23,12 +24,12 @@ HIDDEN = "hunter2-5f1c9e"
 LOOPBACK = {"127.0.0.1"}
 ANYWHERE = {"127.0.0.1", "0.0.0.0", "::"}  # noqa: S104 — what Open MPI binds to
 LISTENERS = {
-    # Ours: the address at which ranks meet, and the socket on which ipykernel's IOPub thread hears forked children.
+    # Ours: the addresses at which ranks meet. Otherwise it has unix sockets, like the controller.
     "steward": LOOPBACK,
-    "controller": LOOPBACK,
-    # The store has the steward's socket, and serves it.
+    "controller": set(),
+    # The store has the steward's socket, and serves this user there.
     "store": LOOPBACK,
-    # So has where JAX's ranks meet, with the coordinators of their set-ups.
+    # So does the place where JAX's ranks meet, with the coordinators of their set-ups.
     "jax": LOOPBACK,
     # Ours has none here: it talks to the controller.
     "watch": set(),
@@ -83,6 +84,12 @@ def listeners(session: Session) -> dict[str, set[str]]:
     return found
 
 
+def listening(session: Session, role: str) -> int:
+    """How many TCP sockets of the world's processes of that kind listen."""
+    connections = [one for process, what in roles(session).items() if what == role for one in process.net_connections()]
+    return sum(connection.status == psutil.CONN_LISTEN for connection in connections)
+
+
 def test_only_what_is_documented_listens(session) -> None:
     """Ours on loopback alone; what Open MPI opens is named."""
     found = listeners(session)
@@ -91,7 +98,9 @@ def test_only_what_is_documented_listens(session) -> None:
     assert {role: sorted(addresses - LISTENERS[role]) for role, addresses in found.items()} == {
         role: [] for role in found
     }
-    assert found["steward"] == found["controller"] == LOOPBACK
+    assert found["steward"] == LOOPBACK
+    # MASTER_PORT, and where JAX's ranks meet if it is installed.
+    assert listening(session, "steward") == 1 + len(Plugins.load().servers())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

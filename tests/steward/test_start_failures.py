@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -18,8 +19,9 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from jupyter_dtrain import BadRequest, Session, Settings, StartFailed
 from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.starting import MAX_SOCKET_PATH, socket_folder
 from tests.processes import processes_of, wait_until_gone
-from tests.steward.until import until, zombies
+from tests.steward.until import until
 
 LIMIT = 30.0
 
@@ -234,6 +236,19 @@ def test_modules_of_the_user_that_shadow_others_break_no_start(mark, tmp_path, m
     assert processes_of(mark) == []
 
 
+def test_sockets_have_short_paths_where_no_folder_has(tmp_path, monkeypatch) -> None:
+    """Neither Jupyter's nor the one for temporary files; a letter may have two bytes."""
+    long = tmp_path / ("ö" * 40)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = socket_folder(long)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    folder.rmdir()
+
+    assert len(bytes(folder)) < MAX_SOCKET_PATH
+    assert mode == 0o700
+
+
 def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) -> None:
     """Longer than a socket's path may be: the sockets lie elsewhere, in a folder of their own that goes at the end."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
@@ -290,49 +305,3 @@ except KeyboardInterrupt:
     assert ended.stdout in ("interrupted\n", "")
     assert wait_until_gone(mark, patience=5) == []
     assert folders() == before or ended.stdout == ""
-
-
-TAKE_A_PORT = """
-import pathlib, socket, sys
-
-if any("launch.controller" in word for word in sys.orig_argv):
-    from ipyparallel import util
-    choose, taken = util.select_random_ports, []
-
-    def choose_and_lose(n):
-        ports = choose(n)
-        for left in sorted(pathlib.Path({folder!r}).glob("left-*"))[:1]:
-            left.unlink()
-            taken.append(socket.create_server(("127.0.0.1", ports[0])))
-        return ports
-
-    util.select_random_ports = choose_and_lose
-"""
-"""Between the controller's choice of a port and its use somebody else takes it, once for every file ``left-*``."""
-
-
-@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_port_of_the_controller_that_is_lost_to_another_process(launch, mark, tmp_path, monkeypatch, times) -> None:
-    """The start is tried again, and the steward collects what the first one has left."""
-    (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
-    for number in range(times):
-        (tmp_path / f"left-{number}").touch()
-    monkeypatch.setenv("PYTHONPATH", path_of(tmp_path)["PYTHONPATH"])
-    session = launch(n=2)
-    outcome = session.run("1", view=None).outcome
-    until(lambda: zombies(session) == [])
-    session.stop()
-
-    assert outcome == "ok"
-    assert list(tmp_path.glob("left-*")) == []
-    assert wait_until_gone(mark, patience=0) == []
-
-
-@pytest.mark.slow
-def test_ports_that_are_lost_every_time(fails, tmp_path, monkeypatch) -> None:
-    """After some tries the start fails, and says why."""
-    (tmp_path / "sitecustomize.py").write_text(TAKE_A_PORT.format(folder=str(tmp_path)))
-    for number in range(200):
-        (tmp_path / f"left-{number}").touch()
-    monkeypatch.setenv("PYTHONPATH", path_of(tmp_path)["PYTHONPATH"])
-    fails("(?s)(controller ended|ranks have).*Address already in use")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
 from jupyter_dtrain import BadRequest, WorldLost
-from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.launch import leftovers, worlds
 from jupyter_dtrain.launch.worlds import Listing, open_channel
 from jupyter_dtrain.wire.steward_messages import ReadState
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
-from tests.steward.until import PATIENCE, until
+from tests.steward.until import PATIENCE, runs, until, watch_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,6 +101,47 @@ def test_what_a_dead_steward_left_is_no_world(own_home) -> None:
         (folder / f"left-{number}" / "world.json").write_bytes(text)
 
     assert worlds.list_worlds() == []
+
+
+def test_the_next_start_removes_what_a_killed_world_left(launch, mark) -> None:
+    """Nobody was left who could clean up: ranks' children live, and folders stay. Nothing of others is touched."""
+    killed = launch(n=1)
+    listing = next(one for one in worlds.list_worlds() if one.name == killed.name)
+    code = "import subprocess\nchildren = [subprocess.Popen(['sleep', '300'], start_new_session=own) for own in (0, 1)]"
+    killed.run(f"{code}\npids = [child.pid for child in children]", view=None)
+    [children] = killed.pull("pids").values()
+    folders = [Path(folder) for folder in killed.request.passing_folders]
+    steward = psutil.Process(listing.steward)
+    family = [steward.parent(), steward, *steward.children(recursive=True)]
+    for process in (*family[:2], watch_of(killed, 0)):
+        process.kill()
+    until(lambda: not any(runs(one) for one in family if one.pid not in children))
+    left = [runs(pid) for pid in children], [folder.exists() for folder in folders]
+    kept = {}
+    for name, other in {"elsewhere": {"place": "another host"}, "alive": alive(), "before": {"place": ""}}.items():
+        folder = worlds.runtime_folder() / name
+        folder.mkdir()
+        named = structs.replace(listing, id=name, folders=[str(folder)], **other)
+        (folder / "world.json").write_bytes(worlds.msgspec.json.encode(named))
+        kept[folder] = subprocess.Popen(["sleep", "300"], env=os.environ | {leftovers.MARK: name})
+    launch(n=1).stop()
+    after = [runs(pid) for pid in children], [folder.exists() for folder in folders]
+    others = [(folder.exists(), runs(one.pid)) for folder, one in kept.items()]
+    for folder, one in kept.items():
+        one.kill()
+        one.wait()
+        shutil.rmtree(folder)
+    killed.leave()
+
+    assert left == ([True] * 2, [True] * 2)
+    assert after == ([False] * 2, [False] * 2)
+    assert others == [(True, True)] * 3
+    assert wait_until_gone(mark) == []
+
+
+def alive():
+    """What a listing says of a world whose steward is this process."""
+    return {"steward": os.getpid(), "created": psutil.Process().create_time()}
 
 
 @pytest.mark.slow

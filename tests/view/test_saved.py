@@ -187,3 +187,12 @@ def test_a_band_is_over_all_ranks():
     assert (list(band.steps), list(band.mean)) == ([0, 2], [2.0, 3.0])
     assert (list(band.low), list(band.high)) == ([1.0, 3.0], [3.0, 3.0])
     assert not band_of({}).steps
+
+
+def test_a_name_that_matplotlibs_font_lacks_is_drawn_without_a_word(recwarn):
+    """The picture has it as text, which the browser draws."""
+    drawn = svg(picture(1, {"損失": {0: columns([1.0, 2.0])}}))
+
+    assert drawn is not None
+    assert "損失" in drawn
+    assert list(recwarn) == []

@@ -10,7 +10,7 @@
   torch, it forgets them and makes new ones.
 
 The loss is the argument of ``engine.backward``, before DeepSpeed divides it by the steps of an accumulation or scales
-it.
+it. A pipeline's ``train_batch`` gives one for each micro-batch; where it does not come to its end, they make no point.
 
 Under failure: an engine is bound to the groups that it was made with. After a release of these groups it cannot go on,
 and a note names it. Its module keeps the parameters, for another engine (see :mod:`.engines`).
@@ -35,7 +35,7 @@ from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
-from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step
+from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step, whole_step
 
 from .engines import making
 
@@ -57,6 +57,7 @@ class DeepSpeed(Framework):
         wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
         wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
         wrapt.register_post_import_hook(_hook_engine, "deepspeed.runtime.engine")
+        wrapt.register_post_import_hook(_hook_pipeline, "deepspeed.runtime.pipe.engine")
 
     def describe(self) -> Facts:
         """Describe the device that DeepSpeed computes on, and whether it can compile."""
@@ -152,6 +153,23 @@ def _hook_engine(module: Any) -> None:
     hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
     if hasattr(kind, "_take_model_step"):
         kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+
+
+def _hook_pipeline(module: Any) -> None:
+    kind: Any = getattr(module, "PipelineEngine", None)
+    if hasattr(kind, "train_batch"):
+        kind.train_batch = _whole(kind.train_batch)
+
+
+def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A pipeline's step: it gives the loss of each micro-batch to ``backward``, and together they make a point."""
+
+    @functools.wraps(original)
+    def train_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with whole_step():
+            return original(self, *args, **kwargs)
+
+    return train_batch
 
 
 def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:

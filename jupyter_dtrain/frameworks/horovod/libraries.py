@@ -122,17 +122,15 @@ def hook_optimizers(module: Any) -> None:
 
 
 def begin_optimizers_anew() -> None:
-    """Make ``DistributedOptimizer`` objects, Horovod's and the stand-in's, forget what they have begun."""
+    """Make Horovod's ``DistributedOptimizer`` objects forget what they have begun."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not ("horovod.torch" in sys.modules and hasattr(torch, "optim")):
         return
     for one in gc.get_objects():
         # By ``type``: asking a proxy for ``__class__`` may run foreign code.
-        if issubclass(type(one), torch.optim.Optimizer):
-            if hasattr(one, "begin_anew"):
-                one.begin_anew()
-            elif hasattr(one, "_handles") and hasattr(one, "_allreduce_delay"):
-                _begin_anew(one)
+        of_torch = issubclass(type(one), torch.optim.Optimizer)
+        if of_torch and hasattr(one, "_handles") and hasattr(one, "_allreduce_delay"):
+            _begin_anew(one)
 
 
 def _begin_anew(optimizer: Any) -> None:

@@ -89,8 +89,7 @@ class Horovod(Framework):
 
     def is_apart(self) -> bool:
         """A failed cell may have begun operations, which the same cell would begin a second time."""
-        # The stand-in's optimizers may be in the middle of a step.
-        return is_shim(sys.modules.get("horovod")) or any(library.ready for library in self._libraries.values())
+        return any(library.ready for library in self._libraries.values())
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
         """Name the call to Horovod, or the TensorFlow call that runs a graph, which may have Horovod's operations."""
@@ -122,9 +121,9 @@ class Horovod(Framework):
 
     def recover(self) -> list[str]:
         """Set Horovod up again with all ranks where it was set up, and reset its optimizers."""
-        begin_optimizers_anew()
         if not installed_version():
             return []
+        begin_optimizers_anew()
         mpi: Any = sys.modules["mpi4py.MPI"]
         mine = {name: library.plain for name, library in self._libraries.items() if library.was_ready}
         everybody: list[dict[str, bool]] = with_patience(lambda: mpi.COMM_WORLD.allgather(mine))

@@ -9,22 +9,41 @@ A rank connects and asks, in lines of JSON, which ranks are here. Once all are, 
 coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier
 set-ups then end, because no rank is connected to them any more.
 
+Each line has the world's secret, which the steward gave to the ranks and to this process, together with the number of
+ranks. JAX's own coordinator asks for no password, so the whole process is kept for this user
+(:mod:`jupyter_dtrain.engine.callers`).
+
 Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
-The process ends with the steward.
+A connection that says anything but a rank's line, or nothing for :data:`SILENCE`, is closed. The process ends with the
+steward.
 """
 
 from __future__ import annotations
 
 import argparse
+import hmac
 import json
 import socket
 import socketserver
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from jupyter_dtrain.engine.callers import keep_for_this_user
+from jupyter_dtrain.wire.requests import ServerSpec
+
+from .rendezvous import Arrival
+
 LONG = 10 * 365 * 24 * 3600
 """Seconds without a sign of life after which JAX counts a rank as dead: the steward knows it in milliseconds."""
+SILENCE = 10.0
+"""Seconds in which a new connection must show that it is a rank's. A known rank may be stopped for any time."""
+LONGEST = 4096
+"""Bytes that a line may have."""
 PORTS = 5
 """How many ports to try: another process may take one between the look and its use."""
 
@@ -43,25 +62,29 @@ class Meeting:
 class Meetings:
     """All meetings. Thread-safe."""
 
-    def __init__(self, host: str, begin: Callable[[int], str] | None = None) -> None:
-        """``begin`` begins a coordinator for so many ranks; by default JAX's. It gives the address, or raises."""
+    def __init__(self, host: str, size: int, begin: Callable[[int], str] | None = None) -> None:
+        """``size``: the number of ranks. ``begin`` begins a coordinator for them, by default JAX's.
+
+        It returns the address, or raises.
+        """
         self._host = host
+        self._size = size
         self._begin = begin or self._begin_service
         self._lock = threading.Lock()
         self._meetings: dict[str, Meeting] = {}
         self._coordinators: list[Any] = []
 
-    def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
-        """Note that ``rank`` is at the meeting of ``size`` ranks; return who else is, and the coordinator once all are.
+    def arrive(self, name: str, rank: int, *, comes: bool) -> dict[str, Any]:
+        """Note that ``rank`` is at a meeting; return who else is, and the coordinator once all ranks are.
 
         Without ``comes``, ``rank`` declares to the others that it will not come.
         """
         with self._lock:
             meeting = self._meetings.setdefault(name, Meeting())
             (meeting.here if comes else meeting.absent).add(rank)
-            if len(meeting.here) == size and not meeting.address and not meeting.problem:
+            if len(meeting.here) == self._size and not meeting.address and not meeting.problem:
                 try:
-                    meeting.address = self._begin(size)
+                    meeting.address = self._begin(self._size)
                 except Exception as error:  # noqa: BLE001 — the ranks report it
                     meeting.problem = f"{type(error).__name__}: {error}"
                 self._meetings = {name: meeting}
@@ -95,7 +118,7 @@ class Meetings:
         raise AssertionError
 
 
-class Handler(socketserver.StreamRequestHandler):
+class Handler(socketserver.BaseRequestHandler):
     """One rank's connection."""
 
     server: Server
@@ -104,16 +127,29 @@ class Handler(socketserver.StreamRequestHandler):
         """Answer the rank until it disconnects."""
         at: tuple[str, int] | None = None
         try:
-            for line in self.rfile:
-                asked = json.loads(line)
-                at = str(asked["meeting"]), int(asked["rank"])
-                answer = self.server.meetings.arrive(*at, int(asked["size"]), comes=bool(asked["comes"]))
-                self.wfile.write(json.dumps(answer).encode() + b"\n")
-        except (OSError, ValueError, KeyError):
+            deadline: float | None = time.monotonic() + SILENCE
+            while (asked := self._hear(deadline)) is not None:
+                deadline = None
+                at = asked.meeting, asked.rank
+                answer = self.server.meetings.arrive(*at, comes=asked.comes)
+                self.request.sendall(json.dumps(answer).encode() + b"\n")
+        except (OSError, msgspec.MsgspecError):
             pass  # it has disconnected, or is no rank
         finally:
             if at is not None:
                 self.server.meetings.leave(*at)
+
+    def _hear(self, deadline: float | None) -> Arrival | None:
+        """The rank's next line; None at the connection's end, and for what is no rank's."""
+        line = b""
+        while not line.endswith(b"\n"):
+            self.request.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
+            part = self.request.recv(LONGEST - len(line))
+            if not part:
+                return None  # the end, or too long a line
+            line += part
+        arrival = msgspec.json.decode(line, type=Arrival)
+        return arrival if self.server.knows(arrival) else None
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -121,11 +157,17 @@ class Server(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, fd: int, host: str, port: int) -> None:
-        self.meetings = Meetings(host)
-        super().__init__((host, port), Handler, bind_and_activate=False)
+    def __init__(self, listening: socket.socket, meetings: Meetings, spec: ServerSpec) -> None:
+        self.meetings = meetings
+        self._spec = spec
+        super().__init__(listening.getsockname(), Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = socket.socket(fileno=fd)
+        self.socket = listening
+
+    def knows(self, arrival: Arrival) -> bool:
+        """Whether a rank of this world says so."""
+        mine = hmac.compare_digest(arrival.secret.encode(), self._spec.secret.encode())
+        return mine and 0 <= arrival.rank < self._spec.size
 
 
 def main() -> None:
@@ -135,7 +177,9 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    Server(args.fd, args.host, args.port).serve_forever()
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
+    keep_for_this_user()
+    Server(socket.socket(fileno=args.fd), Meetings(args.host, spec.size), spec).serve_forever()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from jupyter_dtrain.engine.framework import user_names
 from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG
-from .rendezvous import meet, stay_away
+from .rendezvous import Desk, meet, stay_away
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -63,11 +63,11 @@ class _Elsewhere:
 class JaxGroups:
     """The processes of JAX as this rank sees them. Its methods are for the main thread, except :meth:`release`."""
 
-    def __init__(self, place: Placement, generation: int, server: tuple[str, int] | None) -> None:
-        """``server``: where ranks meet; None where there is none, so that JAX stays as it is."""
+    def __init__(self, place: Placement, generation: int, desk: Desk | None) -> None:
+        """``desk``: where ranks meet; None where there is none, so that JAX stays as it is."""
         self._place = place
         self._generation = generation
-        self._server = server
+        self._desk = desk
         self._attempts = 0
         self._elsewhere = ""
         """Address of a coordinator that rank 0 must not start itself."""
@@ -95,7 +95,7 @@ class JaxGroups:
     def hook(self, module: ModuleType) -> None:
         """Patch ``jax._src.distributed``, just imported: other modules copy these functions from it."""
         distributed: Any = module
-        if self._server is None or not all(hasattr(distributed, name) for name in _NEEDED):
+        if self._desk is None or not all(hasattr(distributed, name) for name in _NEEDED):
             return
         if not all(hasattr(distributed._jax, name) for name in _NATIVE):  # noqa: SLF001 — see below
             return
@@ -155,9 +155,9 @@ class JaxGroups:
 
     def _join(self, original: Callable[..., None], name: str, others: dict[str, Any], timeout: float) -> None:
         """Set JAX up with all ranks of the world, at the meeting ``name``."""
-        assert self._server is not None
+        assert self._desk is not None
         place = self._place
-        address = meet(CALL, self._server, name, place.rank, place.size, timeout, lambda: self._released)
+        address = meet(CALL, self._desk, name, place.rank, place.size, timeout, lambda: self._released)
         self._elsewhere = address
         self._whole = others
         options = {"local_device_ids": None, "heartbeat_timeout_seconds": LONG, **others}
@@ -244,13 +244,13 @@ class JaxGroups:
 
     def recover(self) -> list[str]:
         """Set JAX up again as it was, in a new generation and with all ranks; return notes on what the user must do."""
-        if self._distributed is None or self._server is None or self._joined == self._generation:
+        if self._distributed is None or self._desk is None or self._joined == self._generation:
             return []
         name = self._named("recover")
         whole = self._whole if self.is_up else None
         if whole is None:
             with contextlib.suppress(OSError):
-                stay_away(self._server, name, self._place.rank, self._place.size)
+                stay_away(self._desk, name, self._place.rank)
         if not self.is_up:
             return []
         carried = self._leave()

@@ -24,7 +24,7 @@ from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.launch.local import count_gpus
 
 from .groups import JaxGroups
-from .rendezvous import meeting_in
+from .rendezvous import Desk, meeting_in
 from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Jax(Framework):
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
         host, _, port = spec.servers.get(self.name, "").rpartition(":")
-        self._groups = JaxGroups(place, spec.generation, (host, int(port)) if port else None)
+        self._groups = JaxGroups(place, spec.generation, Desk(host, int(port), spec.secret) if port else None)
         wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
         wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
 

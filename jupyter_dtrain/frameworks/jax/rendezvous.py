@@ -10,6 +10,9 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import NamedTuple
+
+import msgspec
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
@@ -18,13 +21,28 @@ ANSWER_PATIENCE = 30.0
 """Seconds to wait for an answer: the first one comes only when the server has started."""
 
 
+class Desk(NamedTuple):
+    """Where ranks meet, and the secret by which they are known there."""
+
+    host: str
+    port: int
+    secret: str
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """What a rank says at the desk, as a line of JSON: whether it comes to a meeting or not."""
+
+    secret: str
+    meeting: str
+    rank: int
+    comes: bool
+
+
 class Absent(TimeoutError):
     """Some rank has declared that it will not come."""
 
 
-def meet(
-    call: str, server: tuple[str, int], name: str, rank: int, size: int, timeout: float, released: Callable[[], bool]
-) -> str:
+def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float, released: Callable[[], bool]) -> str:
     """Join the meeting ``name`` and wait until all ``size`` ranks have come; return their coordinator's address.
 
     ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
@@ -33,10 +51,9 @@ def meet(
     server.
     """
     deadline = time.monotonic() + timeout
-    asked = _asked(name, rank, size, comes=True)
-    with socket.create_connection(server, ANSWER_PATIENCE) as connection:
+    with socket.create_connection(desk[:2], ANSWER_PATIENCE) as connection:
         while True:
-            connection.sendall(asked)
+            _send(connection, Arrival(desk.secret, name, rank, comes=True))
             read = b""
             while not read.endswith(b"\n"):
                 part = connection.recv(65536)
@@ -56,15 +73,15 @@ def meet(
             time.sleep(ARRIVAL_POLL)
 
 
-def stay_away(server: tuple[str, int], name: str, rank: int, size: int) -> None:
+def stay_away(desk: Desk, name: str, rank: int) -> None:
     """Declare at the meeting ``name`` that ``rank`` will not come."""
-    with socket.create_connection(server, ANSWER_PATIENCE) as connection:
-        connection.sendall(_asked(name, rank, size, comes=False))
+    with socket.create_connection(desk[:2], ANSWER_PATIENCE) as connection:
+        _send(connection, Arrival(desk.secret, name, rank, comes=False))
         connection.recv(1)
 
 
-def _asked(name: str, rank: int, size: int, *, comes: bool) -> bytes:
-    return json.dumps({"meeting": name, "rank": rank, "size": size, "comes": comes}).encode() + b"\n"
+def _send(connection: socket.socket, arrival: Arrival) -> None:
+    connection.sendall(msgspec.json.encode(arrival) + b"\n")
 
 
 def meeting_in(frame: FrameType) -> str:

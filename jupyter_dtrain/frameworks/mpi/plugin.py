@@ -97,7 +97,8 @@ class Mpi(Framework):
             return []
         mpi.COMM_WORLD = new
         revoked, self._revoked = self._revoked, []
-        names = {name: value for name, value in user_names() if isinstance(value, mpi.Comm) and value in revoked}
+        found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
+        names = {name: value for name, value in found if value in revoked}
         of_world = sorted(name for name, value in names.items() if value == old)
         others = sorted(names.keys() - set(of_world))
         notes = []
@@ -122,7 +123,8 @@ class Mpi(Framework):
         # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
         for value in values:
-            if isinstance(value, mpi.Comm) and value not in (mpi.COMM_NULL, mpi.COMM_SELF, *found):
+            # Not isinstance(), which may run code of the value's class.
+            if issubclass(type(value), mpi.Comm) and value not in (mpi.COMM_NULL, mpi.COMM_SELF, *found):
                 found.append(value)
         return found
 
@@ -163,7 +165,10 @@ def with_patience(call: Callable[[], T]) -> T:
 
 
 def _held(value: Any) -> list[Any]:
-    return list(getattr(value, "__dict__", {}).values())
+    try:
+        return list(object.__getattribute__(value, "__dict__").values())
+    except BaseException:  # noqa: BLE001 — it has none, or a class of the user's has another
+        return []
 
 
 def _module() -> ModuleType | None:

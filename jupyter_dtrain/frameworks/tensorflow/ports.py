@@ -2,8 +2,8 @@
 
 TensorFlow's servers listen at all addresses of the host, know no password, and obey every process that reaches
 them. Where all ranks are on one host, no other host's packets get as far
-(:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`); other users of this host do, as with TensorFlow's own
-launchers.
+(:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`), and connections from before that guard are ended; other users
+of this host do, as with TensorFlow's own launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 
-from jupyter_dtrain.engine.sockets import keep_on_loopback, listeners
+from jupyter_dtrain.engine.sockets import end_others, keep_on_loopback, listeners
 
 _here: set[int] = set()
 """The port of this rank, where all ranks are on this host."""
@@ -39,3 +39,4 @@ def guard_server() -> None:
     """Guard this rank's TensorFlow server, which may just have begun to listen."""
     for port in _here:
         keep_on_loopback(listeners(port))
+        end_others(port)

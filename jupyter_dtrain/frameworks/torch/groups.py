@@ -332,14 +332,22 @@ class TorchGroups:
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, kwargs = self._set_up
+        living = set(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 — torch has no public list of its groups
         dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
         notes = []
-        strangers = []
+        strangers: list[Any] = []
+        orphans: list[Any] = []
         for module in modules:
             if module.process_group is old:
                 module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
             else:
-                strangers.append(module)
+                (strangers if module.process_group in living else orphans).append(module)
+        # One that the user can no longer name is of an earlier program, which has ended.
+        if named := sorted(name for name, value in user_names() if any(value is one for one in orphans)):
+            notes.append(
+                f"{', '.join(named)}: the process group of this DDP was destroyed before the failure. Wrap its module "
+                f"in DistributedDataParallel again."
+            )
         if strangers:
             names = sorted(name for name, value in user_names() if any(value is one for one in strangers))
             notes.append(

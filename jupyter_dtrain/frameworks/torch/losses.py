@@ -8,6 +8,7 @@
 * A value that a GradScaler has scaled counts as it was before scaling.
 * Values for which no step comes become points of their own, in order, numbered from 0. That happens at once while no
   optimizer exists, from :data:`WAITING` values of a name on while none makes a step, and at the end of the cell.
+  Where a library reports that its step has failed (:func:`~.metrics.whole_step`), they make no point.
 
 Under failure: a value that cannot be read is left out; one note per run says so.
 """
@@ -283,6 +284,11 @@ class Losses:
             else:
                 for value in found:
                     self.add(name, value)
+
+    def drop(self, training: Training) -> None:
+        """Forget all values that wait for a step of this thread."""
+        training.waiting, training.listed = {}, False
+        training.divisors.clear()
 
     def scaled(self, outputs: Any, result: Any, scale: Any) -> None:
         """Note that a scaler made ``result`` from the loss or losses ``outputs``."""

@@ -63,6 +63,7 @@ class TorchMetrics:
         self._made: deque[_Made] = deque()
         self._telling = threading.Lock()
         self._samples = 0
+        self._piped = False
 
     def install(self) -> None:
         """Hook torch once user code imports it."""
@@ -81,6 +82,7 @@ class TorchMetrics:
         self._losses.begin()
         self._made.clear()
         self._samples = 0
+        self._piped = False
         self._grad_norm = watch.grad_norm
         self._on = watch.metrics
 
@@ -132,6 +134,17 @@ class TorchMetrics:
             training.parts = False
 
     @contextlib.contextmanager
+    def whole_step(self) -> Iterator[None]:
+        """See :func:`whole_step`."""
+        self._piped = True
+        try:
+            yield
+        except BaseException:
+            if self._on:
+                self._losses.drop(self._losses.training())
+            raise
+
+    @contextlib.contextmanager
     def one_step(self, optimizer: Any) -> Iterator[None]:
         """See :func:`one_step`."""
         training = self._losses.training() if self._on else None
@@ -146,8 +159,8 @@ class TorchMetrics:
         self._skipped(training, optimizer)
 
     def steps(self) -> dict[str, int]:
-        """How many steps each optimizer has made in this run, by its variable's name."""
-        return self._steppers.counts()
+        """How many steps each optimizer has made in this run; empty with a pipeline, whose ranks hold unlike parts."""
+        return {} if self._piped else self._steppers.counts()
 
     def end(self) -> None:
         """End the cell: turn everything that still waits into points."""
@@ -348,6 +361,7 @@ class TorchMetrics:
                 names = self._sites.names(frame, Call.STEP)
                 name = names[0] if names else None
             stepper = self._steppers.meet(optimizer, training, name or type(optimizer).__name__)
+            stepper.named = name is not None
         return stepper
 
     def _tell_norm(self, training: Training, optimizer: Any) -> None:
@@ -446,6 +460,11 @@ def adding() -> contextlib.AbstractContextManager[None]:
 def unheard() -> contextlib.AbstractContextManager[None]:
     """In this context, ignore the values given to backward: a library reports its losses itself."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
+
+
+def whole_step() -> contextlib.AbstractContextManager[None]:
+    """In this context a pipeline makes one whole step; where that fails, forget the values given to backward for it."""
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.whole_step()
 
 
 def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:

@@ -188,7 +188,7 @@ class TorchPipelines:
             local.inside = True
             local.step = noted = _Step()
             try:
-                with self._training.unheard():
+                with self._training.whole_step(), self._training.unheard():
                     result = original(schedule, *args, **kwargs)
             finally:
                 local.inside = False

@@ -26,6 +26,7 @@ from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
+from .loaders import drop_workers
 from .metrics import TorchMetrics, number
 from .pipelines import TorchPipelines
 from .spawn import hook_spawn
@@ -47,6 +48,7 @@ class Torch(Framework):
 
     name = "torch"
     rendezvous = "jupyter_dtrain.frameworks.torch.store"
+    services = ("/torch/_inductor/compile_worker/",)
 
     def environment(self) -> dict[str, Variable]:
         """Add to torchrun's variables: NCCL's watchdog must not kill a rank that a release can free.
@@ -84,6 +86,10 @@ class Torch(Framework):
         """Record the losses that wait for their optimizer step, and report the last steps of pipelines."""
         self._pipelines.end()
         self._metrics.end()
+
+    def children_ended(self, pids: set[int]) -> None:
+        """Data loaders whose persistent workers were ended start new ones."""
+        drop_workers(pids)
 
     def describe(self) -> Facts:
         """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""

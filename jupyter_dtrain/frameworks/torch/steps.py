@@ -38,7 +38,7 @@ Step = tuple[int, float, int, list[Any]]
 class Stepper:
     """An optimizer in a run."""
 
-    __slots__ = ("base", "count", "label", "met", "name", "newest", "optimizer", "thread", "told")
+    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "thread", "told")
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
         """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
@@ -48,6 +48,8 @@ class Stepper:
         self.label = label
         self.count = count
         self.met = met
+        self.named = True
+        """Whether its name is that of a variable, and not of its type."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
@@ -96,13 +98,17 @@ class Steppers:
             self._shown = False
 
     def counts(self) -> dict[str, int]:
-        """How many steps each optimizer has made in this run, by name; among namesakes, the largest number."""
+        """How many steps each optimizer has made in this run, by its variable; among namesakes, the largest number.
+
+        One without a variable, which a library made, is ``a TYPE``.
+        """
         with self._lock:
             steppers = list(self._all)
         found: dict[str, int] = {}
         for one in steppers:
             if one.newest is not None:
-                found[one.name] = max(found.get(one.name, 0), one.newest[0])
+                name = one.name if one.named else f"a {one.name}"
+                found[name] = max(found.get(name, 0), one.newest[0])
         return found
 
     def born(self, optimizer: Any) -> None:

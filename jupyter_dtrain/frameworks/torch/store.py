@@ -1,7 +1,8 @@
 """The world's rendezvous store: a TCPStore server in a process of its own, so that it outlives every rank.
 
 The steward starts it with a listening socket (``--fd``) at ``--port``; clients that connected before it was up are
-served then. It ends with the steward.
+served then. It ends with the steward. torch's store asks for no password, so it is kept for this user
+(:mod:`jupyter_dtrain.engine.callers`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import argparse
 import signal
 from datetime import timedelta
+
+from jupyter_dtrain.engine.callers import keep_for_this_user
 
 
 def main() -> None:
@@ -18,6 +21,7 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
+    keep_for_this_user()
     from torch.distributed import TCPStore
 
     store = TCPStore(

@@ -136,9 +136,9 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       );
       add(
         "dtrain:interrupt",
-        trans.__("Interrupt the World's Cell"),
+        trans.__("Interrupt the World's Cells"),
         withWorld((world) => given.actions.interrupt(world)),
-        () => works()?.run?.outcome === "running",
+        () => (works()?.runs.length ?? 0) > 0,
       );
       add(
         "dtrain:restart",
@@ -155,7 +155,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       let last = "";
       given.actions.worlds.changed.connect(() => {
         const world = works();
-        const now = `${world?.id}:${world?.run?.outcome}`;
+        const now = `${world?.id}:${(world?.runs.length ?? 0) > 0}`;
         if (now !== last) commands.notifyCommandChanged();
         last = now;
       });

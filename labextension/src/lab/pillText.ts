@@ -27,8 +27,11 @@ export function pillOf(
       : /^\d+$/.test(found.ranks)
         ? trans.__("rank %1", found.ranks)
         : trans.__("ranks %1", found.ranks);
-  const run = driven.map((world) => world.run).find((one) => one?.outcome === "running" && one.cell === cell);
-  if (run == null) return { text: to, look: "still", line: found.line };
+  const run = driven
+    .flatMap((world) => world.runs)
+    .reverse()
+    .find((one) => one.cell === cell);
+  if (run === undefined) return { text: to, look: "still", line: found.line };
   const bad = (run.states.error ?? 0) + (run.states.lost ?? 0);
   return { text: `${to} · ${live(run, bad, trans)}`, look: bad > 0 ? "failing" : "running", line: found.line };
 }

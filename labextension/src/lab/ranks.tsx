@@ -180,7 +180,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
       setBusy(false);
     }
   };
-  const run = details.run;
+  const run = details.runOf(rank.rank);
   return (
     <div className="dtrain-detail">
       {rank.words !== "" && <p>{rank.words}</p>}

@@ -119,7 +119,7 @@ function Contents(props: {
   const details = selected === null ? null : worlds.of(selected.id);
   const shared = { actions, trans };
   const ended = worlds.worlds
-    .map((world) => `${world.id}:${world.run?.number ?? 0}:${world.run?.outcome ?? ""}`)
+    .map((world) => `${world.id}:${world.run?.number ?? 0}:${world.run?.outcome ?? ""}:${world.runs.length}`)
     .join();
   return (
     <>

@@ -11,15 +11,25 @@ import type { Worlds } from "./worlds";
 /** The item's text; empty hides the item. */
 export function statusOf(worlds: World[], selected: World | null, urgent: number, trans: TranslationBundle): string {
   if (selected === null) return "";
-  const { run } = selected;
+  const { runs } = selected;
+  const run = runs.at(-1);
   const words = [
     worlds.length > 1 ? trans.__("%1 (1 of %2 worlds)", selected.name, worlds.length) : selected.name,
-    run?.outcome === "running" ? trans.__("run %1", run.number) : trans.__("idle"),
+    runsOf(selected, trans),
   ];
-  if (run?.outcome === "running" && run.step !== null) words.push(trans.__("step %1", count(run.step)));
+  if (runs.length === 1 && run!.step !== null) words.push(trans.__("step %1", count(run!.step)));
   if (selected.dead > 0) words.push(trans._n("%1 rank dead", "%1 ranks dead", selected.dead));
   if (urgent > 0) words.push(trans._n("%1 needs attention", "%1 need attention", urgent));
   return words.join(" · ");
+}
+
+/** The runs that go on, in words. */
+export function runsOf(world: World, trans: TranslationBundle): string {
+  const numbers = world.runs.map((run) => run.number);
+  if (numbers.length === 0) return trans.__("idle");
+  if (numbers.length === 1) return trans.__("run %1", numbers[0]);
+  if (numbers.length <= 3) return trans.__("runs %1", numbers.join(", "));
+  return trans.__("%1 runs", numbers.length);
 }
 
 /** Add the item to the status bar; a click calls `show`. */

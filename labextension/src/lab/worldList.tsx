@@ -8,6 +8,7 @@ import { attachCode } from "./actions";
 import { dragCode } from "./drag";
 import { h } from "./jsx";
 import type { World } from "./messages";
+import { runsOf } from "./status";
 import { Section, Tool, useNow, type SectionProps } from "./section";
 
 /** The code that starts a world from a notebook, which is not translated. */
@@ -56,7 +57,7 @@ function WorldRow({
   trans,
 }: SectionProps & { world: World; chosen: boolean; now: number }): JSX.Element {
   const up = world.state === "running";
-  const works = world.run?.outcome === "running";
+  const works = world.runs.length > 0;
   const select = (): void => {
     actions.worlds.select(world.id);
   };
@@ -140,7 +141,7 @@ function stateWords(world: World, trans: TranslationBundle): string {
       return trans.__("not responding");
   }
   if (world.dead > 0) return trans._n("%1 rank dead", "%1 ranks dead", world.dead);
-  return world.run?.outcome === "running" ? trans.__("run %1", world.run.number) : trans.__("idle");
+  return runsOf(world, trans);
 }
 
 function driverWords(world: World, now: number, trans: TranslationBundle): string {

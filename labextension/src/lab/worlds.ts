@@ -8,33 +8,48 @@ import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
 import type { Item, Launcher, Message, RankRow, StoredRun, World } from "./messages";
 
-/** The details of one watched world: its ranks and its newest run. */
+/** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
   rows: RankRow[] = [];
-  source = "";
-  private receiver: Receiver | null = null;
+  private receivers = new Map<number, Receiver>();
 
-  /** The world's newest run; null if it has had none. */
-  get run(): RunModel | null {
-    return this.receiver?.model ?? null;
+  /** The runs that go on and the newest, which may have ended; the newest first. */
+  get runs(): RunModel[] {
+    return [...this.receivers.keys()]
+      .sort((one, other) => other - one)
+      .map((number) => this.receivers.get(number)!.model);
+  }
+
+  /** The newest run that `rank` takes part in; null if there is none. */
+  runOf(rank: number): RunModel | null {
+    return this.runs.find((run) => run.ranks.some((one) => one.rank === rank)) ?? null;
+  }
+
+  /** Forget the runs that have ended and are not the newest. */
+  keep(world: World): void {
+    const newest = world.run?.number ?? 0;
+    for (const number of [...this.receivers.keys()]) {
+      if (number < newest && !world.runs.some((run) => run.number === number)) this.receivers.delete(number);
+    }
   }
 
   take(message: Message): void {
     if (message.type === "ranks") {
       this.rows = message.ranks;
     } else if (message.type === "run") {
-      const known = this.receiver?.model.run;
-      if (this.receiver === null || known !== message.document.run) this.receiver = new Receiver();
-      this.source = message.source;
-      this.receiver.begin(message.document);
-    } else if (message.type === "news" && this.receiver?.model.run === message.status.run) {
-      this.receiver.receive(message, [viewOf(message.values ?? ""), viewOf(message.steps ?? "")]);
+      const receiver = this.receivers.get(message.document.run) ?? new Receiver();
+      this.receivers.set(message.document.run, receiver);
+      receiver.begin(message.document);
+    } else if (message.type === "news") {
+      this.receivers
+        .get(message.status.run)
+        ?.receive(message, [viewOf(message.values ?? ""), viewOf(message.steps ?? "")]);
     }
   }
 
-  /** All ranks of the world, with the newest run's data for ranks that take part in it. */
+  /** All ranks of the world, each with the data of the newest run that it takes part in. */
   get ranks(): (Rank & { host: string; device: string; pid: number; waits: string; role: string })[] {
-    const running = new Map(this.run?.ranks.map((rank) => [rank.rank, rank]));
+    const running = new Map(this.runs.reverse().flatMap((run) => run.ranks.map((rank) => [rank.rank, rank])));
     return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
       const own = running.get(rank);
       return {
@@ -117,7 +132,7 @@ export class Worlds {
 
   /** The world whose ranks and run are shown: the chosen one, else one with a running cell, else the newest. */
   get selected(): World | null {
-    const works = (world: World): boolean => world.run?.outcome === "running";
+    const works = (world: World): boolean => world.runs.length > 0;
     const newest = [...this.worlds].sort((one, other) => other.started - one.started);
     return this.worlds.find((world) => world.id === this.selection) ?? newest.find(works) ?? newest[0] ?? null;
   }
@@ -212,6 +227,7 @@ export class Worlds {
         this.worlds = message.worlds;
         const there = new Set(message.worlds.map((world) => world.id));
         for (const id of this.details.keys()) if (!there.has(id)) this.details.delete(id);
+        for (const world of message.worlds) this.details.get(world.id)?.keep(world);
         this.rewatch();
         this.changedSignal.emit("worlds");
         break;

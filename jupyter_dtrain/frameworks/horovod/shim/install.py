@@ -13,6 +13,7 @@ import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import module_from_spec
 from types import ModuleType
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
@@ -26,21 +27,18 @@ def install_shim(*, replace: bool = False) -> ModuleType:
 
     Raises :class:`RuntimeError` where Horovod is installed, unless ``replace``, and :class:`ImportError` without torch.
     """
-    there = sys.modules.get("horovod")
-    if is_shim(there):
+    if is_shim(sys.modules.get("horovod")):
         return sys.modules["horovod.torch"]
-    if there is not None:
+    if "horovod" in sys.modules:
         raise RuntimeError("Horovod is imported already: the stand-in cannot take its place in this process.")
-    installed = installed_version()
-    if installed and not replace:
+    if (installed := installed_version()) and not replace:
         raise RuntimeError(
             f"Horovod {installed} is installed: `import horovod.torch as hvd` finds it, and needs no stand-in. "
             f"install_shim(replace=True) installs the stand-in all the same."
         )
     calls = import_module(f"{__package__}.calls")
-    package = ModuleType("horovod", NOTICE)
-    vars(package).update(__version__=SHIM_VERSION, __path__=[], torch=calls)
-    package.__spec__ = ModuleSpec("horovod", None, is_package=True)
+    package = module_from_spec(ModuleSpec("horovod", None, is_package=True))
+    vars(package).update(__doc__=NOTICE, __version__=SHIM_VERSION, torch=calls)
     sys.modules.update({"horovod": package, "horovod.torch": calls})
     print(f"[jupyter-dtrain] {NOTICE}", file=sys.stderr)  # noqa: T201 — once in a process, for its users
     return calls

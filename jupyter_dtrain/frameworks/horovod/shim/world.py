@@ -27,10 +27,7 @@ class HorovodInternalError(RuntimeError):
     """Horovod's error of a collective. The stand-in never raises it: torch's own errors come as they are."""
 
 
-class _State:
-    ready = False
-    made: Any = None
-    """The process group that ``init()`` made last; None where user code had one."""
+_state = SimpleNamespace(ready=False)
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -39,28 +36,18 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise NotInStandIn("init() with ranks or a communicator" if comm else "process sets")
     if not dist.is_initialized():
         dist.init_process_group()
-        if _State.made is None:
-            atexit.register(_leave)
-        _State.made = dist.group.WORLD
-    _State.ready = True
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+    _state.ready = True
 
 
 def shutdown() -> None:
-    """Undo ``init()``. torch's process group stays for the next ``init()``, and ends with the process.
-
-    Under torchrun torch 2.13 often cannot leave a group and set up another.
-    """
-    _State.ready = False
-
-
-def _leave() -> None:
-    if dist.is_initialized() and dist.group.WORLD is _State.made:
-        dist.destroy_process_group()
+    """Undo ``init()``, but for torch's process group: torch 2.13 often cannot leave one and set up another."""
+    _state.ready = False
 
 
 def is_initialized() -> bool:
     """Whether the user called ``init()``, and no ``shutdown()`` since."""
-    return _State.ready and dist.is_initialized()
+    return bool(_state.ready and dist.is_initialized())
 
 
 def check(process_set: Any = None) -> None:
@@ -83,22 +70,23 @@ def _place(variable: str, otherwise: Callable[[], int]) -> Callable[[], int]:
 
 rank = _place("", dist.get_rank)
 size = _place("", dist.get_world_size)
-local_rank = _place("LOCAL_RANK", rank)
 local_size = _place("LOCAL_WORLD_SIZE", size)
-cross_rank = _place("GROUP_RANK", lambda: rank() // local_size())
-cross_size = _place("GROUP_WORLD_SIZE", lambda: size() // local_size())
-
-PLACES = {"local_rank": local_rank, "local_size": local_size, "cross_rank": cross_rank, "cross_size": cross_size}
-"""Horovod's functions for a process' place."""
 global_process_set = SimpleNamespace(process_set_id=0, size=size, rank=rank, included=lambda: True)
 """All ranks: the only process set of the stand-in."""
-BUILDS: dict[str, Callable[[], bool]] = {
-    "is_homogeneous": lambda: local_size() * cross_size() == size(),
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "init": init,
+    "shutdown": shutdown,
+    "is_initialized": is_initialized,
+    "local_rank": _place("LOCAL_RANK", rank),
+    "local_size": local_size,
+    "cross_rank": _place("GROUP_RANK", lambda: rank() // local_size()),
+    "cross_size": _place("GROUP_WORLD_SIZE", lambda: size() // local_size()),
     "gloo_enabled": lambda: is_initialized() and "gloo" in str(dist.get_backend()),
     "gloo_built": dist.is_gloo_available,
     "nccl_built": dist.is_nccl_available,
     "cuda_built": lambda: torch.version.cuda is not None,
-    "rocm_built": lambda: getattr(torch.version, "hip", None) is not None,
+    "rocm_built": lambda: torch.version.hip is not None,
     **dict.fromkeys(("mpi_enabled", "mpi_built", "mpi_threads_supported", "ddl_built", "ccl_built"), lambda: False),
 }
-"""Horovod's functions that describe its build."""
+"""Horovod's functions for set-up, for a process' place, and for what is built in."""

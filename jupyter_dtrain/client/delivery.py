@@ -1,0 +1,117 @@
+"""Cells on their way to the ranks: each is sent, and sent again to a rank that has not begun it.
+
+A rank begins no run twice, so a cell may be sent as often as it takes. :mod:`.holes` finds out where a quiet rank
+stands, and reports here that it has not begun.
+
+For the thread that folds the runs; nothing here waits. Under failure: a rank that says that it is idle gets the cell
+again, after a second, two, four and so on. At the third time the run shows where the rank's main thread is. A rank that
+works on a run of which this client knows nothing refuses the cell, which is then interrupted on all ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jupyter_dtrain.core.stacks import Stacks, describe_stacks
+from jupyter_dtrain.wire.agent_messages import RunCell
+from jupyter_dtrain.wire.values import digests
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.wire.channels import RanksChannel
+    from jupyter_dtrain.wire.questions import Questions
+
+    from .entry import Entry
+
+LONGEST = 8.0
+"""The most seconds, but for those of :data:`SPEED`, until a cell is sent again."""
+SPEED = 20e6
+"""Bytes a second that the values of a cell travel at least: it is not sent again while they are on their way."""
+TELLING = 3
+"""The time at which the run shows where a rank is that has not begun the cell."""
+LOOKING = 2.0
+"""Seconds that the rank may take to say where it is."""
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery:
+    """The cells that one session has sent."""
+
+    def __init__(
+        self,
+        bound: Callable[[], tuple[World, RanksChannel] | None],
+        questions: Questions,
+        drives: Callable[[], bool],
+        interrupt: Callable[[Entry], None],
+    ) -> None:
+        """``drives``: whether this client may run cells; ``interrupt`` ends a run that a rank has refused."""
+        self._bound = bound
+        self._questions = questions
+        self._drives = drives
+        self._interrupt = interrupt
+
+    def send(self, entry: Entry, generation: int) -> None:
+        """Send the cell of ``entry`` to its ranks."""
+        run = entry.run
+        names, pickles = list(entry.inputs), list(entry.inputs.values())
+        entry.message = RunCell(
+            run.number, run.source, run.ranks, generation, entry.watch, entry.cell, names, digests(pickles)
+        )
+        for rank in run.ranks:
+            run.note_heard(rank)
+            self._send(entry, rank)
+
+    def _send(self, entry: Entry, rank: int) -> None:
+        if (bound := self._bound()) is None or entry.message is None:
+            return
+        world, channel = bound
+        pickles = list(entry.inputs.values())
+        tries = entry.tries[rank] = entry.tries.get(rank, -1) + 1
+        travel = sum(map(len, pickles)) / SPEED
+        entry.again[rank] = time.monotonic() + min(LONGEST, 0.5 * 2**tries) + travel
+        channel.run(world.ranks[rank].engine, entry.message, pickles)
+
+    def unbegun(self, entry: Entry, rank: int) -> None:
+        """``rank`` is idle and has not begun ``entry``."""
+        if rank not in entry.run.unfinished or entry.ending is not None or time.monotonic() < entry.again.get(rank, 0):
+            return  # an interrupt takes a cell back that was not begun
+        if entry.message is None:
+            self._await_sender(entry, rank)
+            return
+        _log.info("Rank %s has not begun run %s: the cell is sent again", rank, entry.run.number)
+        self._send(entry, rank)
+        if entry.tries[rank] == TELLING:
+            self._questions.stacks([rank], LOOKING, lambda stacks: self._tell(entry, rank, stacks))
+
+    def _tell(self, entry: Entry, rank: int, stacks: Stacks) -> None:
+        if rank in entry.run.unfinished and entry.run.next_seq(rank) == 0:
+            entry.painting.note(
+                f"Rank {rank} has not begun this cell {entry.run.elapsed:.0f} s after it was sent, though it says that "
+                f"it is idle; the cell is sent again and again. Where the rank is:\n{describe_stacks(stacks)}"
+            )
+
+    def _await_sender(self, entry: Entry, rank: int) -> None:
+        """Another client has sent the cell, and may send it again while it drives."""
+        tries = entry.tries[rank] = entry.tries.get(rank, 0) + 1
+        if tries < TELLING or not self._drives():
+            return
+        entry.tries[rank] = 0
+        if entry.run.next_seq(rank) == 0:
+            entry.painting.note(f"Rank {rank} never began this cell, and the client that sent it is gone.")
+        # From now on it never will.
+        self._questions.interrupt(entry.run.number, [rank], LOOKING, lambda _: None)
+
+    def refused(self, entry: Entry, rank: int, run: int) -> None:
+        """``rank`` works on ``run``, of which this client knows nothing, and has not begun ``entry``."""
+        if entry.message is None or entry.ending is not None:
+            return
+        words = f"Rank {rank} still works on run {run}, which this session does not follow, and refuses this cell"
+        if all(entry.run.next_seq(one) == 0 for one in entry.run.ranks):
+            entry.run.not_sent = f"{words}. It is over when that run is; %distributed kill {rank} ends it."
+        else:
+            entry.painting.note(f"{words}, which is interrupted on all ranks.")
+        self._interrupt(entry)

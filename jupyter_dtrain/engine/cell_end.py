@@ -1,0 +1,196 @@
+"""The end of a cell on its rank, which is reached whatever the cell, a plug-in or a device does.
+
+The steps, each guarded, so that the next one gets its turn:
+
+1. The steward hears that the cell failed: it releases the ranks that wait for this one, also for the steps below.
+2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.words.PATIENCE` seconds.
+3. Processes that an interrupted cell has started end, within deadlines.
+4. The output of child processes, the plug-ins and the last points of the metrics are waited for, within deadlines.
+   What a cell that has not failed still computes may take longer; there Stop ends the wait.
+5. ``Finished`` is the last event.
+
+Under failure: the cell says what is missing. Only native code that never returns on the main thread, or keeps the
+interpreter lock, holds the end up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jupyter_dtrain.core.events import Error
+from jupyter_dtrain.wire.reports import Ended, Report
+
+from .framework import CellEnds
+from .interrupts import CellStopped
+from .memory import is_out_of_memory, let_go
+from .words import PATIENCE, Words, type_name, words_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from jupyter_dtrain.core.events import Outcome
+
+    from .children import Children
+    from .descriptors import DescriptorReader
+    from .interrupts import Interrupts
+    from .main_thread import MainThread
+    from .metrics import MetricBuffer
+    from .plugins import Plugins
+    from .recorder import Recorder
+    from .resources import Sampler
+    from .tracebacks import Tracebacks
+
+METRICS_PATIENCE = 5.0
+"""Seconds that a device has for the last values of a cell that failed."""
+MEMORY_PATIENCE = 10.0
+"""Seconds for dropping what a cell held that ran out of memory, which may run code of the user's objects."""
+
+_STOPS = (KeyboardInterrupt, CellStopped, asyncio.CancelledError)
+
+
+class CellEnd:
+    """Ends the cells of one rank. Main thread only."""
+
+    def __init__(
+        self,
+        rank: int,
+        recorder: Recorder,
+        descriptors: DescriptorReader,
+        plugins: Plugins,
+        metrics: MetricBuffer,
+        sampler: Sampler,
+        tracebacks: Tracebacks,
+        main_thread: MainThread,
+        interrupts: Interrupts,
+        children: Children,
+        report: Callable[[Report], None],
+    ) -> None:
+        """``report`` sends to the steward."""
+        self._rank = rank
+        self._recorder = recorder
+        self._descriptors = descriptors
+        self._plugins = plugins
+        self._metrics = metrics
+        self._sampler = sampler
+        self._tracebacks = tracebacks
+        self._main_thread = main_thread
+        self._interrupts = interrupts
+        self._children = children
+        self._report = report
+        self.words_patience = PATIENCE
+        """Seconds for the texts of an error."""
+        self.metrics_patience = METRICS_PATIENCE
+        """Seconds, see :data:`METRICS_PATIENCE`."""
+
+    def end(self, run: int, exception: BaseException | None, *, released: bool = False) -> None:
+        """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
+        outcome = self._outcome(exception)
+        words, regroup = "", False
+        steps: dict[str, int] = {}
+        try:
+            with self._interrupts.closing():
+                if outcome != "ok":
+                    with contextlib.suppress(Exception):
+                        self._report(Ended(self._rank, run, outcome))
+                if exception is not None and outcome != "ok":
+                    with self._despite("The cell's error is missing"):
+                        self._tell(exception, released=released)
+                with self._despite("Processes that this cell has started may go on"):
+                    self._end_children()
+                with self._despite("The last output of child processes may be missing"):
+                    self._descriptors.drain()
+                with self._despite("A framework may not be ready for the next cell"):
+                    self._plugins.after_cell(failed=outcome != "ok")
+                regroup = self._plugins.was_cut
+                waited = self._end_metrics(failed=outcome != "ok")
+                if outcome == "ok" and (regroup or not waited):
+                    # What the cell had begun was still to come.
+                    outcome = "interrupted"
+                if self._interrupts.ending:
+                    outcome, words = "lost", f"rank {self._rank} received SIGTERM"
+                with self._despite("The process groups are made anew"):
+                    regroup = self._plugins.needs_regroup() or regroup
+                    regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
+                    steps = self._plugins.steps()
+                with contextlib.suppress(Exception):
+                    self.say_failures()
+        finally:
+            self._sampler.end()
+            self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
+
+    def say_failures(self) -> None:
+        """Show the notices of the plug-ins' failures in the cell."""
+        for notice in self._plugins.take_notices():
+            self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
+
+    def _end_children(self) -> None:
+        """End what an interrupted cell has started; any other cell may leave processes behind."""
+        if not self._interrupts.requested or self._interrupts.ending:
+            self._children.leave()
+            return
+        ended, left = self._children.end()
+        if ended:
+            self._plugins.children_ended(ended)
+        if left:
+            names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
+            self._recorder.write(
+                "stderr", f"[jupyter-dtrain] These processes go on: {names}. %distributed restart ends them.\n"
+            )
+
+    def _outcome(self, exception: BaseException | None) -> Outcome:
+        if exception is None or issubclass(type(exception), CellEnds):
+            return "ok"
+        return "interrupted" if self._interrupts.requested and issubclass(type(exception), _STOPS) else "error"
+
+    def _tell(self, exception: BaseException, *, released: bool) -> None:
+        stopped = issubclass(type(exception), _STOPS)
+        words = Words(self.words_patience, self._wait)
+        if not (stopped and self._interrupts.ending):
+            try:
+                waited = "" if stopped else words.ask(lambda: self._main_thread.waited_in(exception), lambda _: "")
+                error = self._tracebacks.error(exception, words)
+                error = msgspec.structs.replace(error, waited=waited, released=released)
+            except BaseException as failure:  # noqa: BLE001 — no memory, say: the cause is shown all the same
+                why = f"<its traceback could not be made: {type_name(failure)}>"
+                error = Error(type_name(exception), why, [])
+            self._recorder.append(error)
+        if words.ask(lambda: is_out_of_memory(exception, self._plugins), lambda _: False):
+            told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
+            self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
+
+    def _wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for ``event``; Stop ends that."""
+        try:
+            with self._interrupts.enabled():
+                return event.wait(seconds)
+        except (KeyboardInterrupt, CellStopped):
+            return False
+
+    def _end_metrics(self, *, failed: bool) -> bool:
+        """Whether the last points are recorded."""
+        loss = "The last points of this cell's metrics are missing"
+        done = stopped = False
+        with self._despite(loss):
+            try:
+                with self._interrupts.enabled():
+                    done = self._metrics.end(self.metrics_patience if failed else None)
+            except (KeyboardInterrupt, CellStopped):
+                stopped = True
+            if not done:
+                why = "an interrupt ended the wait" if stopped else f"not there after {self.metrics_patience:g} s"
+                self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {why}.\n")
+        return done
+
+    @contextlib.contextmanager
+    def _despite(self, loss: str) -> Iterator[None]:
+        """Go on whatever is raised inside, and say which ``loss`` that means."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 — a run that was begun must end
+            with contextlib.suppress(Exception):
+                self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {words_of(error)}.\n")

@@ -1,0 +1,228 @@
+"""The processes that a cell starts, and their end when the cell is interrupted.
+
+An interrupt reaches them as it reaches the children of a program in a terminal: SIGINT, once, while the cell runs. When
+an interrupted cell has ended, those that are left are ended: SIGINT, then SIGTERM, then SIGKILL. A cell that ends in
+any other way leaves its processes alone, and so do all cells that come later.
+
+A cell's processes are those of the rank's Linux session that began while its code ran: also orphans, and those that a
+thread of the cell started. These stay until the rank ends:
+
+* what an earlier cell had started, and what that starts in turn;
+* what was started to stay: in a session of its own (``start_new_session=True``, ``setsid``), or by ``nohup``, whose
+  commands ignore SIGHUP;
+* services that a library starts at first need and counts on in later cells: multiprocessing's resource tracker and fork
+  server, and those that frameworks name.
+
+Under failure: every wait has a deadline. Processes that none of it ends are returned, and the cell names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ENDING: Final = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 1.0))
+"""The signals that end a process, and the seconds that it then has. It gets none that it ignores."""
+LOOK: Final = 0.02
+POOL_PATIENCE: Final = 0.5
+"""Seconds in which a multiprocessing pool ends its workers itself."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SERVICES = re.compile(r"from [\w.]+\.(resource_tracker|forkserver) import main")
+"""In their command lines: multiprocessing's, and those of loky and other libraries made after it."""
+_HOSTS = re.compile(r"from [\w.]+\.forkserver import main")
+"""Services whose children are their user's."""
+
+
+class Child(NamedTuple):
+    """A process that the rank, or a process beneath it, started."""
+
+    pid: int
+    parent: int
+    started: int
+    """Clock ticks since the machine started."""
+    name: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other process has: the id alone may be given again."""
+        return self.pid, self.started
+
+
+class Children:
+    """The processes that the cells of this rank start. Any thread may call."""
+
+    def __init__(self, services: Collection[str] = ()) -> None:
+        """``services``: words in the command lines of processes that outlive the cell that started them."""
+        self._services = tuple(services)
+        self._lock = threading.Lock()
+        self._began = 0
+        self._runs = False
+        self._told: dict[tuple[int, int], int] = {}
+        """How many of the signals of :data:`ENDING` a process of this cell has had."""
+        self._pools: set[Any] = set()
+        """The multiprocessing pools that earlier cells have made."""
+
+    def begin(self) -> None:
+        """A cell's code is about to run."""
+        with self._lock:
+            self._began, self._runs = _now(), True
+            self._told.clear()
+            self._pools = set(_pools())
+
+    def interrupt(self, *, force: bool = False) -> None:
+        """Interrupt the processes of the cell that runs; ``force``: with the next signal that ends a process."""
+        with self._lock:
+            if self._runs:
+                for child in self._find():
+                    if force:
+                        self._tell(child)
+                    elif child.key not in self._told and not _ignored(child.pid) & _bit(signal.SIGINT):
+                        self._send(child, 0)
+
+    def leave(self) -> None:
+        """The cell has ended and leaves its processes alone."""
+        with self._lock:
+            self._runs = False
+
+    def end(self) -> tuple[set[int], list[Child]]:
+        """End the processes of the cell, whose code has ended; the ids of those that ended, and those that go on."""
+        with self._lock:
+            runs, self._runs = self._runs, False
+        if not runs:
+            return set(), []
+        until = _now()
+        found = {pid for pid, _ in self._told}
+        _end_pools([pool for pool in _pools() if pool not in self._pools])
+        left: list[Child] = []
+        for step, (_, patience) in enumerate(ENDING, 1):
+            deadline = time.monotonic() + patience
+            while left := self._find(until):
+                found.update(child.pid for child in left)
+                for child in left:
+                    if self._told.get(child.key, 0) < step:
+                        self._tell(child)
+                if time.monotonic() > deadline or all(self._told[child.key] > step for child in left):
+                    break
+                time.sleep(LOOK)
+        return found - {child.pid for child in left}, left
+
+    def _tell(self, child: Child) -> None:
+        """Send the next signal that the process does not ignore."""
+        ignored = _ignored(child.pid)
+        step = self._told.get(child.key, 0)
+        while step < len(ENDING) - 1 and ignored & _bit(ENDING[step][0]):
+            step += 1
+        self._send(child, min(step, len(ENDING) - 1))
+
+    def _send(self, child: Child, step: int) -> None:
+        self._told[child.key] = step + 1
+        number, _ = ENDING[step]
+        with contextlib.suppress(OSError):
+            os.kill(child.pid, number)
+
+    def _find(self, until: int | None = None) -> list[Child]:
+        """The processes of the cell that are alive. ``until``: when its code ended.
+
+        What the rank itself starts later is not the cell's: a thread that keeps a number of workers, say.
+        """
+        me = os.getpid()
+        session = {child.pid: child for child in _session(me) if child.pid != me}
+        kept: dict[int, bool] = {}
+
+        def stays(pid: int) -> bool:
+            """Whether it, or a process above it, is there to stay."""
+            child = session.get(pid)
+            if child is None:
+                return False  # the rank, or the watch above it, which adopts orphans
+            if pid not in kept:
+                kept[pid] = child.started < self._began or _is_detached(pid) or self._is_service(pid)
+                above = child.parent
+                kept[pid] |= stays(above) and not _HOSTS.search(_command(above))
+            return kept[pid]
+
+        return [
+            child
+            for child in session.values()
+            if not stays(child.pid) and not (until is not None and child.parent == me and child.started > until)
+        ]
+
+    def _is_service(self, pid: int) -> bool:
+        command = _command(pid)
+        return bool(_SERVICES.search(command)) or any(words in command for words in self._services)
+
+
+def _now() -> int:
+    """The time as Linux notes it for a process that starts now."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+
+
+def _session(leader: int) -> Iterator[Child]:
+    """The living processes in the session of ``leader``."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal() and (stat := _read(f"{entry.path}/stat")):
+            head, _, tail = stat.rpartition(")")
+            state, parent, _, session, *rest = tail.split()
+            if int(session) == leader and state not in "ZX":
+                # See proc(5): `rest` begins with field 7, and field 22 is the time.
+                yield Child(int(entry.name), int(parent), int(rest[15]), head.partition("(")[2])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""  # it has ended
+
+
+def _command(pid: int) -> str:
+    return _read(f"/proc/{pid}/cmdline").replace("\0", " ")
+
+
+def _ignored(pid: int) -> int:
+    """The signals that a process ignores, as a mask."""
+    found = re.search(r"^SigIgn:\s*([0-9a-f]+)", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    return int(found[1], 16) if found else 0
+
+
+def _bit(number: int) -> int:
+    return 1 << (number - 1)
+
+
+def _is_detached(pid: int) -> bool:
+    """Whether ``nohup`` started it. The rank itself does not ignore SIGHUP, so no process does unless it was told."""
+    return bool(_ignored(pid) & _bit(signal.SIGHUP))
+
+
+def _pools() -> list[Any]:
+    """The multiprocessing pools of this process. A pool replaces workers that end, and feeds them what is left."""
+    found = []
+    for name in ("multiprocessing", "multiprocess"):
+        pool, util = sys.modules.get(f"{name}.pool"), sys.modules.get(f"{name}.util")
+        if pool is None or util is None:
+            continue
+        # Python keeps no public list of pools; each has registered how it is ended.
+        for finalizer in list(getattr(util, "_finalizer_registry", {}).values()):
+            reference = getattr(finalizer, "_weakref", None)
+            one = reference() if reference is not None else None
+            if isinstance(one, pool.Pool):
+                found.append(one)
+    return found
+
+
+def _end_pools(pools: list[Any]) -> None:
+    """End ``pools``, on threads of their own: a pool may wait for a worker that ignores its signal."""
+    threads = [threading.Thread(target=pool.terminate, name="dtrain-pool-end", daemon=True) for pool in pools]
+    deadline = time.monotonic() + POOL_PATIENCE
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

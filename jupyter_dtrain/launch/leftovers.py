@@ -1,0 +1,88 @@
+"""What a world leaves whose guard and steward were both killed: ranks' processes and the world's folders.
+
+The next start of this user removes it. Only what provably belonged to such a world goes:
+
+* A *world* is dead when its listing, a file of this user in a folder of this user's, names this machine's boot and
+  process ids as they are counted here, and the steward's id with its time of creation belongs to no process. So a world
+  on another host, or in another container, that shares the home is never touched.
+* A *process* is the world's when it is this user's, began after the steward, and has the world's id in the environment
+  that it was started with. This process and those above it are left alone.
+* A *folder* is the world's when its listing names it, it is this user's, and it is no link.
+
+Under failure: it takes a few seconds at most, and what cannot be removed stays for the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from jupyter_dtrain.core.clients import CLOSE
+
+from .worlds import Listing, dead_worlds
+
+MARK: Final = "DTRAIN_WORLD"
+"""The variable that names the world, by its id, in the environment of its steward and of all that this starts."""
+PATIENCE: Final = 3.0
+"""Seconds that processes may take to be gone once they were killed."""
+
+_log = logging.getLogger(__name__)
+
+
+def remove_leftovers() -> None:
+    """Remove what dead worlds of this user have left on this machine."""
+    for listing in dead_worlds():
+        try:
+            left = _end_processes(listing)
+            if left:
+                _log.warning("Processes of the world %s cannot be ended: %s", listing.id, left)
+                continue
+            # The listing's own folder is the last: without it nothing tells what is left.
+            for folder in listing.folders:
+                if _is_own(Path(folder)):
+                    shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            _log.warning("What the world %s has left cannot be removed: %s", listing.id, error)
+
+
+def _end_processes(listing: Listing) -> list[int]:
+    """Kill the processes of a dead world; the ids of those that are still there after :data:`PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    while left := [process for process in _processes_of(listing) if process.pid not in spared]:
+        if time.monotonic() > deadline:
+            break
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # it looks at the time of creation first: no other process with this id is killed
+        psutil.wait_procs(left, timeout=0.2)
+    return [process.pid for process in left]
+
+
+def _processes_of(listing: Listing) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if (
+                process.uids().real == os.getuid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.create_time() >= listing.created - CLOSE
+                and process.environ().get(MARK) == listing.id
+            ):
+                found.append(process)
+    return found
+
+
+def _is_own(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return False

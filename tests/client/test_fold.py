@@ -1,0 +1,204 @@
+"""A session's fold, with a channel and a steward that only keep what they are asked: the test is the ranks."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from jupyter_dtrain import Settings
+from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.fold import Fold
+from jupyter_dtrain.core.events import Event, Finished
+from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.wire.messages import to_content
+from tests.machines import Steward as Keeping
+from tests.steward.until import until
+
+
+class Channel:
+    """What a session sends to ranks."""
+
+    def __init__(self):
+        self.cells = []
+        """``(rank, run)``, in order."""
+
+    def run(self, engine, cell, _pickles):
+        """A cell for a rank."""
+        self.cells.append((int(engine), cell.run))
+
+    def ask(self, *_):
+        """No rank answers."""
+        return Future()
+
+
+class Steward(Keeping):
+    """The steward of a session that drives."""
+
+    drives = True
+
+    def renew_soon(self):
+        """Nothing was missed."""
+
+    def advance(self, run):
+        """A new generation after each run."""
+        self._do("advance", run)
+        return run
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """A fold of a world with four ranks."""
+
+    class Scene:
+        def __init__(self):
+            self.channel = Channel()
+            self.steward = Steward(lambda: 100.0)
+            self.ended = []
+            self.fold = Fold(Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome)))
+
+        def settle(self):
+            """Whatever was posted before is done."""
+            self.fold._call(lambda: None)
+
+        def hear(self, batch):
+            """A rank announces something."""
+            self.fold.hear(to_content(batch))
+
+    ranks = [Rank(rank, 0, "here", rank, "cpu", 1000 + rank, str(rank)) for rank in range(4)]
+    scene = Scene()
+    scene.fold.bind(World("world", "id", ranks), scene.channel, str(tmp_path))
+    yield scene
+    scene.fold.close()
+
+
+@pytest.fixture
+def submit(scene, make_run):
+    """``submit(number, ranks, …)``: a run that was given to the fold."""
+
+    def make(number, ranks=(0, 1), **options):
+        entry = Entry(make_run(number, ranks), **options)
+        scene.fold.submit(entry)
+        return entry.run
+
+    return make
+
+
+def test_a_cell_goes_out_at_once_and_ends_with_its_last_rank(scene, submit, said, finished):
+    run = submit(1)
+    scene.settle()
+    assert scene.channel.cells == [(0, 1), (1, 1)]
+    assert scene.fold.busy() == {0: 1, 1: 1}
+    scene.hear(said("a\n"))
+    scene.hear(finished(seq=1))
+    scene.settle()
+    assert (run.outcome, scene.fold.busy()) == ("running", {1: 1})
+    scene.hear(finished(rank=1))
+
+    assert run.wait(5)
+    assert (run.outcome, run.text(0), scene.ended, scene.fold.busy()) == ("ok", "a\n", [(1, "ok")], {})
+    assert scene.steward.times("advance") == []
+
+
+def test_a_queued_cell_goes_out_when_its_ranks_are_free(scene, submit, finished):
+    """One for other ranks does not wait."""
+    first, second, other = submit(1), submit(2, (1, 2)), submit(3, (3,))
+    scene.settle()
+    assert scene.channel.cells == [(0, 1), (1, 1), (3, 3)]
+    for rank in (0, 1):
+        scene.hear(finished(rank=rank))
+    assert first.wait(5)
+    scene.settle()
+
+    assert scene.channel.cells[3:] == [(1, 2), (2, 2)]
+    assert [second.outcome, other.outcome] == ["running", "running"]
+
+
+def test_what_is_queued_behind_a_failed_cell_never_goes_out(scene, submit, finished):
+    """It says why; the ranks make their groups anew where some are unusable."""
+    first, second = submit(1), submit(2)
+    scene.hear(finished(rank=0, outcome="error"))
+    broken = finished(rank=1)
+    broken.events[0] = Event(1, 1, 0, 0.0, Finished("error", 0.1, regroup=True))
+    scene.hear(broken)
+
+    assert first.wait(5)
+    assert second.wait(5)
+    assert second.not_sent == "run 1, which it was queued behind, ended with: error"
+    assert scene.channel.cells == [(0, 1), (1, 1)]
+    assert [what for _, what, _ in scene.steward.did] == ["advance"]
+
+
+def test_a_rank_that_dies_takes_its_part_of_the_cell_along(scene, submit, finished):
+    """Its last events come with the news; a cell for it that is still queued is refused with the words."""
+    first, second = submit(1), submit(2, (0,))
+    last = [Event(1, 0, 0, 0.0, Finished("error", 0.1))]
+    scene.fold.rank_died(1, "rank 1 was killed (SIGKILL)", [])
+    scene.settle()
+    assert (first.outcome, first.unfinished) == ("running", [0])
+    scene.fold.rank_died(0, "rank 0 received SIGTERM", last)
+
+    assert first.wait(5)
+    assert second.wait(5)
+    assert (first.outcomes, first.lost) == ({0: "error", 1: "lost"}, {1: "rank 1 was killed (SIGKILL)"})
+    assert scene.ended == [(1, "lost"), (2, "interrupted")]
+
+
+def test_a_cell_for_a_dead_rank_is_not_sent(scene, submit):
+    """The others would wait for it."""
+    scene.fold.rank_died(1, "rank 1 is gone", [])
+    run = submit(1)
+
+    assert run.wait(5)
+    assert (run.outcome, run.not_sent, scene.channel.cells) == ("lost", "rank 1 is gone", [])
+
+
+def test_an_interrupt_ends_queued_cells_and_leaves_newer_ones(scene, submit):
+    """``last`` is the newest that its sender knew."""
+    first, second = submit(1), submit(2)
+    scene.settle()
+    scene.fold.interrupt(last=1)
+    assert second.wait(5)
+    third = submit(3, (2,))
+    scene.settle()
+    scene.fold.interrupt(last=1)
+    scene.settle()
+
+    assert second.not_sent == "interrupted while it was queued"
+    assert (first.interrupted, third.interrupted) == (True, False)
+
+
+def test_a_cell_has_its_own_time(scene, submit):
+    """Then it is interrupted as by Stop."""
+    run = submit(1, timeout=0.01)
+
+    assert until(lambda: run.interrupted)
+    assert (run.timed_out, run.unfinished) == (True, [0, 1])
+
+
+def test_everything_ends_with_its_world(scene, submit):
+    """What is queued never goes out, what comes later is lost at once; a new world takes cells again."""
+    first, second = submit(1), submit(2)
+    scene.fold.world_lost("the steward is gone")
+    late = submit(3)
+
+    assert all(run.wait(5) for run in (first, second, late))
+    assert first.lost == {rank: f"rank {rank} is lost: the steward is gone" for rank in (0, 1)}
+    assert [run.outcome for run in (first, second, late)] == ["lost", "interrupted", "lost"]
+    ranks = [Rank(rank, 0, "here", rank, "cpu", 2000 + rank, str(rank)) for rank in range(4)]
+    scene.fold.bind(World("world", "id", ranks), scene.channel, "")
+    submit(4)
+    scene.settle()
+    assert scene.channel.cells[-2:] == [(0, 4), (1, 4)]
+
+
+def test_a_message_that_cannot_be_folded_ends_nothing(scene, submit, finished, caplog):
+    """It is logged; so is a task that raises."""
+    run = submit(1)
+    scene.fold.hear({"run": "one"})
+    for rank in (0, 1):
+        scene.hear(finished(rank=rank))
+
+    assert run.wait(5)
+    assert run.outcome == "ok"
+    assert "A message could not be folded" in caplog.text

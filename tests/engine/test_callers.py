@@ -1,0 +1,96 @@
+"""Whose connection it is. What another user gets is tested in tests/steward/test_other_users.py."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_dtrain.engine import callers
+from jupyter_dtrain.engine.callers import is_own, own_waits
+
+
+def does_not_tell(*_: object) -> int:
+    """As Linux without the module for it."""
+    raise FileNotFoundError
+
+
+@pytest.fixture(params=["netlink", "tables"], autouse=True)
+def source(request, monkeypatch) -> None:
+    """Both ways to ask."""
+    if request.param == "tables":
+        monkeypatch.setattr(callers, "_user", does_not_tell)
+
+
+@pytest.mark.parametrize(
+    ("family", "served", "called", "caller"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1", socket.AF_INET),
+        (socket.AF_INET, "127.0.0.1", "::ffff:127.0.0.1", socket.AF_INET6),
+        (socket.AF_INET6, "::ffff:127.0.0.1", "127.0.0.1", socket.AF_INET),
+        (socket.AF_INET6, "::1", "::1", socket.AF_INET6),
+    ],
+)
+def test_a_connection_of_this_user_is_known(monkeypatch, family, served, called, caller) -> None:
+    """In every mixture of IPv4 and IPv6; to a process of another user it is another's."""
+    try:
+        listener = socket.create_server((served, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"no server at {served}: {error}")
+    with listener, socket.socket(caller) as mine:
+        address = listener.getsockname()[:2]
+        assert not own_waits(address)
+        mine.connect((called, address[1]))
+        assert own_waits(address)
+        with listener.accept()[0] as theirs:
+            assert is_own(theirs)
+            monkeypatch.setattr("os.geteuid", lambda: 12345)
+            assert not is_own(theirs)
+            assert not own_waits(address)
+
+
+def test_who_has_gone_is_nobody() -> None:
+    """Linux may say that a connection which its user has closed is root's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as mine:
+            mine.sendall(b"an order")
+        with listener.accept()[0] as theirs:
+            assert not is_own(theirs)
+
+
+SERVE = """
+import errno, os, socket, sys, threading
+from jupyter_dtrain.engine.callers import keep_for_this_user
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(keep_for_this_user(), flush=True)
+
+def serve():
+    connection, address = listener.accept()
+    with socket.create_connection(listener.getsockname()) as client:
+        pass
+    try:
+        listener.accept()
+        gone = "accepted"
+    except BlockingIOError:
+        gone = "gone"
+    print(address == client_address[0], connection.getblocking(), connection.get_inheritable(), gone, flush=True)
+
+client = socket.create_connection(listener.getsockname())
+client_address = [client.getsockname()]
+thread = threading.Thread(target=serve)
+thread.start()
+thread.join()
+"""
+"""Accepts a connection of this process, with its address, on a thread that came later; then one that has gone."""
+
+
+def test_a_process_goes_on_accepting() -> None:
+    """What it gets is what the system call gives."""
+    ended = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True, timeout=60, check=False)
+    if ended.stdout.startswith("False"):
+        pytest.skip("this system has no notification of accept")
+
+    assert ended.stdout == "True\nTrue True False gone\n", ended.stderr

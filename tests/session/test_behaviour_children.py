@@ -1,0 +1,174 @@
+"""The processes that a cell starts: Stop ends those of the interrupted cell, and no others."""
+
+from __future__ import annotations
+
+import ast
+import socket
+
+import pytest
+
+from tests.session.cells import begin, run, texts
+from tests.steward.until import runs, until
+
+FIRST = [0]
+TWO_PROCESSES = """
+import multiprocessing, os, socket, time
+
+def work(number):
+    if not number:
+        server = socket.create_server(("127.0.0.1", 0))
+        print("port", server.getsockname()[1], flush=True)
+    while True:
+        print("child", os.getpid(), flush=True)
+        time.sleep(0.1)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=work, args=(number,)) for number in range(2)]
+    for one in started:
+        one.start()
+    print("begun", [one.pid for one in started], flush=True)
+    for one in started:
+        one.join()
+"""
+SLEEP = "import time; time.sleep(1000)"
+GO = """
+import subprocess
+def go(*command, **options):
+    return subprocess.Popen([*command, "sleep", "1000"], **options)
+"""
+STUBBORN = "trap '' INT TERM; while true; do sleep 1; done"
+
+
+def value(session, code):
+    """What ``code`` comes to on the first rank."""
+    return ast.literal_eval(run(session, code, FIRST).results[0].data["text/plain"])
+
+
+def stop(session, cell):
+    """Stop the cell, and wait for its end."""
+    session.interrupt()
+    assert cell.wait(20)
+    assert cell.busy == []
+
+
+def test_stop_ends_the_processes_of_a_script(world, tmp_path):
+    """Both say no more in later cells, and nobody listens on their port."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES)
+    cell = world.run_script(script, ranks=FIRST, wait=False, view=None)
+    until(lambda: all(f"child {pid}" in cell.text(0) for pid in pids_in(cell)) and pids_in(cell))
+    port = next(int(line[5:]) for line in cell.text(0).splitlines() if line.startswith("port "))
+    stop(world, cell)
+    later = run(world, "import time; time.sleep(0.5)")
+
+    assert cell.outcome == "interrupted"
+    assert [pid for pid in pids_in(cell) if runs(pid)] == []
+    assert texts(later) == dict.fromkeys(later.ranks, "")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def pids_in(cell):
+    """The processes that the script says it has started."""
+    line = next((line for line in cell.text(0).splitlines() if line.startswith("begun ")), "begun []")
+    return ast.literal_eval(line[6:])
+
+
+@pytest.mark.parametrize("command", ["sleep 1000", pytest.param(STUBBORN, marks=pytest.mark.slow)])
+def test_stop_ends_a_wait_that_ends_only_with_the_child(world, command):
+    """The rank's own main thread ignores SIGINT in os.system, as the C library has it."""
+    cell = begin(world, f"import os\nstatus = os.system({command!r})", FIRST)
+    stop(world, cell)
+
+    assert value(world, "1 + 1") == 2
+
+
+def test_stop_ends_stubborn_processes_and_orphans(world):
+    """Such as ignore SIGINT and SIGTERM, and such as have lost their parent; workers of a pool, and their tasks."""
+    cell = begin(
+        world,
+        f"""
+import multiprocessing, subprocess, time
+stubborn = subprocess.Popen(["bash", "-c", {STUBBORN!r}])
+shell = subprocess.run("sleep 1000 > /dev/null 2>&1 & echo $!", shell=True, capture_output=True, text=True)
+def task(number):
+    print("task", flush=True)
+    time.sleep(0.2)
+pool = multiprocessing.get_context("fork").Pool(1)
+worker, = pool._pool
+of_cell = [stubborn.pid, int(shell.stdout), worker.pid]
+pool.map(task, range(1000), chunksize=1)
+""",
+        FIRST,
+    )
+    until(lambda: "task" in cell.text(0))
+    stop(world, cell)
+    later = run(world, "time.sleep(0.5)", FIRST)
+
+    assert [pid for pid in value(world, "of_cell") if runs(pid)] == []
+    assert texts(later) == {0: ""}
+
+
+def test_stop_leaves_what_other_cells_started_and_what_is_to_stay(world):
+    """Cells that end by themselves leave their processes, too."""
+    run(world, GO, FIRST)
+    run(world, "of_ok = go()", FIRST)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        run(world, "of_error = go()\n1 / 0", FIRST)
+    cell = begin(
+        world,
+        f"""
+import multiprocessing.resource_tracker
+own = go()
+detached = go(start_new_session=True)
+nohup = go("nohup", stdout=subprocess.DEVNULL)
+while open(f"/proc/{{nohup.pid}}/comm").read() != "sleep\\n":
+    pass  # until then it ignores nothing
+multiprocessing.resource_tracker.ensure_running()
+print("all", flush=True)
+{SLEEP}
+""",
+        FIRST,
+    )
+    until(lambda: "all" in cell.text(0))
+    stop(world, cell)
+    tracker = "multiprocessing.resource_tracker._resource_tracker._pid"
+    names = ("of_ok.pid", "of_error.pid", "detached.pid", "nohup.pid", tracker, "own.pid")
+    alive = [runs(pid) for pid in value(world, f"[{', '.join(names)}]")]
+    run(world, "for one in (of_ok, of_error, detached, nohup): one.kill(); one.wait()", FIRST)
+
+    assert alive == [True, True, True, True, True, False]
+
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        if stuck: time.sleep(1000)
+        return index
+{made}
+seen = sum(len(batch) for batch in loader)
+workers = [worker.pid for worker in loader._iterator._workers]
+"""
+MADE = 'loader = DataLoader(Slow(), num_workers=2, persistent_workers=True, multiprocessing_context="fork")'
+
+
+def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
+    """Those of an earlier cell stay; the interrupted cell's own are ended, and the loader starts new ones."""
+    pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
+    run(world, "import time\nstuck = False\n" + LOADER.format(made=MADE), FIRST)
+    stop(world, begin(world, f"for batch in loader: {SLEEP}", FIRST))
+    stayed = [runs(pid) for pid in value(world, "workers")]
+    again = value(world, "old = workers\nsum(len(batch) for batch in loader)")
+    del_old = "del loader\nstuck = True\n"
+    cell = begin(world, del_old + LOADER.format(made=MADE + "\nit = iter(loader)\nprint('started')"), FIRST)
+    until(lambda: "started" in cell.text(0))
+    stop(world, cell)
+    anew = value(world, "stuck = False\nsum(len(batch) for batch in loader)")
+    run(world, "del loader", FIRST)
+
+    assert stayed == [True, True]
+    assert (again, anew) == (8, 8)
