@@ -18,6 +18,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,21 @@ def _temporary_folder(folder: str) -> Iterator[None]:
             libc.setenv(b"TMPDIR", os.fsencode(before), 1)
 
 
+def _do_without_debugger() -> None:
+    """Have ipykernel find no debugpy: a rank has no debugger, and importing one took a third of a rank's own start.
+
+    A cell that imports debugpy gets it.
+    """
+    server = "debugpy.server"
+    if "ipykernel.debugger" in sys.modules or server in sys.modules:
+        return
+    sys.modules[server] = None  # type: ignore[assignment]  # for the import system: there is none
+    try:
+        import_module("ipykernel.debugger")
+    finally:
+        del sys.modules[server]
+
+
 def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
@@ -178,6 +194,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
+    _do_without_debugger()
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
     folder = Path(spec.folder)
