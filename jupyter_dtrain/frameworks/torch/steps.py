@@ -62,8 +62,11 @@ class Stepper:
 
 
 def rates_of(optimizer: Any) -> list[Any]:
-    """The learning rates of an optimizer's first :data:`MAX_GROUPS` groups; None for a group without one."""
-    groups = optimizer.param_groups
+    """The learning rates of an optimizer's first :data:`MAX_GROUPS` groups; None for a group without one.
+
+    A ``DistributedOptimizer`` has no groups here: its parameters are on other ranks.
+    """
+    groups: Any = getattr(optimizer, "param_groups", ())
     if len(groups) == 1:
         rate = groups[0].get("lr")
         return [rate if type(rate) is float else _fix(rate)]
@@ -96,12 +99,16 @@ class Steppers:
             self._shown = False
 
     def counts(self) -> dict[str, int]:
-        """How many steps each optimizer has made in this run, by name; among namesakes, the largest number."""
+        """How many steps each optimizer has made in this run, by name; among namesakes, the largest number.
+
+        One without learning rates has its parameters on other ranks, and is left out: ranks that made no step of it
+        are not behind.
+        """
         with self._lock:
             steppers = list(self._all)
         found: dict[str, int] = {}
         for one in steppers:
-            if one.newest is not None:
+            if one.newest is not None and one.newest[3]:
                 found[one.name] = max(found.get(one.name, 0), one.newest[0])
         return found
 
