@@ -27,6 +27,7 @@ from jupyter_dtrain.core.facts import Facts
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 
+from . import imports
 from .framework import ARGUMENTS, GROUP, Framework
 from .interrupts import CellStopped, Overdue
 from .words import Words, words_of
@@ -93,10 +94,10 @@ class Plugins:
         return [name for name, _ in self._plugins]
 
     def take_notices(self) -> list[str]:
-        """Sentences about failures since the last call, for the user. Each failure is in one answer only."""
+        """Sentences about failures since the last call, for the user, also of hooks into imports. Each is told once."""
         with self._lock:
             notices, self._notices = self._notices, []
-        return notices
+        return [*notices, *imports.take_notices()]
 
     # Start.
 
