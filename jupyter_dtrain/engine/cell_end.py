@@ -92,6 +92,8 @@ class CellEnd:
         # The waits below are interruptible as well, and begin that anew.
         interrupted = self._interrupts.requested
         outcome = self._outcome(exception)
+        # The waits below begin interrupts anew.
+        interrupted = self._interrupts.requested
         words, regroup = "", False
         steps: dict[str, int] = {}
         try:

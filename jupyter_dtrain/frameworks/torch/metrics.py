@@ -38,7 +38,7 @@ from .losses import UNNAMED, Losses, Training
 from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.wire.messages import Watching
 
 _SHARDED_SCALER = "torch.distributed.fsdp.sharded_grad_scaler"
@@ -467,17 +467,6 @@ def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
     For a library that steps once for each group of parameters, or skips a step after an overflow.
     """
     return contextlib.nullcontext() if _of_rank is None else _of_rank.one_step(optimizer)
-
-
-def number(value: Any) -> tuple[Any, Read] | None:
-    """The number to add to the metrics for a tensor with one element; None for other objects than tensors.
-
-    Raises :class:`ValueError` for a tensor that is no number.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return None
-    return values.number(value), values.read
 
 
 def hidden(function: _Hook) -> _Hook:

@@ -28,11 +28,11 @@ from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
 from .loaders import drop_workers
-from .metrics import TorchMetrics, number
+from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
 from .spawn import hook_spawn
-from .values import on_host
+from .values import number, on_host, read
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ class Torch(Framework):
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
-        return number(value)
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        return number(value), read
 
     def reserved(self) -> int | None:
         """The caching allocator's reserved bytes, once CUDA is in use."""
