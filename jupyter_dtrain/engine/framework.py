@@ -172,16 +172,23 @@ class Memory:
 
 
 class Waiting:
-    """What the main thread waits in for other ranks. Other threads ask while a cell runs."""
+    """What a thread of the rank waits in for other ranks. Other threads ask while a cell runs."""
 
     def waits(self, *_: Any, **__: Any) -> str:
-        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what the main thread waits in.
+        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what a thread waits in.
 
-        Return a word such as ``all_reduce``; empty where the main thread does not wait for other ranks. ``frame``: its
-        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the main
+        Return a word such as ``all_reduce``; empty where the thread does not wait for other ranks. ``frame``: its
+        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the
         thread uses no processor.
         """
         return ""
+
+    def can_release(self, _call: str, /) -> bool:
+        """``can_release(call)``: whether ``release`` ends a wait in ``call``, which :meth:`waits` has named.
+
+        Where it does not, the cell says at once that nothing but the end of the rank does.
+        """
+        return True
 
     def worked(self) -> int:
         """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""
