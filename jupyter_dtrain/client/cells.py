@@ -102,9 +102,11 @@ class Cells:
 
     def follow_all(self, make_view: MakeView) -> None:
         """Follow what other clients have begun: all runs that go on, and the newest, which is read to its end."""
-        going_on = self._link.ask(ReadState()).runs
+        state = self._link.ask(ReadState())
+        # The driver of before may have sent a cell that no rank has begun yet.
+        self._link.skip_run(state.last_run)
         newest = last_run(self._request.spool)
-        self._follow(going_on, make_view)
+        self._follow(state.runs, make_view)
         if newest is None or newest.number in self._known:
             return
         run = self._adopt(newest, make_view)

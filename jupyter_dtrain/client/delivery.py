@@ -82,6 +82,11 @@ class Delivery:
         if entry.message is None:
             self._await_sender(entry, rank)
             return
+        if not self._drives():
+            # Another client drives now: a cell that no rank has begun is taken back, and no other is sent again.
+            if all(entry.run.next_seq(one) == 0 for one in entry.run.ranks):
+                self._interrupt(entry)
+            return
         _log.info("Rank %s has not begun run %s: the cell is sent again", rank, entry.run.number)
         self._send(entry, rank)
         if entry.tries[rank] == TELLING:

@@ -263,11 +263,17 @@ class Fold:
         assert self._world is not None
         self._runs.add(entry)
         self._watch(entry)
+        if self._gone:
+            self._world_lost(self._gone)
+            return
         for rank in entry.run.ranks:
             place = self._world.ranks[rank]
             if place.state == "dead":
                 self._rank_died(rank, place.words, [])
-            else:
+                continue
+            # The rank itself remembers its newest runs only.
+            self._read_spool(entry, rank)
+            if rank in entry.run.unfinished:
                 self._holes.read(entry, rank)
 
     def _send_ready(self) -> None:
@@ -340,9 +346,7 @@ class Fold:
                 if entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
                     entry.painting.note(f"{words[:1].upper()}{words[1:]}. It had no part in the rest of this cell.")
                 continue
-            with contextlib.suppress(OSError):
-                path = spool_path(self._spool, entry.run.number, rank)
-                self._apply_events(entry, rank, list(read_file(path, entry.run.next_seq(rank))))
+            self._read_spool(entry, rank)
             if rank not in entry.run.unfinished:
                 # It had finished this run before it died, or its watch's own event was in the spool.
                 continue
@@ -358,6 +362,12 @@ class Fold:
         if entry is not None and entry.run.outcome == "running" and waiting.items() - entry.stuck.items():
             entry.stuck = waiting
             entry.painting.note(describe_stuck(waiting))
+
+    def _read_spool(self, entry: Entry, rank: int) -> None:
+        """Apply what is in the spool of ``rank``, as far as this host can read it."""
+        with contextlib.suppress(OSError):
+            path = spool_path(self._spool, entry.run.number, rank)
+            self._apply_events(entry, rank, list(read_file(path, entry.run.next_seq(rank))))
 
     def _apply_events(self, entry: Entry, rank: int, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq >= entry.run.next_seq(rank)]

@@ -42,7 +42,6 @@ from jupyter_dtrain.wire.steward_messages import (
     RankPaused,
     RanksReleased,
     RanksStuck,
-    ReadDriver,
     ReadRequest,
     ReadStatus,
     ReleaseRun,
@@ -260,7 +259,8 @@ class Link:
         self.check_drives()
         runs: list[OpenRun] = []
         with contextlib.suppress(WorldLost, Refused):
-            runs = self._take_driven(self._steward.ask(ReadDriver(), CONFIRM))
+            # It announces the number of the next run too: a client that takes over now gives its own another one.
+            runs = self._take_driven(self._steward.ask(Renew(self._me.id, self._me.auto, self._next_run), CONFIRM))
         self.check_drives()
         return runs
 
@@ -447,9 +447,10 @@ class Link:
 
     def _interrupted_by(self, who: str, run: int, *, force: bool) -> None:
         if self._fold is not None:
+            mine = {one.number for one in self._fold.running()} | set(self._fold.left_behind().values())
             self._fold.interrupt(force=force, by=who, last=run)
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(TakeUpInterrupt(sorted(set(self._fold.busy().values()))), LEAVING)
+                self._steward.ask(TakeUpInterrupt(sorted(mine)), LEAVING)
 
     def _set_rank(self, rank: int, **changes: str) -> None:
         with self._lock:

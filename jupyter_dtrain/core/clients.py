@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-CLOSE = 1.0
-"""Seconds within which two times of creation are the same: they are computed from the machine's start, and waver."""
+CLOSE = 2.0
+"""Seconds within which two times of creation are the same. They are computed from the machine's start, which Linux
+gives in whole seconds, so they waver by one when its clock is set."""
 
 
 class Client(msgspec.Struct, frozen=True):

@@ -54,7 +54,9 @@ class Work:
             return
         self._looked = now
         self._now, busy = self._measure()
-        if busy or sum(self._now.values()) > sum(self._used.values()) + LEAST:
+        # One that has ended must not hide what the others use.
+        gained = sum(max(0.0, used - self._used.get(pid, 0.0)) for pid, used in self._now.items())
+        if busy or gained > LEAST:
             self._worked, self._used = now, self._now
 
     def _measure(self) -> tuple[dict[int, float], bool]:

@@ -256,6 +256,7 @@ class Agent:
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _begin(self, cell: RunCell) -> None:
+        self._released = False
         self._running, self._cell = cell.run, cell.cell
         source = cell.code if self._rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell)

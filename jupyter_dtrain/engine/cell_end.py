@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 METRICS_PATIENCE = 5.0
 """Seconds that a device has for the last values of a cell that failed."""
+LEAVING = 1.0
+"""Seconds for each wait of a rank that received SIGTERM: there is no second interrupt, and its own end comes soon."""
 MEMORY_PATIENCE = 10.0
 """Seconds for dropping what a cell held that ran out of memory, which may run code of the user's objects."""
 
@@ -89,8 +91,6 @@ class CellEnd:
 
     def end(self, run: int, exception: BaseException | None, *, released: bool = False) -> None:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
-        # The waits below are interruptible as well, and begin that anew.
-        interrupted = self._interrupts.requested
         outcome = self._outcome(exception)
         # The waits below begin interrupts anew.
         interrupted = self._interrupts.requested
@@ -111,7 +111,8 @@ class CellEnd:
                 with self._despite("A framework may not be ready for the next cell"):
                     self._plugins.after_cell(failed=outcome != "ok")
                 regroup = self._plugins.was_cut
-                waited = self._end_metrics(failed=outcome != "ok")
+                # After an interrupt that the cell has swallowed, no other comes that would end the wait.
+                waited = self._end_metrics(failed=outcome != "ok" or interrupted or regroup)
                 if outcome == "ok" and (regroup or not waited):
                     # What the cell had begun was still to come.
                     outcome = "interrupted"
@@ -164,11 +165,14 @@ class CellEnd:
                 error = Error(type_name(exception), why, [])
             self._recorder.append(error)
         if words.ask(lambda: is_out_of_memory(exception, self._plugins), lambda _: False):
-            told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
-            self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
+            with self._despite("What the cell held may still be in memory"):
+                told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
+                self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for ``event``; Stop ends that."""
+        if self._interrupts.ending:
+            return event.wait(min(seconds, LEAVING))
         try:
             with self._interrupts.enabled():
                 return event.wait(seconds)
@@ -181,8 +185,11 @@ class CellEnd:
         done = stopped = False
         with self._despite(loss):
             try:
-                with self._interrupts.enabled():
-                    done = self._metrics.end(self.metrics_patience if failed else None)
+                if self._interrupts.ending:
+                    done = self._metrics.end(LEAVING)
+                else:
+                    with self._interrupts.enabled():
+                        done = self._metrics.end(self.metrics_patience if failed else None)
             except (KeyboardInterrupt, CellStopped):
                 stopped = True
             if not done:

@@ -172,8 +172,10 @@ class Plugins:
     def children_ended(self, pids: set[int]) -> None:
         """``pids``: processes of the interrupted cell that were ended."""
         for call in self._calls("children_ended"):
-            with self._guard(call.name, "children_ended"):
-                call(pids)
+            try:
+                self.bounded(functools.partial(call.__call__, pids), self.patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, "children_ended", error)
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made."""
@@ -351,6 +353,8 @@ class Plugins:
             raise error
         if isinstance(error, (Overdue, CellStopped)):
             self.was_cut = True
+        if isinstance(error, CellStopped):
+            return  # Stop has ended what it waited for: no failure of its own
         if isinstance(error, Overdue):
             self._asked[member] = [call for call in self._calls(member) if call.name != name]
         with self._lock:

@@ -41,6 +41,8 @@ def remove_leftovers() -> None:
     """Remove what dead worlds of this user have left on this machine."""
     for listing in dead_worlds():
         try:
+            if _may_live(listing):
+                continue
             left = _end_processes(listing)
             if left:
                 _log.warning("Processes of the world %s cannot be ended: %s", listing.id, left)
@@ -49,8 +51,19 @@ def remove_leftovers() -> None:
             for folder in listing.folders:
                 if _is_own(Path(folder)):
                     shutil.rmtree(folder, ignore_errors=True)
-        except OSError as error:
+        except (OSError, psutil.Error) as error:
             _log.warning("What the world %s has left cannot be removed: %s", listing.id, error)
+
+
+def _may_live(listing: Listing) -> bool:
+    """Whether the steward's id names a process of the world after all: its time of creation moves with the clock."""
+    try:
+        process = psutil.Process(listing.steward)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == listing.id)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def _end_processes(listing: Listing) -> list[int]:

@@ -41,7 +41,7 @@ MAX_SOCKET_PATH = 90
 
 
 @contextlib.contextmanager
-def one_at_a_time(patience: float = 15.0) -> Iterator[None]:
+def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
     """Keep other starts of this user waiting: two at the same time would take the same name.
 
     This start goes on after ``patience`` seconds, or where locks do not work.

@@ -84,15 +84,14 @@ def list_worlds() -> list[Listing]:
 def dead_worlds() -> list[Listing]:
     """The worlds of this user that were started here, and whose stewards have ended without removing their folders."""
     here = this_place()
-    return [
-        listing
-        for folder, listing in _listings()
-        if here
-        and listing.place == here
-        and listing.folders[-1:] == [str(folder)]
-        and folder.lstat().st_uid == os.getuid()
-        and not is_alive(listing)
-    ]
+    found = []
+    for folder, listing in _listings():
+        if not here or listing.place != here or listing.folders[-1:] != [str(folder)] or is_alive(listing):
+            continue
+        with contextlib.suppress(OSError):  # its steward may remove it just now
+            if folder.lstat().st_uid == os.getuid():
+                found.append(listing)
+    return found
 
 
 def _listings() -> Iterator[tuple[Path, Listing]]:

@@ -101,7 +101,9 @@ class Actions:
         if ranks is not None:
             runs = [run for run in runs if set(ranks) & set(run.ranks)]
             for run in runs:
-                self._post(lambda run=run: self._interrupt_some(run.run, ranks))  # type: ignore[misc]
+                # A rank that has no part in the run would take it back, as one that is yet to begin it.
+                own = [rank for rank in ranks if rank in run.ranks]
+                self._post(lambda run=run, own=own: self._interrupt_some(run.run, own))  # type: ignore[misc]
         elif runs:
             self._post(lambda: self._interrupts.ask(runs, force=force, by=by, driven=self._driven()))
         return InterruptBegun(max((run.run for run in runs), default=None))

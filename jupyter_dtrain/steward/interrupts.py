@@ -84,7 +84,11 @@ class Interrupts:
         if not (fresh := [run for run in runs if run.run not in self._ending]):
             return
         if driven:
-            self._wanted = (self._clock() + ACK, fresh, force)
+            until = self._clock() + ACK
+            if self._wanted is not None:
+                until, _, was = self._wanted
+                force |= was
+            self._wanted = (until, fresh, force)
             self._tell(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
         else:
             self._begin(fresh, force=force)

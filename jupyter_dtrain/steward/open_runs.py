@@ -32,6 +32,8 @@ class OpenRuns:
         """The ranks that have ended each run."""
         self._sizes: dict[tuple[int, int], int] = {}
         """How long the spool of a run and rank was at the last look, when it had not ended."""
+        self._withdrawn: set[tuple[int, int]] = set()
+        """Runs and ranks that were interrupted before they began: such a rank may work on an earlier run."""
         self._over: set[int] = set()
         self._floor = 0
         """The newest run of ranks that are gone."""
@@ -59,7 +61,7 @@ class OpenRuns:
                     found.append(OpenRun(number, ranks, working))
                 elif ranks and all(rank in later or self._is_over(number, rank) for rank in ranks):
                     self._forget(number)
-                later.update(begun)
+                later.update(rank for rank in begun if (number, rank) not in self._withdrawn)
             self._found, self._looked = found[::-1], time.monotonic()
             return self._found
 
@@ -117,6 +119,8 @@ class OpenRuns:
                     ends = file_ends(path)
                     if ends is not None and isinstance(ends[1].body, Finished):
                         ended.add(rank)
+                        if ends[1].body.outcome == "interrupted" and not ends[1].body.elapsed:
+                            self._withdrawn.add((number, rank))
                         self._sizes.pop((number, rank), None)
                     else:
                         self._sizes[number, rank] = size

@@ -63,7 +63,7 @@ class InterruptBegun(msgspec.Struct, frozen=True):
     """An interrupt is on its way."""
 
     run: int | None = None
-    """The newest run that it ends; None where nothing runs."""
+    """The newest run that it ends, or that has ended last; None where none was run."""
 
 
 class InterruptRun(StewardRequest[InterruptBegun], frozen=True, tag="interrupt"):
@@ -187,7 +187,7 @@ class Driven(msgspec.Struct, frozen=True):
 
     driver: Client | None
     news: WorldNews | None = None
-    """None where the steward is too old to tell, and while the world starts or ends."""
+    """None where the steward is too old to tell."""
 
 
 class ReadDriver(StewardRequest[Driven], frozen=True, tag="driver"):

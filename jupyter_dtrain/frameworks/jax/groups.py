@@ -274,6 +274,9 @@ class JaxGroups:
             notes = self._refill(carried)
         except Exception as error:  # noqa: BLE001 — the arrays that are left still have to arrive
             notes = [f"Lost JAX arrays could not be taken from other ranks ({error})."]
+        except BaseException:
+            carried.arrive()  # the next recovery does not have them any more
+            raise
         return [*notes, *carried.arrive()]
 
     def _refill(self, carried: Carried) -> list[str]:

@@ -35,6 +35,8 @@ def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, pa
         return []
     kept = carried.kept_replicas()
     having = told.exchange("has", [replica for replica in wanted if replica in kept])
+    # From here on all take part, or none: one that missed its patience must not leave the others in a collective.
+    client.wait_at_barrier(f"dtrain/{meeting}/agreed", int(patience * 1000))
     sources = {replica: next((who for who, found in enumerate(having) if replica in found), None) for replica in wanted}
     notes = []
     for source in sorted({one for one in sources.values() if one is not None}):

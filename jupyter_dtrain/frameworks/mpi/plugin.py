@@ -100,7 +100,10 @@ class Mpi(Framework):
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
-        self._progress.drive(mpi)
+        if not owners:
+            # A thread that waits in MPI makes it work. Beside it this one has taken in another rank's revocation just
+            # as the waiting thread posted its next receive, which nothing ended then (seen once, in a Barrier).
+            self._progress.drive(mpi)
 
     def recover(self) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.

@@ -170,6 +170,8 @@ class _Distributed(torch.optim.Optimizer):
         self._synchronized = False
         return super().step(closure)
 
+    step.hooked = True  # type: ignore[attr-defined]  # torch would wrap it too, and run the user's hooks twice a step
+
 
 def DistributedOptimizer(  # noqa: N802 — Horovod's name
     optimizer: torch.optim.Optimizer,
