@@ -20,7 +20,7 @@ from jupyter_dtrain.wire.steward_messages import Followed, OpenRun
 
 
 class OpenRuns:
-    """Of one world."""
+    """The runs of one world."""
 
     def __init__(self, folder: str) -> None:
         """``folder`` holds the ranks' spools."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Of one world."""
+    """The state of one world."""
 
     def __init__(self, request: WorldRequest, lease: Lease) -> None:
         self._request = request
