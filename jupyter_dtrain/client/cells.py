@@ -52,7 +52,7 @@ class Cells:
         self.last: Run | None = None
         """The run that was submitted last."""
         self._known: set[int] = set()
-        """The runs that this session has submitted, or has found going on."""
+        """The runs that this session has submitted, or has found under way."""
 
     def run(
         self,
@@ -71,7 +71,7 @@ class Cells:
         self._link.check()
         chosen = parse_ranks(ranks, self._request.size)
         try:
-            # Those that it did not know were on their way when this client took over.
+            # The runs that it did not know were on their way when this client took over.
             self._follow(self._link.confirm_drives(), lambda _: None)
         finally:
             self._notices.show()
@@ -111,7 +111,7 @@ class Cells:
             return
         run = self._adopt(newest, make_view)
         if not self._requests.may_go_on(run):
-            # No cell that is run now is to queue behind it.
+            # A cell that is run now must not queue behind it.
             run.wait(self._patience)
 
     def _follow(self, runs: list[OpenRun], make_view: MakeView) -> None:

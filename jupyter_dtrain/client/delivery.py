@@ -4,8 +4,9 @@ A rank begins no run twice, so a cell may be sent as often as it takes. :mod:`.h
 stands, and reports here that it has not begun.
 
 For the thread that folds the runs; nothing here waits. Under failure: a rank that says that it is idle gets the cell
-again, after a second, two, four and so on. At the third time the run shows where the rank's main thread is. A rank that
-works on a run of which this client knows nothing refuses the cell, which is then interrupted on all ranks.
+again, first after about a second, then after waits that double up to :data:`LONGEST`. The third time, the run shows
+where the rank's main thread is. A rank that works on a run that this client does not know refuses the cell. The client
+then interrupts the cell on all ranks.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from .entry import Entry
 
 LONGEST = 8.0
-"""The most seconds, but for those of :data:`SPEED`, until a cell is sent again."""
+"""The most seconds until a cell is sent again, besides those that its values travel (:data:`SPEED`)."""
 SPEED = 20e6
-"""Bytes a second that the values of a cell travel at least: it is not sent again while they are on their way."""
+"""Bytes a second: the slowest pace at which a cell's values travel. No cell is sent again while they travel."""
 TELLING = 3
-"""The time at which the run shows where a rank is that has not begun the cell."""
+"""How often a cell is sent again before the run shows where the rank is."""
 LOOKING = 2.0
 """Seconds that the rank may take to say where it is."""
 
@@ -78,7 +79,7 @@ class Delivery:
     def unbegun(self, entry: Entry, rank: int) -> None:
         """``rank`` is idle and has not begun ``entry``."""
         if rank not in entry.run.unfinished or entry.ending is not None or time.monotonic() < entry.again.get(rank, 0):
-            return  # an interrupt takes a cell back that was not begun
+            return  # an interrupt takes back a cell that was not begun
         if entry.message is None:
             self._await_sender(entry, rank)
             return
@@ -96,7 +97,7 @@ class Delivery:
         if rank in entry.run.unfinished and entry.run.next_seq(rank) == 0:
             entry.painting.note(
                 f"Rank {rank} has not begun this cell {entry.run.elapsed:.0f} s after it was sent, though it says that "
-                f"it is idle; the cell is sent again and again. Where the rank is:\n{describe_stacks(stacks)}"
+                f"it is idle. The session sends the cell again and again. The rank is here:\n{describe_stacks(stacks)}"
             )
 
     def _await_sender(self, entry: Entry, rank: int) -> None:
@@ -111,12 +112,12 @@ class Delivery:
         self._questions.interrupt(entry.run.number, [rank], LOOKING, lambda _: None)
 
     def refused(self, entry: Entry, rank: int, run: int) -> None:
-        """``rank`` works on ``run``, of which this client knows nothing, and has not begun ``entry``."""
+        """``rank`` has not begun ``entry``, and works on ``run``, which this client does not know."""
         if entry.message is None or entry.ending is not None:
             return
-        words = f"Rank {rank} still works on run {run}, which this session does not follow, and refuses this cell"
+        words = f"Rank {rank} still works on run {run}, which this session does not follow. It refuses this cell"
         if all(entry.run.next_seq(one) == 0 for one in entry.run.ranks):
-            entry.run.not_sent = f"{words}. It is over when that run is; %distributed kill {rank} ends it."
+            entry.run.not_sent = f"{words}. Run the cell again after that run; %distributed kill {rank} ends it."
         else:
             entry.painting.note(f"{words}, which is interrupted on all ranks.")
         self._interrupt(entry)

@@ -5,11 +5,11 @@ to it and go on; it alone changes runs. It also sends: a queued cell goes out th
 :mod:`.run_queue`). It calls no view: each run's :class:`~.painting.Painting` does that on a thread of its own, so that
 a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
-Under failure: a hole in the numbers of a rank is asked for, and so is where a quiet rank stands (see :mod:`.holes`); a
-cell that a rank has not begun is sent again (see :mod:`.delivery`); a dead rank's last events come with the news of its
-death, for which the steward is asked when a rank is silent. So every run ends, whichever message was lost. A run whose
-ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread that waits for this one goes on
-after :data:`PATIENCE` seconds.
+Under failure: this thread asks a rank for a hole in its numbers, and a quiet rank for where it stands (see
+:mod:`.holes`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the steward for
+news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends, whichever
+message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread
+that waits for this one goes on after :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Ranks number their events and announce them; an announcement may be lost, and a rank that says nothing may have said
 something. A hole in the numbers is read from the rank, a piece at a time; a rank that has been quiet for
-:data:`QUIET` seconds is asked how many events it has. Where it has not begun the run, the :mod:`.delivery` hears so.
+:data:`QUIET` seconds is asked how many events it has. If it has not begun the run, :mod:`.delivery` learns of it.
 
 For the thread that folds the runs. Nothing here waits: answers come back to that thread. A rank that never answers is
 asked again; its death is the steward's to report.
@@ -41,7 +41,7 @@ class Asks(Protocol):
 
 
 class Sent(Protocol):
-    """What sends cells; see :class:`.Delivery`."""
+    """Sends cells; see :class:`.Delivery`."""
 
     def unbegun(self, entry: Entry, rank: int) -> None:
         """``rank`` is idle and has not begun ``entry``."""
@@ -64,8 +64,8 @@ class Holes:
     ) -> None:
         """``read`` asks a rank for a run's events from a number on, None where there is no world.
 
-        ``apply`` folds what was missed; ``post`` gives a task to the thread that folds, from any thread. ``sent`` hears
-        of ranks that have not begun a run; ``silent`` is called when a rank has not said where it stands.
+        ``apply`` folds what was missed; ``post`` gives a task to the thread that folds, from any thread. ``sent``
+        learns of ranks that have not begun a run; ``silent`` is called when a rank has not said where it stands.
         """
         self._read = read
         self._questions = questions

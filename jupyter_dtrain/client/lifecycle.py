@@ -46,7 +46,7 @@ class OpenSessions(Generic[S]):
         self._watching = False
         self._restarting = False
         self.failure = ""
-        """Why the last start here failed; empty where none has, or another world came after it."""
+        """Why the last start here failed; empty if it did not fail, or if another world came after it."""
 
     def add(self, session: S) -> None:
         """``session`` was started here, or attached."""
@@ -58,7 +58,7 @@ class OpenSessions(Generic[S]):
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Keep the reason of a start that fails here, until another world comes: no cell may run elsewhere unasked."""
+        """Keep the reason why a start failed here, until another world comes: no cell may run elsewhere unasked."""
         try:
             yield
         except BaseException as error:
@@ -84,8 +84,8 @@ class OpenSessions(Generic[S]):
                 return session
         if self.failure:
             raise NoWorld(
-                f"No world is running here, because its start failed: {self.failure} Start it again with the line that "
-                f"failed, or another one with %distributed start."
+                f"No world is running here, because its start failed: {self.failure} Run that line again, or "
+                f"start another world with %distributed start."
             )
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
 

@@ -3,11 +3,12 @@
 A world has one driver, the client that may run cells and renews the lease; every other client observes. The steward
 decides which client drives: when a link is made, and whenever another client takes over.
 
-Under failure: a request that gets no answer is sent again. A broadcast that was lost is made up for: the answer to each
-renewal of the lease, and to the question before each cell, says what broadcasts have told; a rank that does not answer
-makes the link renew at once. The link notices within a second that its steward is gone, and a request notices at once;
-from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that speaks another protocol
-raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it could misunderstand.
+Under failure: the link sends a request that gets no answer again. The steward's answers make up for a lost broadcast:
+its answer to each renewal of the lease, and to the question before each cell, repeats the news of earlier broadcasts.
+When a rank does not answer, the link renews at once. The link notices within a second that its steward is gone, and a
+request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that
+speaks another protocol raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it
+could misunderstand.
 Thread-safe.
 """
 
@@ -113,7 +114,7 @@ class Link:
         self._world: World | None = None
         self._channel: RanksChannel | None = None
         self._incarnation = self._joining = 0
-        """The number of the set of ranks that this client talks to, and of that which it joins."""
+        """The number of the set of ranks that this client talks to, and of the set that it joins."""
         self._next_run = 1
         self._lost = ""
         self._renew_wanted = False
@@ -252,7 +253,7 @@ class Link:
             raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
 
     def confirm_drives(self) -> list[OpenRun]:
-        """As :meth:`check_drives`, after asking the steward for news that may be on its way, or lost.
+        """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
 
         It waits at most :data:`CONFIRM` seconds for the steward's answer. Returns the runs that go on in the world.
         """
@@ -343,7 +344,7 @@ class Link:
                     self._heard(event)
                     continue
             except Exception:  # noqa: BLE001 — the one thread that listens goes on
-                # What it was about comes with the next renewal.
+                # The next renewal brings the same news.
                 _log.exception("A broadcast of the steward could not be taken")
                 time.sleep(LISTEN)
             now = time.monotonic()
@@ -358,7 +359,7 @@ class Link:
                 except (WorldLost, Refused) as error:
                     # A steward that has ended is noticed above, and the user is told.
                     _log.info("The lease of world %s was not renewed: %s", self.listing.name, error)
-                except Exception:  # noqa: BLE001 — so it does here
+                except Exception:  # noqa: BLE001 — as above
                     _log.exception("The steward's news could not be taken")
 
     def renew_soon(self) -> None:

@@ -1,7 +1,7 @@
 """Waiting for a world to come up.
 
-Under failure: the steward says why the world did not come up, see :mod:`jupyter_dtrain.steward.progress`. A steward
-that has ended, or never answers, gives another error than a slow one.
+Under failure: the steward says why the world did not come up, see :mod:`jupyter_dtrain.steward.progress`. The error
+differs for a steward that has ended, one that never answers, and one that is slow.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Startup:
                 words = f" Its log ends with:\n{said}" if said else ""
                 if not worlds.is_alive(self._listing):
                     raise StartFailed(f"The steward of world {name!r} ended.{words}") from None
-                # While it works, or waits for a processor of a busy machine, it may still answer.
+                # It may still answer while it works, or waits for a processor of a busy machine.
                 steward = steward or Work([self._listing.steward])
                 late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
                 if late or self._seconds > settings.longest_step:

@@ -286,8 +286,8 @@ def _apart(run: Run) -> str:
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name
             return (
-                f"Steps of {name} in this cell: {each}. What they hold may differ now: "
-                f"%distributed resync --from {ahead} {variable} MODEL gives all what rank {ahead} has."
+                f"Steps of {name} in this cell: {each}. The states of these ranks may differ now: "
+                f"%distributed resync --from {ahead} {variable} MODEL gives all ranks the state of rank {ahead}."
             )
     return ""
 

@@ -21,7 +21,7 @@ NO_ULFM = (
 _STACK = re.compile(r"^(?:Current t|T)hread 0x.*\n((?:  File .*\n)+)  \.\.\.$", re.MULTILINE)
 """A stack in faulthandler's last words that is deeper than the 100 frames that it writes."""
 _REPEATED = 10
-"""How often the lines of such a stack occur on average, at least, where calls have no end."""
+"""How often each line of such a stack occurs, on average, at least, when calls have no end."""
 
 _SIGNAL_WORDS = {
     signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
@@ -57,7 +57,7 @@ def _explain(said: str) -> str:
 
 
 def _recursion(said: str) -> str:
-    """Why the stack overflowed, where Python's last words show that calls had no end."""
+    """Why the stack overflowed, if Python's last words show that calls had no end."""
     for found in _STACK.finditer(said):
         lines = found[1].splitlines()
         if len(set(lines)) * _REPEATED <= len(lines):

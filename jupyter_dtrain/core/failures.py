@@ -393,8 +393,8 @@ INTERRUPT: tuple[Step, ...] = (
     after(
         span(0.0),
         "the client sends SIGINT to every rank, through the rank's agent, and repeats it every 0.5 s until the rank "
-        "takes it. The agent sends it, once, to the processes that the cell has started, too. When the cell has ended "
-        "on the rank, the agent ends those that are left: SIGTERM after 2 s, SIGKILL after another one.",
+        "takes it. The agent also sends SIGINT, once, to the processes that the cell has started. When the cell has "
+        "ended on the rank, the agent ends those that are left: with SIGTERM after 2 s, with SIGKILL 1 s later.",
     ),
     after(span("interrupt_release"), "the steward frees the ranks that wait for others, and does so again every 2 s."),
     after(

@@ -1,7 +1,7 @@
 """A run: one cell's execution on some ranks, folded from the events that they send.
 
 One thread alone, the session's fold thread, writes a :class:`Run`; every other thread reads it or waits for its end.
-Metrics and pipelines, of which one event changes several parts, are read and written under a lock.
+A lock guards metrics and pipelines, because one event changes several parts of them.
 Its memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
 from where :meth:`Run.text` fetches it.
 
@@ -124,7 +124,7 @@ class Run:
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
-        # A signal handler may read while the main thread, which it interrupts, does.
+        # A signal handler may read while the main thread, which it interrupts, is reading.
         self._folding = threading.RLock()
         self._read_spool = read_spool
         self._created = time.monotonic()

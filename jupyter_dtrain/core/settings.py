@@ -23,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True):
     lease: float = 1800.0
     """How long a world outlives its driver (a notebook kernel that crashed or restarts)."""
     start_timeout: float = 30.0
-    """A start that makes no progress for so long has failed. On a busy machine one that still works goes on."""
+    """A start that makes no progress for so long has failed. On a busy machine, a start that still works goes on."""
     interrupt_timeout: float = 8.0
     """After an interrupt, ranks that take longer to become idle are named and left behind."""
     interrupt_release: float = 1.0

@@ -45,7 +45,7 @@ class Stack(msgspec.Struct, frozen=True):
     frames: list[Frame] = []
     """The frames from the cell on, outermost first."""
     waits: Wait | None = None
-    """The call in which the main thread, or another thread of the cell, waits for other ranks; None where none does."""
+    """The call in which the main thread, or another thread of the cell, waits for other ranks; None if none does."""
     collectives: list[Collective] = []
     """The last collectives, where a framework records them."""
 

@@ -1,4 +1,4 @@
-"""Whether processes work, wait for a processor, or rest: how a slow start is told from one that hangs.
+"""Whether processes work, wait for a processor, or rest: this distinguishes a slow start from one that hangs.
 
 Under failure: a process that cannot be read counts as one that rests.
 """
@@ -15,15 +15,15 @@ import psutil
 LOOK = 1.0
 """Seconds between two looks."""
 LEAST = 0.03
-"""Processes that used so many processor seconds, since they were last seen to work, have worked."""
+"""Processes that used so many processor seconds since the last look that found work have worked again."""
 BUSY = 2.0
-"""Processes that want each core at the same time, from which on a machine is called busy."""
+"""A machine is busy when more processes than this want each core at the same time."""
 
 _BUSY_WITH = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 
 
 class Work:
-    """What some processes, and all beneath them, do. One thread at a time."""
+    """The work of some processes, and of all beneath them. One thread at a time."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
@@ -35,7 +35,7 @@ class Work:
         self._looked = self._worked = time.monotonic()
 
     def step(self) -> None:
-        """They have come a step further: :meth:`spent` counts from now on."""
+        """Note that they have made a step: :meth:`spent` counts from now on."""
         self._since = dict(self._now)
 
     def rest(self) -> float:

@@ -5,8 +5,8 @@ requests of :mod:`~jupyter_dtrain.wire.agent_messages` in milliseconds. A cell c
 as an ``execute_request``, so that nothing queues behind a cell that failed.
 
 Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
-runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends there without
-having run, and never runs later. A request that the agent cannot answer gets the error as its answer.
+runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends without
+running, and never runs later. A request that the agent cannot answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class Agent:
     async def _execute(self, code: str) -> BaseException | None:
         """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads.
 
-        Returns what ended it before its last line, if anything did.
+        Returns the exception that ended it before its last line, or None.
         """
         shell = self._shell
         self._display_failure = None
@@ -400,9 +400,9 @@ class Agent:
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
 
     def _interrupt(self, request: InterruptRank) -> bool:
-        """Interrupt the cell and what it has started; whether the cell has taken it.
+        """Interrupt the cell and the processes that it has started; return whether the cell has taken it.
 
-        A cell that was not begun is taken, so that it never will be.
+        A cell that was not begun counts as taken, so that the rank never begins it.
         """
         if request.run == self._running:
             taken = self._interrupts.send(force=request.force)

@@ -134,7 +134,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
 
 @contextlib.contextmanager
 def _temporary_folder(folder: str) -> Iterator[None]:
-    """Have C libraries take ``folder`` for temporary files; Python and its children go on with what the user has set.
+    """Have C libraries use ``folder`` for temporary files; Python and its children keep the user's setting.
 
     On crowded machines a rank was seen to leave ``ompi.HOST.UID`` there: the folder that Open MPI (5.0.11) makes where
     it knows of none of prterun's, as in a program that no ``mpiexec`` has started.
@@ -152,7 +152,7 @@ def _temporary_folder(folder: str) -> Iterator[None]:
 
 
 def _do_without_debugger() -> None:
-    """Have ipykernel find no debugpy: a rank has no debugger, and importing one took a third of a rank's own start.
+    """Hide debugpy from ipykernel: a rank has no debugger, and importing one took a third of a rank's own start.
 
     A cell that imports debugpy gets it.
     """
@@ -167,10 +167,10 @@ def _do_without_debugger() -> None:
 
 
 def _keep_sockets_in(folder: Path) -> None:
-    """Have multiprocessing put its files, which are sockets, into ``folder``; it is inherited by what it starts.
+    """Have multiprocessing put its files, which are sockets, into ``folder``; its children inherit this.
 
-    Each worker of a data loader makes a folder of its own otherwise (``pymp-*``, among the temporary files), and none
-    removes it when it is killed: workers that persist are, at the end of their rank.
+    Otherwise each worker of a data loader makes a folder of its own (``pymp-*``, among the temporary files). A worker
+    that is killed does not remove it, and persistent workers are killed at the end of their rank.
     """
     if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER:
         with contextlib.suppress(OSError, AttributeError):

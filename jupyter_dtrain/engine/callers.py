@@ -3,12 +3,13 @@
 Linux tells every process which user a connection of this host belongs to (``NETLINK_SOCK_DIAG``, in 0.03 ms;
 ``/proc/net/tcp``, in 30 ms). A server of ours could ask, but those of frameworks accept their connections in native
 code. :func:`keep_for_this_user` reaches them, in a process that only serves: Linux hands each call of ``accept`` to a
-thread here (seccomp's user notification), which takes the connection from the queue, closes it where it is another
-user's, and else gives it to the server. Nothing stands between the two from then on: the connection is as fast as ever.
+thread here (seccomp's user notification). The thread takes the connection from the queue. It closes the connection if
+it is another user's, and otherwise gives it to the server. From then on nothing stands between client and server: the
+connection is as fast as ever.
 
 Under failure: where the system does not tell users apart, or has no such notification (a processor other than x86-64
-and ARM64, a sandbox that denies it), every user is accepted as before; :func:`keep_for_this_user` returns False in the
-latter case.
+and ARM64, a sandbox that denies it), servers accept every user, as before. :func:`keep_for_this_user` returns False
+where there is no notification.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _ANY_COOKIE = bytes(4) + b"\xff" * 8
 _DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST = 1
 _DIAG_STATE = 17
-"""Where the answer has the state of the connection."""
+"""Where the answer holds the connection's state."""
 _DIAG_USER = 16 + 4 + _DIAG_SOCKET.size + 12
-"""Where it has the user."""
+"""Where the answer holds the user."""
 
 _ROW = rf": {{theirs}} {{ours}} {_ESTABLISHED} \S+ \S+ \S+ +(\d+) "
 
@@ -98,7 +99,7 @@ def own_waits(address: tuple[str, int]) -> bool:
 
 
 def _user(theirs: tuple[str, int], ours: tuple[str, int]) -> int:
-    """The user of a connection's other end. Raises :class:`OSError` where none is there, or Linux does not tell."""
+    """The user of a connection's other end. Raises :class:`OSError` if there is none, or if Linux does not tell."""
     packed = [_pack(host) for host, _ in (theirs, ours)]
     family = socket.AF_INET if all(four for four, _ in packed) else socket.AF_INET6
     addresses = [four or six for four, six in packed]
@@ -115,7 +116,7 @@ def _user(theirs: tuple[str, int], ours: tuple[str, int]) -> int:
 
 
 def _is_listed(theirs: list[str], ours: list[str]) -> bool:
-    """Whether this user has a connection from ``theirs`` to ``ours``, each as Linux' two tables spell it."""
+    """Whether this user has a connection from ``theirs`` to ``ours``, each as Linux's two tables spell it."""
     own = str(os.geteuid())
     for table, here, there in zip(_TABLES, theirs, ours, strict=True):
         try:
@@ -147,7 +148,7 @@ def _spell(host: str, port: int) -> list[str]:
 
 
 def keep_for_this_user() -> bool:
-    """Have this process accept TCP connections of this user alone, from now on; return whether the system can.
+    """From now on this process accepts TCP connections of this user alone; return whether the system can do so.
 
     Call it on the main thread before any server starts: it holds for this thread and those that it will start. They,
     and their children, gain no rights by running a program of another user (``sudo``). A server must wait until its
@@ -164,7 +165,7 @@ def keep_for_this_user() -> bool:
         while listener:
             _serve(listener[0], machine)
 
-    # The thread exists before the filter, and so can accept.
+    # The thread exists before the filter, so it can accept.
     threading.Thread(target=serve, name="dtrain-callers", daemon=True).start()
     fd = _notify_of_accept(machine)
     if fd is not None:
@@ -174,7 +175,7 @@ def keep_for_this_user() -> bool:
 
 
 def _notify_of_accept(machine: _Machine) -> int | None:
-    """A descriptor that tells of each ``accept`` of this thread and those that it will start; None if denied."""
+    """A descriptor that reports each ``accept`` of this thread and those that it will start; None if denied."""
     program = (
         (0x20, 0, 0, 4),  # the processor
         (0x15, 0, 3, machine.audit),  # is this one: else allow
@@ -199,7 +200,7 @@ def _serve(listener: int, machine: _Machine) -> None:
     try:
         fcntl.ioctl(listener, _RECEIVE, asked)
     except OSError:
-        return  # that thread was interrupted before it was heard
+        return  # that thread was interrupted before its call was read
     call, _, _, number, _, _, fd, address, length, flags, *_ = _ASKED.unpack(asked)
     value, error = 0, 0
     try:

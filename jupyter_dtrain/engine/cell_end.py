@@ -1,12 +1,13 @@
-"""The end of a cell on its rank, which is reached whatever the cell, a plug-in or a device does.
+"""The end of a cell on its rank. A cell reaches it whatever the cell, a plug-in or a device does.
 
-The steps, each guarded, so that the next one gets its turn:
+These are the steps. Each is guarded, so that the next one gets its turn:
 
-1. The steward hears that the cell failed: it releases the ranks that wait for this one, also for the steps below.
+1. The rank tells the steward that the cell failed. The steward then releases ranks that wait for this one, even while
+   the steps below run.
 2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.words.PATIENCE` seconds.
 3. Processes that an interrupted cell has started end, within deadlines.
-4. The output of child processes, the plug-ins and the last points of the metrics are waited for, within deadlines.
-   What a cell that has not failed still computes may take longer; there Stop ends the wait.
+4. The rank waits for the output of child processes, the plug-ins and the last points of the metrics, within deadlines.
+   A cell that has not failed may compute for longer; there Stop ends the wait.
 5. ``Finished`` is the last event.
 
 Under failure: the cell says what is missing. Only native code that never returns on the main thread, or keeps the
@@ -50,7 +51,7 @@ METRICS_PATIENCE = 5.0
 LEAVING = 1.0
 """Seconds for each wait of a rank that received SIGTERM: there is no second interrupt, and its own end comes soon."""
 MEMORY_PATIENCE = 10.0
-"""Seconds for dropping what a cell held that ran out of memory, which may run code of the user's objects."""
+"""Seconds for dropping the values of a cell that ran out of memory: this may run code of the user's objects."""
 
 _STOPS = (KeyboardInterrupt, CellStopped, asyncio.CancelledError)
 
@@ -114,7 +115,7 @@ class CellEnd:
                 # After an interrupt that the cell has swallowed, no other comes that would end the wait.
                 waited = self._end_metrics(failed=outcome != "ok" or interrupted or regroup)
                 if outcome == "ok" and (regroup or not waited):
-                    # What the cell had begun was still to come.
+                    # Something that the cell had begun was still to come.
                     outcome = "interrupted"
                 if self._interrupts.ending:
                     outcome, words = "lost", f"rank {self._rank} received SIGTERM"
@@ -134,7 +135,7 @@ class CellEnd:
             self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
 
     def _end_children(self, *, interrupted: bool) -> None:
-        """End what an interrupted cell has started; any other cell may leave processes behind."""
+        """End the processes that an interrupted cell has started; any other cell may leave processes behind."""
         if not interrupted or self._interrupts.ending:
             self._children.leave()
             return
@@ -199,7 +200,7 @@ class CellEnd:
 
     @contextlib.contextmanager
     def _despite(self, loss: str) -> Iterator[None]:
-        """Go on whatever is raised inside, and say which ``loss`` that means."""
+        """Go on, whatever is raised inside, and say which ``loss`` that causes."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end

@@ -7,13 +7,13 @@ any other way leaves its processes alone, and so do all cells that come later.
 A cell's processes are those of the rank's Linux session that began while its code ran: also orphans, and those that a
 thread of the cell started. These stay until the rank ends:
 
-* what an earlier cell had started, and what that starts in turn;
-* what was started to stay: in a session of its own (``start_new_session=True``, ``setsid``), or by ``nohup``, whose
-  commands ignore SIGHUP;
+* processes that an earlier cell started, and those that they start in turn;
+* processes that were started to stay: in a session of their own (``start_new_session=True``, ``setsid``), or by
+  ``nohup``, whose commands ignore SIGHUP;
 * services that a library starts at first need and counts on in later cells: multiprocessing's resource tracker and fork
   server, and those that frameworks name.
 
-Under failure: every wait has a deadline. Processes that none of it ends are returned, and the cell names them.
+Under failure: every wait has a deadline. The cell names processes that none of the signals ends.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ENDING: Final = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 1.0))
-"""The signals that end a process, and the seconds that it then has. It gets none that it ignores."""
+"""The signals that end a process, and the seconds that it then has. A process gets no signal that it ignores."""
 LOOK: Final = 0.02
 POOL_PATIENCE: Final = 0.5
 """Seconds in which a multiprocessing pool ends its workers itself."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVICES = re.compile(r"from [\w.]+\.(resource_tracker|forkserver) import main")
-"""In their command lines: multiprocessing's, and those of loky and other libraries made after it."""
+"""Command lines of services: multiprocessing's, and those of libraries modelled on it, such as loky."""
 _HOSTS = re.compile(r"from [\w.]+\.forkserver import main")
-"""Services whose children are their user's."""
+"""Command lines of services whose children belong to the code that uses the service."""
 
 
 class Child(NamedTuple):
@@ -53,7 +53,7 @@ class Child(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What no other process has: the id alone may be given again."""
+        """Identifies the process: Linux may give the id alone to another one."""
         return self.pid, self.started
 
 
@@ -79,7 +79,7 @@ class Children:
             self._pools = set(_pools())
 
     def interrupt(self, *, force: bool = False) -> None:
-        """Interrupt the processes of the cell that runs; ``force``: with the next signal that ends a process."""
+        """Interrupt the processes of the running cell; ``force``: send the next signal that ends a process."""
         with self._lock:
             if self._runs:
                 for child in self._find():
@@ -94,7 +94,7 @@ class Children:
             self._runs = False
 
     def end(self) -> tuple[set[int], list[Child]]:
-        """End the processes of the cell, whose code has ended; the ids of those that ended, and those that go on."""
+        """End the cell's processes, after its code. Returns the ids of those that ended, and those that go on."""
         with self._lock:
             runs, self._runs = self._runs, False
         if not runs:
@@ -132,14 +132,14 @@ class Children:
     def _find(self, until: int | None = None) -> list[Child]:
         """The processes of the cell that are alive. ``until``: when its code ended.
 
-        What the rank itself starts later is not the cell's: a thread that keeps a number of workers, say.
+        Processes that the rank itself starts later are not the cell's: those of a thread that keeps up workers, say.
         """
         me = os.getpid()
         session = {child.pid: child for child in _session(me) if child.pid != me}
         kept: dict[int, bool] = {}
 
         def stays(pid: int) -> bool:
-            """Whether it, or a process above it, is there to stay."""
+            """Whether the process, or one above it, is there to stay."""
             child = session.get(pid)
             if child is None:
                 return False  # the rank, or the watch above it, which adopts orphans
@@ -198,18 +198,18 @@ def _bit(number: int) -> int:
 
 
 def _is_detached(pid: int) -> bool:
-    """Whether ``nohup`` started it. The rank itself does not ignore SIGHUP, so no process does unless it was told."""
+    """Whether ``nohup`` started it. The rank does not ignore SIGHUP, so other children inherit no such setting."""
     return bool(_ignored(pid) & _bit(signal.SIGHUP))
 
 
 def _pools() -> list[Any]:
-    """The multiprocessing pools of this process. A pool replaces workers that end, and feeds them what is left."""
+    """The multiprocessing pools of this process. A pool replaces workers that end, and gives them work that is left."""
     found = []
     for name in ("multiprocessing", "multiprocess"):
         pool, util = sys.modules.get(f"{name}.pool"), sys.modules.get(f"{name}.util")
         if pool is None or util is None:
             continue
-        # Python keeps no public list of pools; each has registered how it is ended.
+        # Python keeps no public list of pools; each has registered a function that ends it.
         for finalizer in list(getattr(util, "_finalizer_registry", {}).values()):
             reference = getattr(finalizer, "_weakref", None)
             one = reference() if reference is not None else None

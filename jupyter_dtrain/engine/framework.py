@@ -112,13 +112,13 @@ class Cells:
         """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
 
         ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here, but
-        what Stop raises at last does. After a failed cell, return within 10 s.
+        the exception that Stop raises last does. After a failed cell, return within 10 s.
         """
 
     def children_ended(self, _pids: set[int], /) -> None:
-        """``children_ended(pids)``: let go of what needs these processes.
+        """``children_ended(pids)``: let go of objects that need these processes.
 
-        The cell that has just been interrupted had started them, and they were ended.
+        The cell that has just been interrupted had started them, and the rank has ended them.
         """
 
     def steps(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ class Memory:
         return None
 
     def is_out_of_memory(self, _exception: BaseException, /) -> bool:
-        """``is_out_of_memory(exception)``: whether the framework says with it that there was not enough memory.
+        """``is_out_of_memory(exception)``: whether the framework raises it when there is not enough memory.
 
         Any thread may ask.
         """
@@ -172,7 +172,7 @@ class Memory:
 
 
 class Waiting:
-    """What a thread of the rank waits in for other ranks. Other threads ask while a cell runs."""
+    """The calls in which a thread of the rank waits for other ranks. Other threads ask while a cell runs."""
 
     def waits(self, *_: Any, **__: Any) -> str:
         """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what a thread waits in.
@@ -186,7 +186,7 @@ class Waiting:
     def can_release(self, _call: str, /) -> bool:
         """``can_release(call)``: whether ``release`` ends a wait in ``call``, which :meth:`waits` has named.
 
-        Where it does not, the cell says at once that nothing but the end of the rank does.
+        Where it does not, the cell says at once that only the end of the rank ends the wait.
         """
         return True
 

@@ -1,10 +1,10 @@
-"""Hooks into a framework's import, which no version of the framework can turn into a failed import.
+"""Hooks into a framework's import. No version of the framework can make them fail its import.
 
-A plug-in changes parts of its framework that are private, so another version may lack them. It registers each hook
-here, with the words for what ranks do not have without it.
+A plug-in changes private parts of its framework, which another version may lack. It registers each hook here, with
+words that say what ranks lack without it.
 
-Under failure: a hook that raises is left out, and the import succeeds. The cell that imports the framework says once
-what is missing and what that means. A hook looks its parts up (:func:`require`) before it changes any.
+Under failure: this module leaves out a hook that raises, and the import succeeds. The cell that imports the framework
+says once what is missing and what follows from it. A hook looks its parts up (:func:`require`) before it changes any.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def require(owner: Any, *names: str) -> None:
 
 
 def take_notices() -> list[str]:
-    """Sentences about hooks that were left out since the last call, for the user. Each is in one answer only."""
+    """Sentences for the user about hooks that were left out since the last call. One answer alone has each."""
     with _lock:
         taken = _notices[:]
         _notices.clear()
@@ -57,7 +57,7 @@ def _try(hook: Callable[[Any], object], otherwise: str, module: Any) -> None:
         with _lock:
             if otherwise not in _told:
                 _told.add(otherwise)
-                _notices.append(f"{words} %distributed env names the version that is tested.")
+                _notices.append(f"{words} %distributed env names the tested version.")
 
 
 def _version(package: str) -> str:

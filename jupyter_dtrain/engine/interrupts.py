@@ -7,8 +7,9 @@ its end. The handler here lives as long as the rank and raises only while user c
 comes too late, which would break the engine. An interrupt that comes while the main thread is inside :class:`Shield`,
 with a write half done, is raised after that.
 
-The end of a cell calls code of others, too: plug-ins, and what user code left behind. It makes these calls through
-:meth:`Interrupts.bounded`: :class:`Overdue` ends one that takes too long, and :class:`CellStopped` one that Stop ends.
+The end of a cell also calls other people's code: plug-ins, and objects that user code left behind. It makes these calls
+through :meth:`Interrupts.bounded`: :class:`Overdue` ends one that takes too long, and :class:`CellStopped` one that
+Stop ends.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Interrupts:
         """Whether this rank has received SIGTERM."""
         self._closing = threading.Event()
         self._bound: tuple[float, float] | None = None
-        """Of the bounded call that runs: its seconds, and when they are over."""
+        """The seconds of the bounded call that runs, and when they are over."""
 
     def install(self) -> None:
         """Take over SIGINT, and SIGTERM, which ends the engine. Main thread only."""
@@ -111,10 +112,10 @@ class Interrupts:
             self._closing.clear()
 
     def bounded(self, call: Callable[[], T], seconds: float) -> T:
-        """Give what ``call()`` gives, on the main thread, while :meth:`closing`.
+        """Return what ``call()`` returns, on the main thread, while :meth:`closing`.
 
-        After ``seconds`` :class:`Overdue` is raised in it, and :class:`CellStopped` when Stop asks by force: both again
-        and again until it has returned. Native code that does not come back to Python stays where it is.
+        After ``seconds`` this raises :class:`Overdue` in it, and :class:`CellStopped` when Stop asks by force: both
+        again and again until it has returned. Native code that does not come back to Python stays where it is.
         """
         self._bound = seconds, time.monotonic() + seconds
         try:
@@ -159,7 +160,7 @@ class Interrupts:
         signal.pthread_kill(main, number)
 
     def _look(self) -> None:
-        """Find bounded calls that take too long. A thread, which rests while no cell ends."""
+        """Find bounded calls that take too long. Runs on a thread, which rests while no cell ends."""
         while self._closing.wait():
             bound = self._bound
             if bound is not None and time.monotonic() > bound[1]:

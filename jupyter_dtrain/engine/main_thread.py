@@ -39,7 +39,7 @@ IDLE = 0.25
 MOVING = 0.05
 """A thread that uses more than this, and does not wait, moves."""
 DEEP = 1000
-"""Frames, from the innermost on, that are looked at: endless recursion makes a million."""
+"""How many frames are read, from the innermost on: endless recursion makes a million."""
 
 _OF_THREAD = 6
 """How Linux marks the processor clock of a thread (``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``)."""

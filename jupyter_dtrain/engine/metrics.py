@@ -5,8 +5,8 @@ are many. The same thread reads values that a device has yet to compute, so that
 
 Under failure: a line on the rank's stderr stands for a point that cannot be recorded, and for one name too many; the
 other points are recorded. Points wait for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes
-them to the spool. A run's end waits for a device no longer than it is told to; what comes later is dropped, and the
-next run gets a thread of its own.
+them to the spool. A run's end waits for a device no longer than its caller allows. Later points are dropped, and
+the next run gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class MetricBuffer:
         self._soon = threading.Event()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        """Held by the flush that is under way. Another one takes its place when that never ends."""
+        """Held by the flush that is under way. A new lock takes its place when that flush never ends."""
         self._emitting = threading.Lock()
         self._ended: threading.Event | None = None
-        """What the thread sets after the last flush of the run."""
+        """The thread sets it after the last flush of the run."""
         # The thread that collects more points before it flushes: those must not make it flush again.
         self._flusher = 0
         self._expected = False
@@ -105,9 +105,9 @@ class MetricBuffer:
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
-        """The run ends: record what is left; whether that was done within ``patience`` seconds.
+        """The run ends: record what is left. Returns whether that took at most ``patience`` seconds.
 
-        The thread does it where a device may be asked; an interrupt ends the wait.
+        The thread does this if a device may have to be asked; an interrupt ends the wait.
         """
         done = False
         try:
@@ -125,7 +125,7 @@ class MetricBuffer:
         return ended.wait(patience)
 
     def _leave_behind(self) -> None:
-        """Go on without the thread that flushes, which waits for a device perhaps for ever."""
+        """Go on without the thread that flushes, which may wait for a device for ever."""
         with self._emitting:
             self._flushing = threading.Lock()
             self._ended = None
@@ -224,7 +224,7 @@ class MetricBuffer:
                 self._record(flushing, self._columns(points))
 
     def _record_numbers(self) -> bool:
-        """Record the points that wait, if all are plain numbers and no more are announced; whether that is so."""
+        """Record the points that wait, if all are plain numbers and no more are announced; say whether that is so."""
         flushing = self._flushing
         if not flushing.acquire(blocking=False):
             return False
@@ -259,7 +259,7 @@ class MetricBuffer:
             try:
                 number = float(given)
                 columns.steps.append(step)
-            except Exception as error:  # noqa: BLE001 — what a plug-in or a user gives; the other points are recorded
+            except Exception as error:  # noqa: BLE001 — a plug-in's or user's value; the other points are recorded
                 self.complain(f"a point of {name!r} is left out: {_why(step, error)}", kind=f"point {name}")
                 continue
             columns.times.append(at)

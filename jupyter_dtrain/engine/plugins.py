@@ -5,8 +5,8 @@ override a member of :mod:`.framework`, passes each of them the arguments that i
 
 Under failure: whatever a plug-in raises (``SystemExit`` too, but for an interrupt of the user's), the others are asked
 and the caller goes on. The first failure of a member is logged with its traceback and becomes a notice for the next
-cell; further failures of the same member are silent. Exceptions that a member's contract names reach the caller. The
-members that the end of a cell asks have :data:`PATIENCE` seconds; one that takes longer is not asked again.
+cell; further failures of the same member are silent. Exceptions that a member's contract names reach the caller. At
+the end of a cell each member has :data:`PATIENCE` seconds; a rank does not ask again one that takes longer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .metrics import MetricBuffer, Read
 
 PATIENCE = 10.0
-"""Seconds that a member may take at the end of a cell. What a cell that ended well still computes may take longer."""
+"""Seconds that a member may take at the end of a cell. A cell that ended well may compute for longer."""
 _BY_KEYWORD = ("failed", "idle")
 """The arguments that a member gets by keyword in any case."""
 _BITS = 63
@@ -66,7 +66,7 @@ class Plugins:
         self.is_interrupt: Callable[[BaseException], bool] = lambda _: False
         """Whether an exception is the user's interrupt, which no guard may hold up. Of a rank, once it runs cells."""
         self.bounded: Callable[[Callable[[], Any], float], Any] = lambda call, _: call()
-        """Makes a call within so many seconds, at the end of a cell. Of a rank, once it runs cells."""
+        """Makes a call within so many seconds, at the end of a cell. A rank sets it once it runs cells."""
         self.was_cut = False
         """Whether a call at the end of the last cell was ended before it returned."""
         self.patience = PATIENCE
@@ -94,7 +94,7 @@ class Plugins:
         return [name for name, _ in self._plugins]
 
     def take_notices(self) -> list[str]:
-        """Sentences about failures since the last call, for the user, also of hooks into imports. Each is told once."""
+        """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""
         with self._lock:
             notices, self._notices = self._notices, []
         return [*notices, *imports.take_notices()]
@@ -155,7 +155,7 @@ class Plugins:
         self._tell("before_cell", run=run, generation=generation, watch=watch)
 
     def after_cell(self, *, failed: bool) -> None:
-        """The cell has ended. A plug-in may wait for what a cell that has not failed still computes."""
+        """The cell has ended. A plug-in may wait for computations of a cell that has not failed."""
         self.was_cut = False
         patience = self.patience if failed else math.inf
         for call in self._calls("after_cell"):
@@ -222,7 +222,7 @@ class Plugins:
     # Waiting.
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> tuple[str, str] | None:
-        """The first plug-in that knows what a thread waits in, and that; None where no plug-in does."""
+        """The first plug-in that knows the call in which a thread waits, with that call; None if no plug-in does."""
         answers = self._answers("waits", _text, frame=frame, call=call, idle=idle)
         return next(((name, word) for name, word in answers if word), None)
 

@@ -4,9 +4,9 @@ A library that cannot abort a wait for a peer ends it when its connection ends. 
 the epoll instances of the library; a caller learns which instances these are by looking at :func:`epolls` before and
 after the library makes its group. Listeners among them are left alone: some libraries end the process with them.
 
-Some servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop what
-reaches such a listener from elsewhere, by a filter on the socket, which needs no rights. It comes after the library has
-begun to listen, some 0.3 ms later; :func:`end_others` ends connections that were made meanwhile.
+Some servers listen at all addresses of the host and know no password. :func:`keep_on_loopback` has Linux drop packets
+that reach such a listener from elsewhere, by a filter on the socket, which needs no rights. The filter comes some 0.3
+ms after the library has begun to listen; :func:`end_others` ends connections that were made meanwhile.
 
 All functions read ``/proc/self`` and silently skip anything that has gone in the meantime.
 """
@@ -139,5 +139,5 @@ def _opened(fd: int) -> socket.socket:
     try:
         return socket.socket(fileno=copy)
     except OSError:
-        os.close(copy)  # it is no socket: a library's epoll instance has a pipe, too
+        os.close(copy)  # not a socket: a library's epoll instance has a pipe, too
         raise

@@ -3,7 +3,8 @@
 A traceback begins at the cell: it has no frames of IPython and of this package between the engine's loop and the cell.
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
-reads the interpreter's own attributes, and :mod:`.words` makes what only the class can tell. All sizes are bounded.
+module reads the interpreter's own attributes, and :mod:`.words` makes the texts that only the class can give. All sizes
+are bounded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_DEPTH = 5
 MAX_ERRORS = 100
 """Exceptions of all groups within one."""
 MAX_CAUSES = 100
-"""Exceptions of a chain of causes that are looked at."""
+"""How many exceptions of a chain of causes are read."""
 PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
@@ -83,7 +84,7 @@ class Tracebacks:
         return self._frames((step, step.f_lineno) for step in reversed(steps))
 
     def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
-        """The first and the last of ``steps``, of which endless recursion makes a million."""
+        """The first and the last of ``steps``: endless recursion makes a million."""
         half = MAX_FRAMES // 2
         first: list[tuple[FrameType, int | None]] = []
         last: deque[tuple[FrameType, int | None]] = deque(maxlen=half)
@@ -128,7 +129,7 @@ def trace_of(exception: BaseException) -> TracebackType | None:
 
 
 def _own(exception: BaseException, name: str, owner: type = BaseException) -> Any:
-    """An attribute as the interpreter has it, whatever the class puts in its place."""
+    """The interpreter's own attribute, whatever the class puts in its place."""
     return vars(owner)[name].__get__(exception)
 
 
@@ -163,7 +164,7 @@ def _members(exception: BaseException) -> tuple[BaseException, ...]:
 
 
 def _notes(exception: BaseException) -> list[str]:
-    """Its notes, whatever user code has put there in place of a list of strings."""
+    """Its notes, even if user code has put something else in place of a list of strings."""
     found = getattr(exception, "__notes__", None)
     if found is None:
         return []

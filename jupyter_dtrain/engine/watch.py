@@ -370,7 +370,7 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
 
 
 def _own_rank() -> int:
-    """The number of this watch's rank, from what ``mpiexec`` sets; -1 where it sets nothing that is known."""
+    """The number of this watch's rank, from the variables that ``mpiexec`` sets; -1 if it sets none that is known."""
     return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
 
 
@@ -429,7 +429,7 @@ def _be_rank(
         # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
         # later, which cost an eighth of a small model's speed. Under torchrun each rank has its own session, too.
         os.setsid()
-        # What the user's code starts with nohup is known by this signal, also where Jupyter itself runs under nohup.
+        # By this signal .children knows what the user's code starts with nohup, even if Jupyter runs under nohup.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -3,8 +3,8 @@
 An object's ``__str__`` is user code. It may raise anything, wait for a device or for other ranks, or never return. So
 a thread makes each text, and the main thread goes on without it.
 
-Under failure: a placeholder stands for a text that could not be made, or was not there in time. A thread that is late
-gets an exception at its next step in Python; native code keeps its thread, and nothing waits for it.
+Under failure: a placeholder stands for a text that could not be made, or was not ready in time. A late thread gets an
+exception at its next step in Python; native code keeps its thread, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Words:
         patience: float = PATIENCE,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
-        """``wait`` waits for an event at most so many seconds; False gives up all that is not there."""
+        """``wait`` waits for an event at most so many seconds; False gives up all texts that are not ready."""
         self._wait = wait
         self._began = time.monotonic()
         self._end = self._began + patience
@@ -43,7 +43,7 @@ class Words:
         return self.ask(lambda: shortened(str(make()), limit), "<its text {}>".format)
 
     def ask(self, make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-        """What ``make()`` gives, on another thread. Else ``otherwise`` gets why not, such as ``was not ready …``."""
+        """Return what ``make()`` returns on another thread, else ``otherwise`` of the reason: ``was not ready …``."""
         done: list[T] = []
         raised: list[str] = []
         over = threading.Event()

@@ -57,7 +57,7 @@ class Keras(Framework):
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
         for module in _CALLBACKS:
-            when_imported(module, self._hook_callbacks, otherwise="what fit() logs is not shown")
+            when_imported(module, self._hook_callbacks, otherwise="values that fit() logs are not shown")
         for module in _BARS:
             when_imported(module, _hook_bars, otherwise="fit() prints a progress bar for each rank")
         for module in _MODELS:
@@ -95,7 +95,7 @@ class Keras(Framework):
                     state = _state_of(callbacks, self._steps)
                     state.batch = int(batch)
                     self._steps = state.first + state.batch + 1
-                    # Under parameter servers the values of a batch are still on a worker: they come with the epoch.
+                    # Under parameter servers a batch's values are still on a worker: they come at the end of the epoch.
                     state.heard = isinstance(logs or {}, Mapping)
                     if state.heard:
                         self._tell(logs or {}, state.first + state.batch)

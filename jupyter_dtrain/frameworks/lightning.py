@@ -59,7 +59,7 @@ class Lightning(Framework):
             when_imported(f"{package}.fabric", _hook_fabric, otherwise="a Fabric needs launch() before its first use")
         for package in ("lightning.pytorch", "pytorch_lightning"):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
-            when_imported(connector, self._logged.hook, otherwise="what self.log() is given is not shown")
+            when_imported(connector, self._logged.hook, otherwise="values passed to self.log() are not shown")
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""

@@ -43,7 +43,7 @@ class Transformers(Framework):
         """Wait for the ``Trainer`` to be imported."""
         self._metrics = metrics
         self._on = False
-        when_imported("transformers.trainer", self._hook, otherwise="what the Trainer logs is not shown")
+        when_imported("transformers.trainer", self._hook, otherwise="values that the Trainer logs are not shown")
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""

@@ -1,12 +1,12 @@
-"""What a world leaves whose guard and steward were both killed: ranks' processes and the world's folders.
+"""Removes what is left of a world whose guard and steward were both killed: ranks' processes, the world's folders.
 
-The next start of this user removes it. Only what provably belonged to such a world goes:
+The next start of this user calls it. It removes only what provably belonged to such a world:
 
 * A *world* is dead when its listing, a file of this user in a folder of this user's, names this machine's boot and
   process ids as they are counted here, and the steward's id with its time of creation belongs to no process. So a world
   on another host, or in another container, that shares the home is never touched.
 * A *process* is the world's when it is this user's, began after the steward, and has the world's id in the environment
-  that it was started with. This process and those above it are left alone.
+  that it was started with. This process and those above it stay.
 * A *folder* is the world's when its listing names it, it is this user's, and it is no link.
 
 Under failure: it takes a few seconds at most, and what cannot be removed stays for the next start.
@@ -30,7 +30,7 @@ from jupyter_dtrain.core.clients import CLOSE
 from .worlds import Listing, dead_worlds
 
 MARK: Final = "DTRAIN_WORLD"
-"""The variable that names the world, by its id, in the environment of its steward and of all that this starts."""
+"""The variable with the world's id, in the environment of its steward and of all processes that the steward starts."""
 PATIENCE: Final = 3.0
 """Seconds that processes may take to be gone once they were killed."""
 
@@ -47,7 +47,7 @@ def remove_leftovers() -> None:
             if left:
                 _log.warning("Processes of the world %s cannot be ended: %s", listing.id, left)
                 continue
-            # The listing's own folder is the last: without it nothing tells what is left.
+            # The listing's own folder comes last: without it nothing shows what is left.
             for folder in listing.folders:
                 if _is_own(Path(folder)):
                     shutil.rmtree(folder, ignore_errors=True)

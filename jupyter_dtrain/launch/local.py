@@ -198,7 +198,7 @@ def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)
     if not _chooses_transports(Path(request.options.mpiexec or "")):
-        why = "MPI starts a second sooner: this transport, for networks that few hosts have, sleeps when it finds none"
+        why = "MPI starts a second sooner: this transport serves rare networks, and sleeps when it finds none"
         wanted["OMPI_MCA_btl"] = Variable("^ofi", why)
     return wanted
 

@@ -43,7 +43,7 @@ class Listing(msgspec.Struct, frozen=True):
     version: str = ""
     """The version of jupyter-dtrain that started it; empty where it is not known."""
     place: str = ""
-    """Where its process ids count, see :func:`this_place`; empty where it is not known."""
+    """Where its process ids are valid, see :func:`this_place`; empty if unknown."""
     folders: list[str] = []
     """The folders that end with the world; the last one has this listing."""
 
@@ -95,7 +95,7 @@ def dead_worlds() -> list[Listing]:
 
 
 def _listings() -> Iterator[tuple[Path, Listing]]:
-    """What this user's processes have written about worlds, by the folders that it lies in."""
+    """The listings of worlds that this user's processes have written, by their folders."""
     for file in runtime_folder().glob("*/world.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if file.lstat().st_uid == os.getuid():

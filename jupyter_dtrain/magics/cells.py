@@ -53,7 +53,7 @@ def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
 def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
     """The current session, or that of a new world. A cell that no world would run starts none.
 
-    Nor does one after a start that failed: a default world is not the one that was asked for.
+    A cell after a failed start starts none either: the user asked for another world than a default one.
     """
     try:
         return current()

@@ -65,7 +65,7 @@ class FollowedRun:
         """The version of the pipelines in the last message."""
         self.positions = dict.fromkeys(self.ranks, 0)
         self.quiet: set[int] = set()
-        """The ranks of which the last reading brought nothing."""
+        """The ranks from which the last reading got no events."""
         self.news = True
         """Whether something has changed since the last message."""
         self.lock = threading.RLock()
@@ -172,7 +172,7 @@ class Follower:
         return more
 
     def leave(self) -> None:
-        """Follow no longer what has ended and is not the newest, now that its end was told."""
+        """Follow no longer what has ended and is not the newest, now that its end was reported."""
         for number, run in list(self.runs.items()):
             if not run.unfinished and number != max(self.runs):
                 self._left.add(number)

@@ -1,4 +1,4 @@
-"""One run, as a monitor observes it: when what is looked at, and whether it hangs.
+"""One run, as a monitor observes it: when each check is due, and whether the run hangs.
 
 For the server's event loop. Nothing here waits or fails.
 """
@@ -31,7 +31,7 @@ class ObservedRun:
         """``limit``: seconds without a move after which ``tell`` gets words; ``asks`` finds out where ranks are."""
         self.run = run
         self.over = False
-        """Whether its end was told."""
+        """Whether its end was reported."""
         self.flush_at = 0.0
         """When the pages get the next message about it."""
         self.batches: list[Batch] = []
@@ -59,7 +59,7 @@ class ObservedRun:
         )
 
     def look(self, now: float) -> Iterable[Finding]:
-        """What needs the person's attention, where it is time to look."""
+        """The items that need the person's attention, if it is time to look."""
         batches, self.batches = self.batches, []
         if self.over:
             return ()

@@ -49,7 +49,7 @@ class Steward:
         deadline = time.monotonic() + timeout
         async with self._lock:
             if time.monotonic() >= deadline:
-                # Others' questions took the time: what the caller gives up now must not happen later.
+                # Other questions took the time. The caller gives this request up, so it must not be sent later.
                 raise Silent("its steward does not answer")
             channel = self._client.control_channel
             message = self._client.session.msg(STEWARD_REQUEST, to_content(request))

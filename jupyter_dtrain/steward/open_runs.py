@@ -1,6 +1,6 @@
-"""The runs that go on in one world, as the ranks' spools tell.
+"""The runs that go on in one world, read from the ranks' spools.
 
-A run goes on while some rank has begun it and has not ended it. A rank works on the newest run alone that it has begun.
+A run goes on while some rank has begun it and has not ended it. A rank works only on the newest run that it has begun.
 Any thread may look. Under failure: a spool that cannot be read now is read at the next look. Where a full disk cut a
 spool short, the client that followed the run says how its ranks ended.
 """
@@ -20,7 +20,7 @@ from jupyter_dtrain.wire.steward_messages import Followed, OpenRun
 
 
 class OpenRuns:
-    """Of one world."""
+    """The runs of one world."""
 
     def __init__(self, folder: str) -> None:
         """``folder`` holds the ranks' spools."""
@@ -38,14 +38,15 @@ class OpenRuns:
         self._floor = 0
         """The newest run of ranks that are gone."""
         self._found: list[OpenRun] = []
-        """What the last look found, and when that was."""
+        """The result of the last look, and when that was."""
         self._looked = -math.inf
         self._lock = threading.Lock()
 
     def look(self, dead: Collection[int] = (), age: float = 0.0) -> list[OpenRun]:
         """The runs that go on, oldest first; ``dead``: the ranks that work on none.
 
-        ``age``: seconds that the answer may be old. A look at a world with thousands of runs takes some milliseconds.
+        ``age``: how many seconds old the answer may be. A look at a world with thousands of runs takes some
+        milliseconds.
         """
         with self._lock:
             if time.monotonic() - self._looked < age:

@@ -1,10 +1,10 @@
-"""How far the ranks of one launch have come, and whether they still get on.
+"""How far the ranks of one launch have come, and whether they still make progress.
 
-A busy machine makes a start slow, and that is no failure. So a start may take as long as its processes work and no
-single one of them works longer at one step than a whole start may take on a machine of its own.
+A busy machine makes a start slow, and that is no failure. So a start may go on while its processes work, unless one of
+them uses more processor time for one step than a whole start may take on an idle machine.
 
-Under failure: a start in which nothing works is over after ``start_timeout``, one that works in vain after
-``start_timeout`` of processor time, and any step after ``longest_step``.
+Under failure: a start in which nothing works ends after ``start_timeout``. A start that works in vain ends after
+``start_timeout`` of processor time, and any start when a step takes ``longest_step``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ STILL = 6.0
 """Seconds without any work after which a launch is over whose ranks are not ready."""
 
 _STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready": "ready"}
-"""Of a rank, in this order, and in words."""
+"""The steps of a rank, in this order, and in words."""
 
 
 class Progress:
-    """Of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
+    """The progress of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
 
     def __init__(self, size: int, settings: Settings) -> None:
         self._size = size

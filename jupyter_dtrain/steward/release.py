@@ -5,8 +5,8 @@ After the setting ``release_grace`` the steward asks the agents of all living ra
 of them release, in the frameworks in which a rank waits and in no other. It asks again until the run is over on every
 rank, since a rank that does not wait yet may do so later.
 
-A wait that its framework cannot end, and one that outlasts several releases, is told at once: only the end of the rank
-ends it.
+Only the end of the rank ends some waits. The steward reports a wait that its framework cannot end at its first look,
+and a wait that outlasts several releases after the last of these.
 
 Works on the supervisor's thread; no client is needed. Under failure: the steward does not wait for a silent rank,
 but asks it again. Native code may keep its interpreter lock while it waits, so a second silence counts, once,

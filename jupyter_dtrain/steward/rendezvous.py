@@ -43,7 +43,7 @@ class Rendezvous:
         told: ServerSpec,
         module: str | None = None,
     ) -> None:
-        """``port`` 0 takes a free one; ``told``: for what serves; ``module``: what that is, by default a store.
+        """``port`` 0 takes a free one; ``told``: passed to the server; ``module``: the server, by default a store.
 
         Raises :class:`StartFailed` when the port is taken.
         """

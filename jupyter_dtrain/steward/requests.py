@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .state import State
 
 RECENT = 1.0
-"""Seconds by which the runs that a client hears of with each cell and renewal may be old."""
+"""How many seconds old the list of runs may be that a client gets with each cell and renewal."""
 
 Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
 """By request, what answers it."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Of one world."""
+    """The state of one world."""
 
     def __init__(self, request: WorldRequest, lease: Lease) -> None:
         self._request = request
@@ -42,7 +42,7 @@ class State:
         """Those that are over with this set of ranks."""
         self.phase: Phase = "starting"
         self.deadline = 0.0
-        """When the patience of ``failed`` is over, or of a start that gave up and waits for its ranks' last words."""
+        """When the patience of ``failed`` is over, or that of a start that gave up and awaits its ranks' last words."""
         self.progress = Progress(request.size, request.settings)
         """How far the ranks have come."""
         self.incarnation = 0
@@ -93,7 +93,7 @@ class State:
         return [rank.rank for rank in self.ranks if rank.state == "dead"]
 
     def news(self, runs: list[OpenRun]) -> WorldNews:
-        """What broadcasts have told so far, and the ``runs`` that go on."""
+        """The news that broadcasts have carried so far, and the ``runs`` that go on."""
         with self._lock:
             ranks = self._sorted()
             return WorldNews(

@@ -342,10 +342,10 @@ class Supervisor:
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
     def _explain_silence(self, why: str) -> str:
-        _log.error("The start is over: %s These are there: %s", why, describe_descendants())
+        _log.error("The start is over: %s These processes are left: %s", why, describe_descendants())
         logs = ""
         for name in ("mpiexec", "controller"):
-            # The controller reports its heart at every log level.
+            # The controller logs its heartbeat at every level.
             lines = [line for line in self._cluster.said(name, 6).splitlines() if "heartbeat::" not in line]
             logs += "".join(f"\n{name} said: {line}" for line in lines)
         return f"{why} {MORE_TIME}{logs}"
@@ -365,7 +365,7 @@ class Supervisor:
         return self._runs.look(self._state.dead)
 
     def _runs_to_end(self) -> list[OpenRun]:
-        """The runs that an interrupt ends: where none goes on, what its driver has queued behind the newest."""
+        """The runs that an interrupt ends; if none goes on, the newest: its driver ends the cells queued behind it."""
         newest = self._runs.newest()
         return self._open_runs() or ([] if newest is None else [newest])
 

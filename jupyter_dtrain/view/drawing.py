@@ -59,7 +59,7 @@ _log = logging.getLogger("jupyter_dtrain")
 
 def prepare() -> None:
     """Import what a picture needs; a separate thread can call it while a run goes on."""
-    # Its first import on a machine says at the level of a warning that it builds a cache.
+    # Its first import on a machine logs, as a warning, that it builds a cache.
     fonts = logging.getLogger("matplotlib.font_manager")
     fonts.addFilter(_tells_no_cache)
     try:

@@ -204,7 +204,7 @@ class StewardChannel:
         while (patience := deadline - time.monotonic()) > 0:
             stop_button.check()
             if time.monotonic() >= again:
-                # The number makes another signature: a message that comes with the same one twice is not read.
+                # The number changes the signature: a kernel does not read two messages with the same one.
                 client.control_channel.send(message | {"metadata": {"tries": tries}})
                 again, tries = time.monotonic() + ASK_AGAIN * 2**tries, tries + 1
             if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):

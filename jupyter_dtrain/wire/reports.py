@@ -17,7 +17,7 @@ REPORT_PREFIX: Final = b"dtrain "
 
 
 Step = Literal["started", "mpi"]
-"""Of a start, before a rank is ready: its watch runs and has imported the engine; it has imported MPI."""
+"""The steps of a start before a rank is ready: its watch has imported the engine; the rank has imported MPI."""
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):

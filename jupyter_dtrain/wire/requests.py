@@ -136,7 +136,7 @@ class RankSpec(msgspec.Struct, frozen=True):
     servers: dict[str, str]
     """``host:port`` of the meeting place that the steward keeps for a framework, by the framework's name."""
     secret: str
-    """Shows a framework's server that a rank of this world asks; see :class:`ServerSpec`."""
+    """Shows a framework's server that the request is from a rank of this world; see :class:`ServerSpec`."""
     settings: Settings
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike."""
@@ -163,7 +163,7 @@ class RankSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
-        """What the steward wrote.
+        """The specification that the steward wrote.
 
         Raises :class:`KeyError` outside a world, and :class:`OtherVersion` where a steward of another version wrote it:
         an upgrade between a world's start and its restart.
@@ -182,10 +182,10 @@ class RankSpec(msgspec.Struct, frozen=True):
 
 
 class ServerSpec(msgspec.Struct, frozen=True):
-    """What a framework's server needs to know of the world. It gets it on standard input."""
+    """The facts about the world that a framework's server needs. The server gets them on standard input."""
 
     secret: str
-    """Every request of a rank has it, so that no other process of the host is heard."""
+    """Every request of a rank carries it, so that the server ignores other processes of the host."""
     size: int
     """The number of ranks."""
 

@@ -106,7 +106,7 @@ class OpenRun(msgspec.Struct, frozen=True):
 
 
 class WorldNews(msgspec.Struct, frozen=True):
-    """What broadcasts have told so far, for a client that may have missed some."""
+    """The news that broadcasts have carried so far, for a client that may have missed some."""
 
     incarnation: int
     restarted_by: Restarter | None
@@ -276,7 +276,7 @@ class TakeUpInterrupt(StewardRequest[Done], frozen=True, tag="interrupting"):
     """The driver carries out the interrupt that :class:`InterruptWanted` announced."""
 
     runs: list[int] | None = None
-    """The runs that it follows; the steward interrupts the others. None stands for all."""
+    """The runs that it follows; the steward interrupts the others. None stands for all runs."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -395,7 +395,7 @@ class WorldRestarting(Broadcast, frozen=True, tag="restarting"):
 
 
 class InterruptWanted(Broadcast, frozen=True, tag="interrupt"):
-    """A client wants the cells ended that run: the driver does it, or the steward after a second."""
+    """A client wants to end the running cells: the driver does this, or the steward after a second."""
 
     run: int
     """The newest of them."""

@@ -53,7 +53,7 @@ def test_ranks_that_are_apart_are_told_and_made_alike(training):
     cell = fail(training, "train(10, trip=4)")
     assert {0: {"optimizer": 5}, 1: {"optimizer": 4}, 2: {"optimizer": 5}} == cell.steps
     said = "\n".join(DistributedError(cell)._render_traceback_())
-    assert "Steps of optimizer in this cell: ranks 0,2 5, rank 1 4. What they hold may differ now" in said
+    assert "Steps of optimizer in this cell: ranks 0,2 5, rank 1 4. The states of these ranks may differ now" in said
     assert "%distributed resync --from 0 optimizer MODEL" in said
     assert not alike(training)
 

@@ -10,7 +10,7 @@
   torch, it forgets them and makes new ones.
 
 The loss is the argument of ``engine.backward``, before DeepSpeed divides it by the steps of an accumulation or scales
-it. A pipeline's ``train_batch`` gives one for each micro-batch; where it does not come to its end, they make no point.
+it. A pipeline's ``train_batch`` gives one for each micro-batch; if it does not reach its end, they make no point.
 
 Under failure: an engine is bound to the groups that it was made with. After a release of these groups it cannot go on,
 and a note names it. Its module keeps the parameters, for another engine (see :mod:`.engines`).
@@ -156,7 +156,7 @@ def _hook_pipeline(module: Any) -> None:
 
 
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A pipeline's step: it gives the loss of each micro-batch to ``backward``, and together they make a point."""
+    """A pipeline's step: it passes the loss of each micro-batch to ``backward``, and together they make a point."""
 
     @functools.wraps(original)
     def train_batch(self: Any, *args: Any, **kwargs: Any) -> Any:

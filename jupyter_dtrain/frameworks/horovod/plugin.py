@@ -62,7 +62,7 @@ class Horovod(Framework):
         self._arriving = self._released = False
         for module, hook, otherwise in (
             ("horovod.common.basics", self._hook, "ranks that wait in Horovod are not released"),
-            ("horovod._keras", refuse_keras_3, "Horovod may fail with Keras 3 without words"),
+            ("horovod._keras", refuse_keras_3, "Horovod may fail silently with Keras 3"),
             ("horovod.torch.optimizer", hook_optimizers, "a DistributedOptimizer keeps the work of a failed step"),
         ):
             when_imported(module, hook, otherwise=otherwise)

@@ -52,7 +52,7 @@ class _Held(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """An array of which every process has all values, as all ranks call it."""
+    """An array of which every process has all values; all ranks give it the same id."""
 
     name: str
     """The user's name that reaches it first."""

@@ -9,13 +9,13 @@ A rank connects and asks, in lines of JSON, which ranks are here. Once all are, 
 coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier
 set-ups then end, because no rank is connected to them any more.
 
-Each line has the world's secret, which the steward gave to the ranks and to this process, together with the number of
-ranks. JAX's own coordinator asks for no password, so the whole process is kept for this user
+Each line carries the world's secret, which the steward gives to the ranks, and to this process together with the number
+of ranks. JAX's own coordinator asks for no password, so the whole process accepts connections of this user only
 (:mod:`jupyter_dtrain.engine.callers`).
 
 Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
-A connection that says anything but a rank's line, or nothing for :data:`SILENCE`, is closed. The process ends with the
-steward.
+This module closes a connection that says anything but a rank's line, or nothing for :data:`SILENCE`. The process ends
+with the steward.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class Handler(socketserver.BaseRequestHandler):
                 self.server.meetings.leave(*at)
 
     def _hear(self, deadline: float | None) -> Arrival | None:
-        """The rank's next line; None at the connection's end, and for what is no rank's."""
+        """The rank's next line; None at the connection's end, and for a line that is no rank's."""
         line = b""
         while not line.endswith(b"\n"):
             self.request.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
             part = self.request.recv(LONGEST - len(line))
             if not part:
-                return None  # the end, or too long a line
+                return None  # the end, or a line that is too long
             line += part
         arrival = msgspec.json.decode(line, type=Arrival)
         return arrival if self.server.knows(arrival) else None
@@ -165,7 +165,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.socket = listening
 
     def knows(self, arrival: Arrival) -> bool:
-        """Whether a rank of this world says so."""
+        """Whether a rank of this world sent it."""
         mine = hmac.compare_digest(arrival.secret.encode(), self._spec.secret.encode())
         return mine and 0 <= arrival.rank < self._spec.size
 

@@ -45,7 +45,7 @@ class Jax(Framework):
         """Wait for ``jax`` to be imported."""
         host, _, port = spec.servers.get(self.name, "").rpartition(":")
         self._groups = JaxGroups(place, spec.generation, Desk(host, int(port), spec.secret) if port else None)
-        alone = "jax.distributed is JAX' own, so initialize() works once, and ranks that wait are not released"
+        alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
         own_gpu = partial(_see_own_gpu, place.local_rank)
         when_imported("jax._src.xla_bridge", own_gpu, otherwise="each rank takes all GPUs of its host")

@@ -30,7 +30,7 @@ class Desk(NamedTuple):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """What a rank says at the desk, as a line of JSON: whether it comes to a meeting or not."""
+    """A rank's message to the desk, as a line of JSON: whether it comes to a meeting or not."""
 
     secret: str
     meeting: str

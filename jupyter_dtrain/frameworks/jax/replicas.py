@@ -1,9 +1,9 @@
-"""Values that a failed computation took along, from a rank that still has them.
+"""Takes values that a failed computation destroyed from a rank that still has them.
 
 JAX computes asynchronously: ``params, state, loss = step(params, state, batch)`` binds the names to results that are
-still being computed. When the ranks that wait for a failed one are released, these results are lost, and the values of
-before with them. A failed rank has not begun that step, so its names still hold the values of before. Where an array is
-a replica on every process, those are what the others had. So all ranks take them, and the loop goes on.
+still being computed. When the ranks that wait for a failed one are released, these results are lost, and the earlier
+values with them. A failed rank has not begun that step, so its names still hold the earlier values. If an array is a
+replica on every process, the other ranks had the same values. So all ranks take them, and the loop goes on.
 
 Under failure: a rank that does not take part within the patience leaves all ranks without the values, as before.
 """
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, patience: float) -> list[str]:
     """Fill the lost replicas of ``carried`` with the values of ranks that have them; returns notes on what was taken.
 
-    All ranks of the world call it, right after they have met. ``client``: of JAX' coordinator, where they exchange who
-    lacks and who has what below the name ``meeting``. Seconds of ``patience`` count for each answer of a rank.
+    All ranks of the world call it, right after they have met. ``client``: the client of JAX's coordinator, through
+    which they exchange, below the name ``meeting``, which values each lacks and has. Each answer of a rank may take
+    ``patience`` seconds.
     """
     from jax.experimental import multihost_utils
 
@@ -54,7 +55,7 @@ def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, pa
 
 
 class _Exchange:
-    """Lists that all ranks tell each other by way of JAX' coordinator."""
+    """Lists that all ranks exchange through JAX's coordinator."""
 
     def __init__(self, client: Any, meeting: str, rank: int, size: int, patience: float) -> None:
         self._client = client
@@ -77,7 +78,7 @@ class _Exchange:
 
 
 def _bytes(replica: Replica, kept: dict[Replica, Any]) -> Any:
-    """The values to send, or as much room for those that come: bytes, which no collective converts."""
+    """The values to send, or as much room for those to receive: as bytes, which no collective converts."""
     if replica in kept:
         return np.frombuffer(np.ascontiguousarray(kept[replica]).tobytes(), np.uint8)
     return np.zeros(int(np.prod(replica.shape, dtype=np.int64)) * np.dtype(replica.dtype).itemsize, np.uint8)

@@ -1,12 +1,12 @@
-"""The communicators inside MPI's windows and files, which ULFM can revoke although MPI hands none of them out.
+"""The communicators inside MPI's windows and files. ULFM can revoke them, although MPI gives a program none of them.
 
 A window and a file each keep a duplicate of the communicator that they were made from, and their collective calls wait
 in it. Revoking the original reaches no duplicate. But MPI numbers all communicators of a process for Fortran, and
 ``MPI_Comm_f2c`` turns a number into the communicator: those with the ranks of a window are its own, or are alike.
 
-Under failure: ``Revoke`` on a communicator that is only being made crashes Open MPI 5.0. So nobody but a rank whose
-thread is in a method of the window itself, which therefore exists, revokes what is found here. A call that fails
-leaves no communicator behind, whole or not.
+Under failure: ``Revoke`` on a communicator that is only being made crashes Open MPI 5.0. So only a rank whose thread is
+in a method of the window itself, which therefore exists, revokes a communicator found here. A call that fails leaves no
+communicator behind, whole or not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any
 
 ENDLESS = frozenset(f"Win.{name}" for name in ("Lock", "Lock_all", "Start", "Complete", "Wait"))
-"""Waits for a word that another rank writes into this rank's memory: they look at no communicator (Open MPI 5.0)."""
+"""They wait for a word that another rank writes into this rank's memory, and look at no communicator (Open MPI 5)."""
 
 NUMBERS = 1024
-"""How many of Fortran's numbers are looked at; MPI gives the lowest free one."""
+"""How many of Fortran's numbers are tried; MPI gives out the lowest free one."""
 
 
 def hidden_of(mpi: ModuleType, owner: Any) -> list[Any]:

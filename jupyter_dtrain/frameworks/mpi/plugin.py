@@ -32,8 +32,8 @@ SHRINK_PATIENCE = 10.0
 """Seconds in which all living ranks must arrive to make the world again."""
 POLL = 0.001
 OTHERS_FIRST = 0.05
-"""Seconds by which a rank that waits in MPI revokes before one that does not: only a send whose own rank has revoked
-ends with an error, and not as if it had arrived."""
+"""Seconds by which a rank that waits in MPI revokes before one that does not. A send ends with an error only if its own
+rank has revoked first; otherwise it ends as if it had arrived."""
 
 
 class Mpi(Framework):
@@ -68,7 +68,7 @@ class Mpi(Framework):
         return bool(self._revoked)
 
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
-        """The method of a communicator, request, window or file that a thread is in; idle or not: MPI spins."""
+        """The method of a communicator, request, window or file that a thread is in, idle or not: MPI spins."""
         mpi = _module()
         if mpi is None or (owner := _owner_in(mpi, frame, call)) is None:
             return ""
@@ -80,7 +80,7 @@ class Mpi(Framework):
         return call.func.attr
 
     def can_release(self, call: str) -> bool:
-        """Without ULFM no wait can be ended; with it, all but some of a window's."""
+        """Without ULFM no wait can be ended; with it, all waits can but some of a window's."""
         mpi = _module()
         return mpi is not None and _can_revoke(mpi) and call not in ENDLESS
 
@@ -230,7 +230,7 @@ def _owners_in_use(mpi: ModuleType) -> list[Any]:
 def _held(value: Any) -> list[Any]:
     try:
         return list(object.__getattribute__(value, "__dict__").values())
-    except BaseException:  # noqa: BLE001 — it has none, or a class of the user's has another
+    except BaseException:  # noqa: BLE001 — it has none, or a user's class replaces it
         return []
 
 

@@ -1,7 +1,7 @@
 """Lets MPI work in a rank that is idle.
 
-MPI takes messages in only while some thread calls it. A rank whose cell has ended calls it no more; so a large message
-to it is never refused, and its sender waits on, even after both have revoked the communicator.
+MPI takes messages in only while some thread calls it. A rank whose cell has ended calls it no more; so MPI never
+refuses a large message to it, and the sender waits on, even after both have revoked the communicator.
 
 Under failure: the thread ends by itself; a call that raises ends it at once.
 """

@@ -51,7 +51,8 @@ SITUATIONS = (
         (
             after(
                 span("release_grace"),
-                "the steward finds the ranks that wait, and the cell names them, with what helps. No rank is released.",
+                "the steward finds the ranks that wait, and the cell names them and says what helps. "
+                "No rank is released.",
             ),
             TELL_HANG,
         ),

@@ -7,7 +7,8 @@ wait for nothing and run no Python.
 
 Four kinds of tapes do not count: those within Keras' own training (its ``fit`` reports its losses itself), those of
 replicas other than the first, those of functions that XLA compiles, whose operations could not reach the ring, and
-those of a chief's functions, which run on its workers. The cell says so of the last, with the line that shows them.
+those of a chief's functions, which run on its workers. For the last kind the cell says so, with the line that shows
+their losses.
 
 Under failure: the first error is shown once; the user's training goes on.
 """

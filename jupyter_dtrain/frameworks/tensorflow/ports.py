@@ -2,8 +2,8 @@
 
 TensorFlow's servers listen at all addresses of the host, know no password, and obey every process that reaches
 them. Where all ranks are on one host, no other host's packets get as far
-(:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`), and connections from before that guard are ended; other users
-of this host do, as with TensorFlow's own launchers.
+(:func:`~jupyter_dtrain.engine.sockets.keep_on_loopback`), and connections from before that guard are ended. Other
+users of this host do get there, as with TensorFlow's own launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
 """

@@ -343,7 +343,7 @@ class TorchGroups:
                 module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
             else:
                 (strangers if module.process_group in living else orphans).append(module)
-        # One that the user can no longer name is of an earlier program, which has ended.
+        # A module that the user can no longer name belongs to an earlier program, which has ended.
         if named := sorted(name for name, value in user_names() if any(value is one for one in orphans)):
             notes.append(
                 f"{', '.join(named)}: the process group of this DDP was destroyed before the failure. Wrap its module "

@@ -1,7 +1,7 @@
 """Data loaders after an interrupt.
 
 A loader with ``persistent_workers=True`` keeps its workers from one epoch to the next. When the cell that started them
-was interrupted, they were ended, and in plain torch the loader would raise at its next use. Here it starts new ones.
+is interrupted, the rank ends them. In plain torch the loader would raise at its next use; here it starts new ones.
 
 Under failure: a loader that cannot be changed stays as it is, and raises as in plain torch.
 """
@@ -17,7 +17,7 @@ def drop_workers(ended: set[int]) -> None:
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
         return
-    # torch keeps no list of loaders. Only a type is asked: objects of other libraries may act when they are looked at.
+    # torch keeps no list of loaders. Only types are read: objects of other libraries may run code when they are read.
     for one in gc.get_objects():
         if issubclass(type(one), module.DataLoader):
             iterator = vars(one).get("_iterator")

@@ -8,7 +8,7 @@
 * A value that a GradScaler has scaled counts as it was before scaling.
 * Values for which no step comes become points of their own, in order, numbered from 0. That happens at once while no
   optimizer exists, from :data:`WAITING` values of a name on while none makes a step, and at the end of the cell.
-  Where a library reports that its step has failed (:func:`~.metrics.whole_step`), they make no point.
+  If a library reports that its step has failed (:func:`~.metrics.whole_step`), they make no point.
 
 Under failure: a value that cannot be read is left out; one note per run says so.
 """

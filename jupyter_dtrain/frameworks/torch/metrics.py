@@ -457,7 +457,7 @@ def unheard() -> contextlib.AbstractContextManager[None]:
 
 
 def whole_step() -> contextlib.AbstractContextManager[None]:
-    """In this context a pipeline makes one whole step; where that fails, forget the values given to backward for it."""
+    """In this context a pipeline makes one whole step. If the step fails, forget the values given to its backward."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.whole_step()
 
 

@@ -3,11 +3,11 @@
 Distributed autograd and ``DistributedOptimizer`` leave torch's own ``backward`` and ``step``, which :mod:`.metrics`
 follows, to native code and to threads of the ranks that hold the parameters. So when user code imports them:
 
-* Each value given to ``torch.distributed.autograd.backward`` is a loss of the caller's.
-* ``DistributedOptimizer.step`` is one step, whatever the optimizers on other ranks do for it. Learning rates are
-  those ranks': where such an optimizer is torch's own, its rank shows them.
+* Each value given to ``torch.distributed.autograd.backward`` is the caller's loss.
+* ``DistributedOptimizer.step`` is one step, whatever the optimizers on other ranks do for it. Learning rates
+  belong to those ranks: if such an optimizer is torch's own, its rank shows them.
 
-Under failure: values go their way to torch whatever becomes of the points.
+Under failure: torch gets its values, whatever happens to the points.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ A rank whose cell has failed still answers the calls of others. So a rank that w
 that does not return, or in ``shutdown`` for a rank that does not come to it.
 
 Under failure: :meth:`TorchRpc.release` ends the agent of every rank, because nothing else frees a rank that waits for
-an answer. A set-up or ``shutdown`` that an interrupt or an error ends has ended its rank's agent alone, and tells the
-others so in the world's store. :meth:`TorchRpc.recover` then clears the agent away and returns a note: RRefs are gone,
-and the user calls ``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and its answer
-is dropped.
+an answer. When an interrupt or an error ends a set-up or ``shutdown``, only that rank's agent has ended, and the rank
+tells the others so in the world's store. :meth:`TorchRpc.recover` then clears the agent away and returns a note: RRefs
+are gone, and the user calls ``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and
+its answer is dropped.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ NO_TABLE = (
     "rpc_async work; %distributed restart gives fresh ranks, in which RRefs work again."
 )
 _ENDED = "ended"
-"""The key that says that a worker has ended its agent without the others."""
+"""The key by which a worker says that it has ended its agent without the others."""
 _PRIVATE = (
     *("_is_current_rpc_agent_set", "_get_current_rpc_agent", "_reset_current_rpc_agent", "_set_and_start_rpc_agent"),
     *("_all_gather_sequence_id", "_all_gather_sequence_id_to_states", "AllGatherStates", "_cleanup_python_rpc_handler"),
     *("_delete_all_user_and_unforked_owner_rrefs", "_destroy_rref_context", "_ignore_rref_leak", "_finalize_shutdown"),
 )
-"""What this module uses of ``torch.distributed.rpc.api``."""
+"""The private names of ``torch.distributed.rpc.api`` that this module uses."""
 ALONE = (
     "torch.distributed.rpc is torch's own, so init_rpc() works once, at an address that a rank must serve, and ranks "
     "that wait in rpc are not released"
@@ -275,10 +275,10 @@ class TorchRpc(Framework):
     # Ending.
 
     def _ended_elsewhere(self) -> bool:
-        """Whether some worker of the set-up that this rank's agent is from has ended its own alone."""
+        """Whether another worker of this agent's set-up has ended its own agent alone."""
         api, found = self._api, False
         if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001
-            with contextlib.suppress(RuntimeError):  # a store that does not answer knows nothing
+            with contextlib.suppress(RuntimeError):  # without an answer of the store nothing is known
                 found = bool(self._store(sys.modules["torch.distributed"], STORE_PATIENCE).check([_ENDED]))
         return found
 

@@ -49,7 +49,7 @@ class Stepper:
         self.count = count
         self.met = met
         self.named = True
-        """Whether its name is that of a variable, and not of its type."""
+        """Whether its name is that of a variable, not of its type."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
@@ -103,8 +103,8 @@ class Steppers:
     def counts(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run, by its variable; among namesakes, the largest number.
 
-        One without a variable, which a library made, is ``a TYPE``. One without learning rates has its parameters on
-        other ranks, and is left out: ranks that made no step of it are not behind.
+        An optimizer without a variable, which a library made, is ``a TYPE``. One without learning rates has its
+        parameters on other ranks, and is left out: ranks that made no step of it are not behind.
         """
         with self._lock:
             steppers = list(self._all)

@@ -1,7 +1,7 @@
 """The world's rendezvous store: a TCPStore server in a process of its own, so that it outlives every rank.
 
 The steward starts it with a listening socket (``--fd``) at ``--port``; clients that connected before it was up are
-served then. It ends with the steward. torch's store asks for no password, so it is kept for this user
+served then. It ends with the steward. torch's store asks for no password, so it accepts connections of this user only
 (:mod:`jupyter_dtrain.engine.callers`).
 """
 

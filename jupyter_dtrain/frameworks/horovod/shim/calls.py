@@ -1,7 +1,8 @@
 """The stand-in's module ``horovod.torch``: its calls, and the optimizer whose steps take the gradients of all ranks.
 
 Names, arguments and results are those of Horovod 0.28. Only ``step()`` and ``synchronize()`` of the optimizer
-communicate, so nothing is under way between steps: after a failure, or made anew by a cell, it needs no mending.
+communicate, so nothing is under way between steps: the optimizer needs no repair after a failure, and a cell may make
+it anew.
 Under failure: torch.distributed's own errors; a name that the stand-in lacks raises :class:`NotInStandIn`.
 """
 
@@ -134,7 +135,7 @@ class _Distributed(torch.optim.Optimizer):
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
-        """Make the gradients those of all ranks; a parameter without one counts as zeros, as in Horovod."""
+        """Combine the gradients of all ranks; a parameter without one counts as zeros, as in Horovod."""
         check()
         grads = []
         for one in (one for group in self.param_groups for one in group["params"] if one.requires_grad):
@@ -202,7 +203,7 @@ def DistributedOptimizer(  # noqa: N802 — Horovod's name
         kind.__name__, (_Distributed, kind), {"_how": how, "_sparse_as_dense": sparse_as_dense, "_buffers": {}}
     )
     found = made.__new__(made)
-    # Optimizers' constructors differ, so this copies what they leave behind, but not a scheduler's counting step().
+    # Optimizers' constructors differ, so this copies their attributes, but not a scheduler's counting step().
     vars(found).update({name: value for name, value in vars(optimizer).items() if name != "step"})
     found.set_backward_passes_per_step(backward_passes_per_step)
     return found

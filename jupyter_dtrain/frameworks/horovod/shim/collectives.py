@@ -4,7 +4,7 @@ torch's default process group at the time of the call does the work, so after a 
 the world has made again. Ranks must make their calls in the same order; the names by which Horovod matches them have
 no effect here. Results and gradients are those of Horovod 0.28.
 
-Under failure: torch.distributed's own errors, and the tensors stay what they were. No check reports beforehand that
+Under failure: torch.distributed's own errors, and the tensors keep their values. No check reports beforehand that
 ranks bring tensors of different shapes.
 """
 
@@ -37,7 +37,7 @@ class Compression:
 
 
 class Handle(NamedTuple):
-    """A collective that was begun. The calls on several tensors at once make a list of them."""
+    """A collective that was begun. A call on several tensors at once makes a list of these."""
 
     call: str
     work: Any
@@ -45,7 +45,7 @@ class Handle(NamedTuple):
     finish: Callable[[], Any]
     """Returns the result, once the work is done. Called once."""
     gradient: Callable[[torch.Tensor], Any]
-    """Computes the gradient of the tensor that was given from that of the result. All ranks call it."""
+    """Computes the gradient of the given tensor from that of the result. All ranks call it."""
 
 
 @awaits_ranks
@@ -116,7 +116,7 @@ def allreduce(tensor: Any, average: bool | None = None, op: int | None = None, *
 
 
 def reducescatter(tensor: Any, **how: Any) -> Handle:
-    """Begin to reduce ``tensor``, of which each rank gets its rows; the first ranks get one more where that is due."""
+    """Begin to reduce ``tensor``, of which each rank gets its rows; the first ranks get one more for the remainder."""
     whole = reduce("reducescatter", [tensor], **how)
 
     def rows_in(one: torch.Tensor) -> torch.Tensor:

@@ -89,4 +89,4 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rocm_built": lambda: torch.version.hip is not None,
     **dict.fromkeys(("mpi_enabled", "mpi_built", "mpi_threads_supported", "ddl_built", "ccl_built"), lambda: False),
 }
-"""Horovod's functions for set-up, for a process' place, and for what is built in."""
+"""Horovod's functions for set-up, for a process's place, and for the features that are built in."""
