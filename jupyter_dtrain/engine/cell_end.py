@@ -89,6 +89,7 @@ class CellEnd:
 
     def end(self, run: int, exception: BaseException | None, *, released: bool = False) -> None:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
+        exception = self._interrupts.restored(exception)
         outcome = self._outcome(exception)
         words, regroup = "", False
         steps: dict[str, int] = {}

@@ -22,6 +22,9 @@ from jupyter_dtrain.engine.framework import Framework, user_names, value_of
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
 
+_LOG = "OSC UCX component priority set inside component query failed"
+"""In the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
+
 T = TypeVar("T")
 
 SHRINK_PATIENCE = 10.0
@@ -37,6 +40,8 @@ class Mpi(Framework):
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
+        self._in_log = False
+        """Whether the last line was a log's."""
 
     def prepare(self) -> None:
         """Register this plug-in for the frameworks that wait in MPI's world: see :func:`release_world`."""
@@ -70,6 +75,14 @@ class Mpi(Framework):
             return call.func.attr
         return ""
 
+    def is_log(self, line: str) -> bool:
+        """Open MPI tries UCX for each window, and logs so where there is no UCX before it takes another way.
+
+        The message ends with a line of blanks.
+        """
+        continues, self._in_log = self._in_log, _LOG in line
+        return self._in_log or (continues and line.isspace())
+
     def release(self) -> None:
         """Revoke every communicator that user code may be waiting in. The control thread calls it."""
         mpi = _module()
@@ -82,10 +95,10 @@ class Mpi(Framework):
             if comm not in self._revoked:
                 self._revoked.append(comm)
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str]) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
 
-        Raises :class:`TimeoutError` when a rank does not arrive.
+        A name that the cell binds anew needs no note. Raises :class:`TimeoutError` when a rank does not arrive.
         """
         mpi: Any = _module()
         if mpi is None or not _can_revoke(mpi):
@@ -98,7 +111,7 @@ class Mpi(Framework):
         mpi.COMM_WORLD = new
         revoked, self._revoked = self._revoked, []
         found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
-        names = {name: value for name, value in found if value in revoked}
+        names = {name: value for name, value in found if value in revoked and name not in bound}
         of_world = sorted(name for name, value in names.items() if value == old)
         others = sorted(names.keys() - set(of_world))
         notes = []
