@@ -7,6 +7,7 @@
 #   make faults SHARD=1/4 REPEAT=25                 a fourth of all plays, each 25 times
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
+#   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
 PYTHON   ?= python3
@@ -23,6 +24,7 @@ PIP   := $(PY) scripts/install.py
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
 BARE               := .venv-bare
+OLDEST             := .venv-oldest
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
@@ -31,7 +33,8 @@ BARE_PARTS := unit $(filter-out core wire client launch browser examples faults 
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all faults storm soak mpi4py horovod bare lint typescript bench clean
+.PHONY: help venv front-end demo lab check test test-all faults storm soak mpi4py horovod bare oldest lint typescript
+.PHONY: bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -84,13 +87,17 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 	  sys.exit(f"$(BARE) is not bare, it has {found}" if found else 0)'
 	@$(BARE)/bin/python -m tests.run $(BARE_PARTS)
 
+# Old versions warn about themselves.
+oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
+	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
+
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench
 	@$(PY) -m benchmarks
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -127,6 +134,17 @@ $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 $(BARE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test-core]'
+	@touch $@
+
+# The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux, and
+# its lower bound is the version that the tests run with.
+$(OLDEST)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet uv
+	@mkdir -p build
+	$(OLDEST)/bin/uv pip compile --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --extra test-core \
+	  --output-file build/oldest.txt pyproject.toml
+	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet -c build/oldest.txt $(TORCH) -e '.[test-core,torch]'
 	@touch $@
 
 # Where there is none to be had, the browser tests are skipped.

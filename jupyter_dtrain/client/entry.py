@@ -48,6 +48,8 @@ class Entry:
         """Set once the run was interrupted."""
         self.hang_detector: HangDetector | None = None
         """Set once the run was sent."""
+        self.stuck: dict[int, str] = {}
+        """The calls in which ranks wait that cannot be released, as was told."""
         self.cause_by: float | None = None
         """When the run ends in any case; set once ranks said that they must end, and not why."""
         self.reading: set[int] = set()

@@ -30,6 +30,7 @@ from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Acts, Interruption
+from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.stop_button import Latch
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
@@ -148,6 +149,10 @@ class Fold:
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
+
+    def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
+        """Take the steward's news that it cannot free ranks of ``run``, with the call in which each waits."""
+        self._tasks.put(lambda: self._ranks_stuck(run, waiting))
 
     def set_generation(self, generation: int) -> None:
         """Send cells in ``generation`` from now on: the steward has begun it."""
@@ -347,6 +352,12 @@ class Fold:
             entry.run.mark_lost(rank, words)
             entry.painting.idle(rank)
             self._end_if_done(entry)
+
+    def _ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
+        entry = self._runs.find(run)
+        if entry is not None and entry.run.outcome == "running" and waiting.items() - entry.stuck.items():
+            entry.stuck = waiting
+            entry.painting.note(describe_stuck(waiting))
 
     def _apply_events(self, entry: Entry, rank: int, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq >= entry.run.next_seq(rank)]

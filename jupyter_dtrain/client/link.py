@@ -41,6 +41,7 @@ from jupyter_dtrain.wire.steward_messages import (
     RankDied,
     RankPaused,
     RanksReleased,
+    RanksStuck,
     ReadDriver,
     ReadRequest,
     ReadStatus,
@@ -415,14 +416,20 @@ class Link:
                 self._restarted_by(event.by, event.incarnation)
             case InterruptWanted() if self.drives:
                 self._interrupted_by(event.by, event.run, force=event.force)
-            case RanksReleased() if current:
-                self._set_world(generation=event.generation)
+            case RanksReleased() | RanksStuck() if current:
+                self._heard_of_release(event)
             case Noticed():
                 self._notices.hear(event.words)
             case DriverChanged():
                 self._set_driver(event.driver)
             case WorldEnded() if not self.closed:
                 self.lose(event.words)
+
+    def _heard_of_release(self, event: RanksReleased | RanksStuck) -> None:
+        if isinstance(event, RanksReleased):
+            self._set_world(generation=event.generation)
+        elif self._fold is not None:
+            self._fold.ranks_stuck(event.run, event.waiting)
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from .events import Frame
-from .world import count_ranks
+from .world import count_ranks, format_ranks
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -17,6 +17,8 @@ class Wait(msgspec.Struct, frozen=True):
     framework: str
     """The framework that can free the rank; empty means all of them."""
     call: str
+    releasable: bool = True
+    """Whether the framework can free it."""
 
 
 class Collective(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class Stack(msgspec.Struct, frozen=True):
     frames: list[Frame] = []
     """The frames from the cell on, outermost first."""
     waits: Wait | None = None
-    """The call in which the main thread waits for other ranks; None where it does not."""
+    """The call in which the main thread, or another thread of the cell, waits for other ranks; None where none does."""
     collectives: list[Collective] = []
     """The last collectives, where a framework records them."""
 
@@ -92,6 +94,20 @@ def describe_hang(stacks: Stacks, still: list[int], seconds: float) -> str:
             *(f"  {line}" for line in [*_grouped(places, _brief), *describe_collectives(stacks)]),
             "Nothing was ended: Stop interrupts the cell, %distributed stacks shows whole stacks.",
         ]
+    )
+
+
+def describe_stuck(waiting: Mapping[int, str]) -> str:
+    """Name ranks that wait for others and cannot be released, by the calls in which they wait, and what helps."""
+    calls: dict[str, list[int]] = {}
+    for rank, call in sorted(waiting.items()):
+        calls.setdefault(call, []).append(rank)
+    places = [f"{count_ranks(ranks)} in {call}" for call, ranks in calls.items()]
+    it, ends = ("it", "the rank") if len(waiting) == 1 else ("they", "these ranks")
+    return (
+        f"Cannot be released: {'; '.join(places)}. {it.capitalize()} may wait without end for other ranks. Stop ends "
+        f"the cell, then %distributed kill {format_ranks(sorted(waiting))} ends {ends}, and %distributed restart "
+        "starts fresh ones."
     )
 
 

@@ -14,10 +14,12 @@ import ctypes
 import faulthandler
 import gc
 import logging
+import multiprocessing.process
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,9 @@ from .metrics import MetricBuffer
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
+
+MAX_SOCKET_FOLDER = 85
+"""Bytes of a folder's path: a unix socket's may have 107, and multiprocessing adds up to 20."""
 
 
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
@@ -146,6 +151,34 @@ def _temporary_folder(folder: str) -> Iterator[None]:
             libc.setenv(b"TMPDIR", os.fsencode(before), 1)
 
 
+def _do_without_debugger() -> None:
+    """Have ipykernel find no debugpy: a rank has no debugger, and importing one took a third of a rank's own start.
+
+    A cell that imports debugpy gets it.
+    """
+    server = "debugpy.server"
+    if "ipykernel.debugger" in sys.modules or server in sys.modules:
+        return
+    sys.modules[server] = None  # type: ignore[assignment]  # for the import system: there is none
+    try:
+        import_module("ipykernel.debugger")
+    finally:
+        del sys.modules[server]
+
+
+def _keep_sockets_in(folder: Path) -> None:
+    """Have multiprocessing put its files, which are sockets, into ``folder``; it is inherited by what it starts.
+
+    Each worker of a data loader makes a folder of its own otherwise (``pymp-*``, among the temporary files), and none
+    removes it when it is killed: workers that persist are, at the end of their rank.
+    """
+    if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER:
+        with contextlib.suppress(OSError, AttributeError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            own: Any = multiprocessing.process.current_process()
+            own._config["tempdir"] = str(folder)  # noqa: SLF001 — as multiprocessing.util.get_temp_dir
+
+
 def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
@@ -162,6 +195,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     with _temporary_folder(spec.scratch):
         from mpi4py import MPI
 
+    _keep_sockets_in(Path(spec.scratch) / "multiprocessing")
     comm = MPI.COMM_WORLD
     report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
@@ -178,6 +212,7 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
+    _do_without_debugger()
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
     folder = Path(spec.folder)

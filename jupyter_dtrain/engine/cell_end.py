@@ -91,6 +91,8 @@ class CellEnd:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
         exception = self._interrupts.restored(exception)
         outcome = self._outcome(exception)
+        # The waits below begin interrupts anew.
+        interrupted = self._interrupts.requested
         words, regroup = "", False
         steps: dict[str, int] = {}
         try:
@@ -102,7 +104,7 @@ class CellEnd:
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)
                 with self._despite("Processes that this cell has started may go on"):
-                    self._end_children()
+                    self._end_children(interrupted=interrupted)
                 with self._despite("The last output of child processes may be missing"):
                     self._descriptors.drain()
                 with self._despite("A framework may not be ready for the next cell"):
@@ -129,9 +131,9 @@ class CellEnd:
         for notice in self._plugins.take_notices():
             self._recorder.write("stderr", f"[jupyter-dtrain] {notice}\n")
 
-    def _end_children(self) -> None:
+    def _end_children(self, *, interrupted: bool) -> None:
         """End what an interrupted cell has started; any other cell may leave processes behind."""
-        if not self._interrupts.requested or self._interrupts.ending:
+        if not interrupted or self._interrupts.ending:
             self._children.leave()
             return
         ended, left = self._children.end()

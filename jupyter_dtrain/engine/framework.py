@@ -2,7 +2,7 @@
 
 The core names no framework. Each framework is a class that derives from :class:`Framework`, found by the entry point
 group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
-the user's code does later. A framework that is not installed costs nothing.
+the user's code does later (:func:`~.imports.when_imported`). A framework that is not installed costs nothing.
 
 :class:`Framework` offers eight capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
 :class:`Cells`, :class:`Values`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and :class:`Server`. A plug-in
@@ -172,16 +172,23 @@ class Memory:
 
 
 class Waiting:
-    """What the main thread waits in for other ranks. Other threads ask while a cell runs."""
+    """What a thread of the rank waits in for other ranks. Other threads ask while a cell runs."""
 
     def waits(self, *_: Any, **__: Any) -> str:
-        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what the main thread waits in.
+        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what a thread waits in.
 
-        Return a word such as ``all_reduce``; empty where the main thread does not wait for other ranks. ``frame``: its
-        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the main
+        Return a word such as ``all_reduce``; empty where the thread does not wait for other ranks. ``frame``: its
+        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the
         thread uses no processor.
         """
         return ""
+
+    def can_release(self, _call: str, /) -> bool:
+        """``can_release(call)``: whether ``release`` ends a wait in ``call``, which :meth:`waits` has named.
+
+        Where it does not, the cell says at once that nothing but the end of the rank does.
+        """
+        return True
 
     def worked(self) -> int:
         """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""

@@ -1,12 +1,18 @@
 """Where the rank's main thread is: its stack, the call in which it waits for other ranks, since when it has not moved.
 
+A cell may also wait for other ranks in a thread that it has started, or in one of an earlier cell whose work it waits
+for; such a thread counts as the main thread does.
+
 The control thread asks, whatever the main thread does, and no user code runs for the answer. While native code on the
 main thread holds the interpreter lock, no thread can ask.
 """
 
 from __future__ import annotations
 
+import asyncio.base_events
+import contextlib
 import ctypes
+import selectors
 import sys
 import threading
 import time
@@ -35,6 +41,9 @@ MOVING = 0.05
 DEEP = 1000
 """Frames, from the innermost on, that are looked at: endless recursion makes a million."""
 
+_OF_THREAD = 6
+"""How Linux marks the processor clock of a thread (``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``)."""
+
 _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -48,6 +57,8 @@ class MainThread:
         self._cell_name = cell_name
         self._main = threading.main_thread().ident or 0
         self._clock = time.pthread_getcpuclockid(self._main)
+        self._older: frozenset[int] = frozenset()
+        """The threads that ran before the cell began."""
         self._place: tuple[tuple[int, int], ...] = ()
         self._looked_at = self._moved_at = 0.0
         self._used = 0.0
@@ -57,6 +68,7 @@ class MainThread:
 
     def begin(self) -> None:
         """A cell begins."""
+        self._older = frozenset(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
         self._looked_at = self._moved_at = time.monotonic()
 
     def stack(self, state: Literal["idle", "running"]) -> Stack:
@@ -69,12 +81,29 @@ class MainThread:
         )
 
     def waits(self) -> Wait | None:
-        """The call in which the main thread waits for other ranks, and its framework; None when it does not wait."""
-        before = time.clock_gettime(self._clock)
+        """The call in which the cell waits for other ranks, and its framework; None when it does not wait."""
+        before = {thread: _used(native) for thread, native in self._threads().items()}
         time.sleep(LISTEN)
-        idle = time.clock_gettime(self._clock) - before < LISTEN * IDLE
-        frame = self._frame()
-        return None if frame is None else self._wait_at(frame, called_in(frame), idle=idle)
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        for thread, native in self._threads().items():
+            if thread not in before or thread not in frames:
+                continue
+            idle = _used(native) - before[thread] < LISTEN * IDLE
+            if found := self._wait_at(frames[thread], called_in(frames[thread]), idle=idle):
+                return found
+        return None
+
+    def _threads(self) -> dict[int, int]:
+        """The main thread, then the other threads that work for the cell, each with the system's number for it.
+
+        A thread of an earlier cell, such as one of a pool, works for this one while the main thread waits for threads.
+        """
+        main = self._frame()
+        every = main is not None and _waits_for_threads(main)
+        mine, me = threading.main_thread(), threading.get_ident()
+        others = [one for one in threading.enumerate() if one is not mine and one.ident != me]
+        wanted = [mine, *(one for one in others if every or one.ident not in self._older)]
+        return {one.ident: one.native_id for one in wanted if one.ident is not None and one.native_id is not None}
 
     def waited_in(self, exception: BaseException | None) -> str:
         """The waiting call that raised ``exception``; empty if no waiting call did."""
@@ -144,7 +173,25 @@ class MainThread:
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         found = self._plugins.waits(frame, call, idle=idle)
-        return None if found is None else Wait(*found)
+        return None if found is None else Wait(*found, self._plugins.can_release(*found))
+
+
+def _waits_for_threads(frame: FrameType) -> bool:
+    """Whether a thread waits for another one of this process: it joins one, or awaits one's result."""
+    file, caller = frame.f_code.co_filename, frame.f_back
+    if file == selectors.__file__:
+        return caller is not None and caller.f_code.co_filename == asyncio.base_events.__file__
+    return file == threading.__file__
+
+
+def _used(native: int) -> float:
+    """The processor time of a thread, by the system's number for it; 0 if it has ended.
+
+    ``time.pthread_getcpuclockid`` would crash on a thread that has ended.
+    """
+    with contextlib.suppress(OSError):
+        return time.clock_gettime(~native << 3 | _OF_THREAD)
+    return 0.0
 
 
 def _is_native(trace: TracebackType) -> bool:

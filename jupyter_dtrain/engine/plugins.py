@@ -27,6 +27,7 @@ from jupyter_dtrain.core.facts import Facts
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 
+from . import imports
 from .framework import ARGUMENTS, GROUP, Framework
 from .interrupts import CellStopped, Overdue
 from .words import Words, words_of
@@ -93,10 +94,10 @@ class Plugins:
         return [name for name, _ in self._plugins]
 
     def take_notices(self) -> list[str]:
-        """Sentences about failures since the last call, for the user. Each failure is in one answer only."""
+        """Sentences about failures since the last call, for the user, also of hooks into imports. Each is told once."""
         with self._lock:
             notices, self._notices = self._notices, []
-        return notices
+        return [*notices, *imports.take_notices()]
 
     # Start.
 
@@ -219,9 +220,17 @@ class Plugins:
     # Waiting.
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> tuple[str, str] | None:
-        """The first plug-in that knows what the main thread waits in, and that; None where no plug-in does."""
+        """The first plug-in that knows what a thread waits in, and that; None where no plug-in does."""
         answers = self._answers("waits", _text, frame=frame, call=call, idle=idle)
         return next(((name, word) for name, word in answers if word), None)
+
+    def can_release(self, name: str, word: str) -> bool:
+        """Whether the plug-in ``name`` can end a wait in ``word``."""
+        for call in self._calls("can_release"):
+            if call.name == name:
+                with self._guard(name, "can_release"):
+                    return bool(call(word))
+        return True
 
     def worked(self) -> int:
         """Rises while others work for this rank's cell."""

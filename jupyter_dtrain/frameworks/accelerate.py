@@ -18,11 +18,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward
 
 TESTED = "1.15"
@@ -39,8 +38,10 @@ class Accelerate(Framework):
 
     def prepare(self) -> None:
         """Wait for ``accelerate`` to be imported."""
-        wrapt.register_post_import_hook(_hook_state, "accelerate.state")
-        wrapt.register_post_import_hook(_hook_accelerator, "accelerate.accelerator")
+        again = "an Accelerator keeps the state of the first one in its process"
+        when_imported("accelerate.state", _hook_state, otherwise=again)
+        unheard = "a loss given to Accelerator.backward() is shown as Accelerate divides it"
+        when_imported("accelerate.accelerator", _hook_accelerator, otherwise=unheard)
 
     def describe(self) -> Facts:
         """Describe Accelerate's state, once an ``Accelerator`` has made it."""
@@ -54,15 +55,15 @@ class Accelerate(Framework):
 def _hook_state(state: Any) -> None:
     if not has_accelerator():
         given.offer({CPU: Variable("true", "no GPU here: only with this does it see the other ranks")}, Accelerate.name)
-    if all(hasattr(getattr(state, name, None), "_reset_state") for name in ("PartialState", "AcceleratorState")):
-        state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
+    for kind in (state.PartialState, state.AcceleratorState):
+        require(kind, "_reset_state")
+    state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
 
 
 def _hook_accelerator(module: Any) -> None:
-    kind = getattr(module, "Accelerator", None)
-    state = sys.modules.get("accelerate.state")
-    if kind is None or not hasattr(kind, "backward") or not hasattr(state, "PartialState"):
-        return
+    kind, state = module.Accelerator, sys.modules["accelerate.state"]
+    require(kind, "backward")
+    require(state, "PartialState")
     kind.__init__ = _in_a_living_group(state, kind.__init__)
     hear_backward(kind, lambda accelerator: getattr(accelerator, "gradient_accumulation_steps", 1) > 1)
 

@@ -1,8 +1,9 @@
 """Keras in one rank: the values that ``fit`` logs, and its progress as one bar; Keras 3 on all backends, ``tf_keras``.
 
 ``fit`` passes to every callback, after each batch, the losses and metrics so far in this epoch under Keras' own names,
-and after each epoch those of the validation (``val_loss``). The hooks of its backend ignore what ``fit`` computes, so
-no loss appears twice. The cell shows its progress bar once, instead of one for each rank.
+and after each epoch those of the validation (``val_loss``); under ``ParameterServerStrategy`` all of them come after
+each epoch. The hooks of its backend ignore what ``fit`` computes, so no loss appears twice. The cell shows its progress
+bar once, instead of one for each rank.
 
 The ranks of Keras 3 are those of its backend: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's
 strategies, or PyTorch's DDP inside the model. Under the torch backend ``fit`` of a plain model averages nothing across
@@ -23,11 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.home import Bar, bar_text
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.wire.messages import Watching
 
@@ -61,12 +61,13 @@ class Keras(Framework):
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
         for module in _CALLBACKS:
-            wrapt.register_post_import_hook(self._hook_callbacks, module)
+            when_imported(module, self._hook_callbacks, otherwise="what fit() logs is not shown")
         for module in _BARS:
-            wrapt.register_post_import_hook(_hook_bars, module)
+            when_imported(module, _hook_bars, otherwise="fit() prints a progress bar for each rank")
         for module in _MODELS:
-            wrapt.register_post_import_hook(self._hook_fit, module)
-        wrapt.register_post_import_hook(self._hook_distribution, _DISTRIBUTION)
+            when_imported(module, self._hook_fit, otherwise="losses inside fit() are shown twice")
+        otherwise = "nothing says where keras.distribution does not span the ranks"
+        when_imported(_DISTRIBUTION, self._hook_distribution, otherwise=otherwise)
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -86,10 +87,10 @@ class Keras(Framework):
     # The values that fit logs.
 
     def _hook_callbacks(self, module: Any) -> None:
-        kind: Any = getattr(module, "CallbackList", None)
-        if all(hasattr(kind, name) for name in ("on_train_batch_end", "on_epoch_end")):
-            kind.on_train_batch_end = self._batch_ends(kind.on_train_batch_end)
-            kind.on_epoch_end = self._epoch_ends(kind.on_epoch_end)
+        kind: Any = module.CallbackList
+        require(kind, "on_train_batch_end", "on_epoch_end")
+        kind.on_train_batch_end = self._batch_ends(kind.on_train_batch_end)
+        kind.on_epoch_end = self._epoch_ends(kind.on_epoch_end)
 
     def _batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # Not in a callback: Keras 3 runs callbacks on threads, in any order, or else waits for each value.
@@ -100,7 +101,10 @@ class Keras(Framework):
                     state = _state_of(callbacks, self._steps)
                     state.batch = int(batch)
                     self._steps = state.first + state.batch + 1
-                    self._tell(logs or {}, state.first + state.batch)
+                    # Under parameter servers the values of a batch are still on a worker: they come with the epoch.
+                    state.heard = isinstance(logs or {}, Mapping)
+                    if state.heard:
+                        self._tell(logs or {}, state.first + state.batch)
             return original(callbacks, batch, logs)
 
         return on_train_batch_end
@@ -111,8 +115,8 @@ class Keras(Framework):
             if self._on:
                 with contextlib.suppress(Exception):
                     state = _state_of(callbacks, self._steps)
-                    of_validation = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
-                    self._tell(of_validation, state.first + state.batch)
+                    unheard_of = {name: value for name, value in (logs or {}).items() if _is_new(name, state)}
+                    self._tell(unheard_of, state.first + state.batch)
                     state.first += state.batch + 1
             return original(callbacks, epoch, logs)
 
@@ -128,9 +132,7 @@ class Keras(Framework):
     # The calls of fit.
 
     def _hook_fit(self, module: Any) -> None:
-        kind = getattr(module, "Model", None)
-        if kind is not None and callable(getattr(kind, "fit", None)):
-            kind.fit = self._fitting(kind.fit)
+        module.Model.fit = self._fitting(module.Model.fit)
 
     def _fitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -146,16 +148,18 @@ class Keras(Framework):
     # What keras.distribution spans.
 
     def _hook_distribution(self, module: Any) -> None:
-        for name in ("initialize", "set_distribution"):
-            if callable(original := getattr(module, name, None)):
-                setattr(module, name, self._spanning(original))
+        require(module, "initialize", "set_distribution")
+        module.initialize = self._spanning(module.initialize, lambda *_args, **_kwargs: module)
+        module.set_distribution = self._spanning(module.set_distribution, lambda value: value)
 
-    def _spanning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _spanning(self, original: Callable[..., Any], chosen: Callable[..., Any]) -> Callable[..., Any]:
+        """``chosen``: takes the arguments and gives what is to span the ranks; None where nothing is."""
+
         @functools.wraps(original)
         def span(*args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(Exception):  # a version that is not supported
-                sets = kwargs.get("value", args[0] if args else None) if span.__name__ == "set_distribution" else span
-                if self._size > 1 and sets is not None and (why := _spans_one_rank(sets)):
+            with contextlib.suppress(Exception):  # a version that is not supported, or wrong arguments
+                distribution = chosen(*args, **kwargs)
+                if self._size > 1 and distribution is not None and (why := _spans_one_rank(distribution)):
                     self._metrics.complain(why)
             return original(*args, **kwargs)
 
@@ -168,6 +172,13 @@ class _State:
     first = 0
     """The step of the first batch of this epoch."""
     batch = 0
+    heard = True
+    """Whether the values of the last batch were there when it ended."""
+
+
+def _is_new(name: str, state: _State) -> bool:
+    """Whether only the end of an epoch tells the value of ``name``."""
+    return not state.heard or name.startswith("val_")
 
 
 def _state_of(callbacks: Any, first: int) -> _State:
@@ -183,9 +194,7 @@ def _read(values: Sequence[Any]) -> list[float]:
 
 
 def _hook_bars(module: Any) -> None:
-    kind = getattr(module, "Progbar", None)
-    if kind is not None and callable(getattr(kind, "update", None)):
-        kind.update = _reporting(kind.update)
+    module.Progbar.update = _reporting(module.Progbar.update)
 
 
 def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,10 +26,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.values import read, take
 from jupyter_dtrain.wire.messages import Watching
 
@@ -54,12 +53,13 @@ class Lightning(Framework):
         vars(sys).pop("ps1", None)
         self._logged = _Logged(metrics)
         for package in PACKAGES:
-            wrapt.register_post_import_hook(_hook_devices, f"{package}.accelerators.cpu")
+            module = f"{package}.accelerators.cpu"
+            when_imported(module, _hook_devices, otherwise='devices="auto" is one device where there is no GPU')
         for package in ("lightning.fabric", "lightning_fabric"):
-            wrapt.register_post_import_hook(_hook_fabric, f"{package}.fabric")
+            when_imported(f"{package}.fabric", _hook_fabric, otherwise="a Fabric needs launch() before its first use")
         for package in ("lightning.pytorch", "pytorch_lightning"):
             connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
-            wrapt.register_post_import_hook(self._logged.hook, connector)
+            when_imported(connector, self._logged.hook, otherwise="what self.log() is given is not shown")
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -77,15 +77,13 @@ class Lightning(Framework):
 
 
 def _hook_devices(module: ModuleType) -> None:
-    kind = getattr(module, "CPUAccelerator", None)
-    if kind is not None and hasattr(kind, "auto_device_count"):
-        kind.auto_device_count = staticmethod(_local_size)
+    require(module.CPUAccelerator, "auto_device_count")
+    module.CPUAccelerator.auto_device_count = staticmethod(_local_size)
 
 
 def _hook_fabric(module: ModuleType) -> None:
-    kind = getattr(module, "Fabric", None)
-    if kind is not None and hasattr(kind, "_validate_launched"):
-        kind.__init__ = _launched(kind.__init__)
+    require(module.Fabric, "_validate_launched")
+    module.Fabric.__init__ = _launched(module.Fabric.__init__)
 
 
 def _launched(original: Callable[..., None]) -> Callable[..., None]:
@@ -120,11 +118,11 @@ class _Logged:
 
     def hook(self, module: Any) -> None:
         """Follow the values that Lightning gives to loggers, even without a logger and at steps that it skips."""
-        kind = getattr(module, "_LoggerConnector", None)
-        if all(hasattr(kind, name) for name in ("metrics", *_TOLD)):
-            tellers: list[Callable[..., None]] = [self._step, self._epoch, self._evaluation]
-            for name, told in zip(_TOLD, tellers, strict=True):
-                setattr(kind, name, _before(getattr(kind, name), told))
+        kind = module._LoggerConnector  # noqa: SLF001 — Lightning has no public way
+        require(kind, "metrics", *_TOLD)
+        tellers: list[Callable[..., None]] = [self._step, self._epoch, self._evaluation]
+        for name, told in zip(_TOLD, tellers, strict=True):
+            setattr(kind, name, _before(getattr(kind, name), told))
 
     def _step(self, connector: Any) -> None:
         trainer = connector.trainer

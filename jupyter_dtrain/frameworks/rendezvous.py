@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, TypeVar
-from urllib.parse import urlparse
 
 from jupyter_dtrain.core.world import count_ranks
 
@@ -60,15 +58,6 @@ def end_of_wait(
             f"{call}: {count_ranks(missing)} did not come within {timeout:g} s. Every rank of the world must call it."
         )
     return None
-
-
-def is_here(url: str | None) -> bool:
-    """Whether ``url`` is a ``tcp://`` address of this host, at which a rank would have to keep the store.
-
-    No rank does, because each has torchrun's ``TORCHELASTIC_USE_AGENT_STORE``: all would wait for another process.
-    """
-    parts = urlparse(url or "")
-    return parts.scheme == "tcp" and parts.hostname in {"localhost", "127.0.0.1", "::1", os.environ.get("MASTER_ADDR")}
 
 
 def arriving_in(frame: FrameType) -> str:

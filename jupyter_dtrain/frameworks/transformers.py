@@ -17,13 +17,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
 from jupyter_dtrain.wire.messages import Watching
 
@@ -45,7 +43,7 @@ class Transformers(Framework):
         """Wait for the ``Trainer`` to be imported."""
         self._metrics = metrics
         self._on = False
-        wrapt.register_post_import_hook(self._hook, "transformers.trainer")
+        when_imported("transformers.trainer", self._hook, otherwise="what the Trainer logs is not shown")
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -60,15 +58,13 @@ class Transformers(Framework):
         return "Transformers" if "transformers" in sys.modules else ""
 
     def _hook(self, module: Any) -> None:
-        callbacks: ModuleType | None = sys.modules.get("transformers.trainer_callback")
-        if not hasattr(module, "DEFAULT_CALLBACKS") or callbacks is None:
-            return
+        callbacks: Any = sys.modules["transformers.trainer_callback"]
+        require(module, "DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK", "Trainer")
+        require(module.Trainer, "training_step")
         kind = type("RankCallback", (callbacks.TrainerCallback,), {"on_log": self._on_log()})
         module.DEFAULT_CALLBACKS.append(kind)
-        if hasattr(module, "DEFAULT_PROGRESS_CALLBACK"):
-            module.DEFAULT_PROGRESS_CALLBACK = callbacks.ProgressCallback
-        if hasattr(module.Trainer, "training_step"):
-            module.Trainer.training_step = _adding(module.Trainer.training_step)
+        module.DEFAULT_PROGRESS_CALLBACK = callbacks.ProgressCallback
+        module.Trainer.training_step = _adding(module.Trainer.training_step)
 
     def _on_log(self) -> Callable[..., None]:
         @functools.wraps(self._log)

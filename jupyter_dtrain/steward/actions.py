@@ -58,19 +58,21 @@ class Actions:
         post: Callable[[Callable[[], None]], None],
         tell: Callable[[Broadcast], None],
         released: Callable[[int, dict[int, Wait]], None],
+        stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
         ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
-        and the call in which each rank waited; ``driven``: whether a driver is there.
+        and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released; ``driven``:
+        whether a driver is there.
         """
         self._runs = runs
         self._bound = bound
         self._post = post
         self._driven = driven
         self._questions = Questions(bound, lambda: post(lambda: None))
-        self._release = Release(self._ask_positions, self._free, released, request.settings.release_grace)
+        self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
         self._interrupts = Interrupts(self._questions, request.settings, tell, self)
         self._relayed = RelayedQuestions(self._questions, post)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {

@@ -5,6 +5,9 @@ After the setting ``release_grace`` the steward asks the agents of all living ra
 of them release, in the frameworks in which a rank waits and in no other. It asks again until the run is over on every
 rank, since a rank that does not wait yet may do so later.
 
+A wait that its framework cannot end, and one that outlasts several releases, is told at once: only the end of the rank
+ends it.
+
 Works on the supervisor's thread; no client is needed. Under failure: the steward does not wait for a silent rank,
 but asks it again. Native code may keep its interpreter lock while it waits, so a second silence counts, once,
 as waiting in every framework; a stopped rank will fail when it goes on.
@@ -27,6 +30,8 @@ PATIENCE = 0.6
 """Seconds in which ranks report where they are."""
 SILENT_TIMES = 2
 """After so many silences in succession a rank counts as waiting."""
+OUTLASTS = 4
+"""After so many releases in succession a rank that still waits in the same call counts as one that cannot be freed."""
 POLL = 0.02
 
 _log = logging.getLogger(__name__)
@@ -43,6 +48,10 @@ class _Run:
         self.given_up = False
         self.silences: dict[int, int] = {}
         """How often in succession a rank has not answered."""
+        self.tries: dict[tuple[int, Wait], int] = {}
+        """How often in succession a rank was found in a call."""
+        self.stuck: dict[int, Wait] = {}
+        """The ranks that cannot be freed."""
 
 
 class Release:
@@ -53,16 +62,19 @@ class Release:
         ask: Callable[[], dict[int, Future[RankPosition]]],
         free: Callable[[int, list[str]], None],
         released: Callable[[int, dict[int, Wait]], None],
+        stuck: Callable[[int, dict[int, Wait]], None],
         grace: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``ask`` asks all living ranks what they wait in; ``free`` has them leave it, in a run and by framework.
 
-        ``released`` gets the run, and the call in which each rank waited.
+        ``released`` gets the run, and the call in which each rank waited; ``stuck`` gets the same of those that cannot
+        be freed, at each look.
         """
         self._ask = ask
         self._free = free
         self._released = released
+        self._stuck = stuck
         self._grace = grace
         self._clock = clock
         self._runs: dict[int, _Run] = {}
@@ -120,7 +132,19 @@ class Release:
         if not run.given_up:
             silent = [rank for rank, times in run.silences.items() if times == SILENT_TIMES]
             waiting |= dict.fromkeys(silent, Wait(EVERY_FRAMEWORK, "native code"))
+        self._tell_stuck(run, waiting)
+        waiting = {rank: one for rank, one in waiting.items() if one.releasable}
         if waiting:
             _log.info("Run %s: released, as these wait: %s", run.number, waiting)
             self._free(run.number, sorted({one.framework for one in waiting.values()}))
             self._released(run.number, waiting)
+
+    def _tell_stuck(self, run: _Run, waiting: dict[int, Wait]) -> None:
+        run.tries = {(rank, one): run.tries.get((rank, one), 0) + 1 for rank, one in waiting.items()}
+        stuck = {rank: one for rank, one in waiting.items() if not one.releasable or run.tries[rank, one] > OUTLASTS}
+        if stuck != run.stuck:
+            _log.warning("Run %s: these cannot be released: %s", run.number, stuck)
+            run.stuck = stuck
+        if stuck:
+            # Again and again: a client may have joined meanwhile.
+            self._stuck(run.number, stuck)

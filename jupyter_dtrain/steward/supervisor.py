@@ -38,6 +38,7 @@ from jupyter_dtrain.wire.steward_messages import (
     RankDied,
     RankPaused,
     RanksReleased,
+    RanksStuck,
     WorldEnded,
     WorldRestarting,
 )
@@ -101,6 +102,7 @@ class Supervisor:
             self._queue.put,
             self._tell,
             self._was_released,
+            self._cannot_release,
             lambda: self._lease.is_driven,
         )
         self._keeper = Keeper(request, self._notice)
@@ -374,6 +376,9 @@ class Supervisor:
         generation = self._state.next_generation()
         calls = {rank: one.call for rank, one in waiting.items()}
         self._tell(RanksReleased(run=run, waiting=calls, generation=generation))
+
+    def _cannot_release(self, run: int, waiting: dict[int, Wait]) -> None:
+        self._tell(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
 
     def _restart(self, client: str, by: str) -> None:
         self._tell(WorldRestarting(client=client, by=by))

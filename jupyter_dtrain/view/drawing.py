@@ -93,7 +93,7 @@ def svg(picture: Picture) -> str | None:
         return None
     names = in_order(picture.metrics)
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
-    look = {"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}
+    look: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}
     try:
         for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
             with _drawing, no_glyph_warnings(), mpl.rc_context(look):

@@ -377,6 +377,14 @@ class RanksReleased(Broadcast, frozen=True, tag="released"):
     generation: int
 
 
+class RanksStuck(Broadcast, frozen=True, tag="stuck"):
+    """Ranks wait for others and cannot be freed."""
+
+    run: int
+    waiting: dict[int, str]
+    """The call in which each of them waits, by rank."""
+
+
 class WorldRestarting(Broadcast, frozen=True, tag="restarting"):
     """A client has the world restarted."""
 
@@ -402,7 +410,15 @@ class WorldEnded(Broadcast, frozen=True, tag="ended"):
 
 
 AnyBroadcast = (
-    Noticed | DriverChanged | RankDied | RankPaused | RanksReleased | WorldRestarting | InterruptWanted | WorldEnded
+    Noticed
+    | DriverChanged
+    | RankDied
+    | RankPaused
+    | RanksReleased
+    | RanksStuck
+    | WorldRestarting
+    | InterruptWanted
+    | WorldEnded
 )
 """Everything that a steward broadcasts."""
 

@@ -63,7 +63,7 @@ def test_ranks_that_wait_for_others_are_released(scene):
     scene.wait(4)
 
     assert scene.steward.did == [(at, "release", (7,)) for at in (1, 3)]
-    assert scene.notes == ["Ranks 0-1 go on 1 s after the interrupt. Ranks that wait for others are released."]
+    assert scene.notes == ["Ranks 0-1 go on 1 s after the interrupt. The steward releases ranks that wait for others."]
 
 
 def test_an_exception_is_raised_where_the_signal_was_caught(scene):
@@ -129,7 +129,7 @@ def test_ranks_that_have_ended_are_left_alone(scene):
     """Notes name who is left; nothing is asked of any rank when none is."""
     scene.run.unfinished = [1]
     scene.wait(1)
-    assert scene.notes == ["Rank 1 goes on 1 s after the interrupt. Ranks that wait for others are released."]
+    assert scene.notes == ["Rank 1 goes on 1 s after the interrupt. The steward releases ranks that wait for others."]
     scene.run.unfinished = []
     asked = len(scene.ranks.asked)
     scene.wait(8)

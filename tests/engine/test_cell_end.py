@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from jupyter_dtrain.core.events import Error, Finished, Metrics, Output
 from jupyter_dtrain.engine.cell_end import CellEnd
+from jupyter_dtrain.engine.children import Children
 from jupyter_dtrain.engine.descriptors import DescriptorReader
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.interrupts import STOP_SIGNAL, Interrupts
@@ -63,7 +64,16 @@ class Rank:
         plugins.patience = PATIENCE
         tracebacks = Tracebacks(lambda file: "cell [1]" if file == "<1>" else None, self.folder)
         main_thread = MainThread(plugins, tracebacks, lambda _: None)
-        parts = (self.descriptors, plugins, self.metrics, self.sampler, tracebacks, main_thread, self.interrupts)
+        parts = (
+            self.descriptors,
+            plugins,
+            self.metrics,
+            self.sampler,
+            tracebacks,
+            main_thread,
+            self.interrupts,
+            Children(plugins.services()),
+        )
         cell_end = CellEnd(0, self.recorder, *parts, self.report)
         cell_end.words_patience = cell_end.metrics_patience = PATIENCE
         self.recorder.begin(self.run, [0])

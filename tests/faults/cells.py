@@ -79,6 +79,15 @@ print("a line", flush=True)
 meet()
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 """,
+    "endless-mpi": """
+window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
+if rank == victim:
+    window.Lock(victim, MPI.LOCK_EXCLUSIVE)
+meet()
+if rank == victim:
+    1 / 0
+window.Lock(victim, MPI.LOCK_EXCLUSIVE)
+""",
     "no-ulfm": _ALONE.format("1 / 0"),
     "steward-killed": "time.sleep(60)",
     "controller-killed": "time.sleep(60)",

@@ -388,7 +388,8 @@ class _Play:
             self._check(self.plan.victim not in busy, "the rank that raised is busy")
             self.broken = True
             return
-        self._check(busy == [self.plan.victim], f"{count_ranks(busy)} busy")
+        held = self._others if self.plan.situation == "endless-mpi" else [self.plan.victim]
+        self._check(busy == held, f"{count_ranks(busy)} busy")
         if free:
             self._check_ranks(session, before, free, meet=False)
         if self.plan.situation == "stopped":

@@ -156,8 +156,10 @@ def test_ten_strategies_one_after_the_other(cluster):
 
 
 def test_a_step_takes_gradients_on_its_worker(cluster):
-    """Whatever is taken of tapes elsewhere: nothing of this process is there."""
-    assert on_chief(cluster, TAPE) == "[9.0, 2.25, 0.5625] 2.625\n"
+    """Whatever is taken of tapes elsewhere: nothing of this process is there. The cell says how to show its losses."""
+    taken = cluster.run(TAPE, 0, view=None, timeout=PATIENCE)
+    assert taken.text(0, "stdout") == "[9.0, 2.25, 0.5625] 2.625\n"
+    assert taken.text(0, "stderr").count("jupyter_dtrain.log(loss=coordinator.fetch(value))") == 1
 
 
 def test_a_step_that_fails_is_the_chiefs_error_and_the_next_strategy_works(cluster):
@@ -324,4 +326,5 @@ def test_keras_of_tensorflow_2_fits(cluster):
 
     assert longer.outcome == "interrupted"
     assert "learns: True" in first.text(0)
+    assert [list(points.steps) for points in first.metrics["loss"].values()] == [[15, 31, 47, 63]]
     assert "learns: True" in again.text(0)

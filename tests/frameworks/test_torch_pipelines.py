@@ -182,7 +182,8 @@ def test_a_rank_that_waits_in_a_step_is_told_so(pair):
 
 
 def test_another_version_of_torch_is_left_as_it_is():
-    """Without the methods that are listened to."""
+    """Without the methods that are listened to; whoever called the hook tells it."""
     schedules = SimpleNamespace(PipelineScheduleSingle=type("Single", (), {"step": len}))
-    TorchPipelines(None, None)._hook(schedules)
+    with pytest.raises(AttributeError, match="_PipelineSchedule"):
+        TorchPipelines(None, None)._hook(schedules)
     assert schedules.PipelineScheduleSingle.step is len

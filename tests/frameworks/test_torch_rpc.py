@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 
 import pytest
 
-from tests.session.cells import begin, fail, run, same, texts, values
+from tests.session.cells import begin, fail, run, same, texts, until, values
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -99,15 +100,38 @@ if rank == 0:
     optimizer = DistributedOptimizer(torch.optim.SGD, rpc.rpc_sync("worker1", parameters, args=(layer,)), lr=0.1)
     for _ in range(3):
         with dist_autograd.context() as context:
-            loss = (rpc.rpc_sync("worker1", forward, args=(layer, torch.ones(4, 2))) - 3).square().mean()
-            dist_autograd.backward(context, [loss])
+            error = (rpc.rpc_sync("worker1", forward, args=(layer, torch.ones(4, 2))) - 3).square().mean()
+            dist_autograd.backward(context, [error])
             optimizer.step(context)
-            losses.append(loss.item())
+            losses.append(error.item())
     del layer, optimizer
-losses == sorted(losses, reverse=True), len(losses)
+losses
 """,
     )
-    assert values(trained) == {0: (True, 3), 1: (True, 0)}
+    losses = values(trained)[0]
+    seen = trained.metrics["error"]
+    assert (losses, len(losses)) == (sorted(losses, reverse=True), 3)
+    assert {rank: (list(points.steps), list(points.values)) for rank, points in seen.items()} == {
+        0: ([0, 1, 2], losses)
+    }
+    # Its parameters are on another rank, so no rank is behind with its steps.
+    assert trained.steps == {0: {}, 1: {}}
+
+
+def test_an_address_of_the_cells_own_cannot_keep_ranks_from_meeting(workers):
+    """As PyTorch's examples have it: a port that another program has, and a rank that does not come."""
+    kept = values(run(workers, "os.environ['MASTER_PORT']"))[0]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        by_hand = f"os.environ['MASTER_ADDR'] = 'localhost'\nos.environ['MASTER_PORT'] = '{port}'\n{INIT}"
+        by_url = "options = rpc.TensorPipeRpcBackendOptions()\n"
+        by_url += f"options.init_method = 'tcp://localhost:{port}'\n"
+        by_url += INIT.replace("size)", "size, rpc_backend_options=options)")
+        failed = fail(workers, f"if rank: raise ValueError('a bug')\n{by_hand}")
+        called = [values(run(workers, f"{way}called = {CALL}\nrpc.shutdown()\ncalled")) for way in (by_hand, by_url)]
+    run(workers, f"os.environ['MASTER_PORT'] = '{kept}'")
+    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not come.")
+    assert called == [CALLED, CALLED]
 
 
 @pytest.mark.slow
@@ -179,6 +203,22 @@ def test_an_interrupt_ends_a_wait_for_an_answer(fresh):
     run(fresh, "answers.set()")
     assert values(run(fresh, INIT + CALL + "\nrpc.shutdown()\n" + INIT + CALL)) == CALLED
     run(fresh, "rpc.shutdown()")
+
+
+def test_an_interrupt_of_an_end_is_an_end_for_all(pair):
+    """Rank 1 leaves rpc when Stop ends its shutdown; the agent of rank 0, which calls, is of no use then."""
+    calls = f"if rank: print('leaves', flush=True)\nelse:\n    while True: {CALL}\nrpc.shutdown()"
+    for again in (INIT, ""):
+        leaving = begin(pair, calls)
+        until(lambda: "leaves" in texts(leaving)[1])  # noqa: B023 — it is over when the loop goes on
+        pair.interrupt()
+        assert leaving.wait(20)
+        assert leaving.outcome == "interrupted"
+        if again:
+            assert values(run(pair, again + CALL)) == CALLED
+    told = fail(pair, CALL)
+    assert {error.evalue.partition(".")[0] for error in told.errors.values()} == {"RPC has not been initialized"}
+    assert "was ended on other ranks, in an init_rpc() or shutdown() that did not come to its end" in texts(told)[0]
 
 
 @pytest.mark.slow

@@ -167,8 +167,11 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
     cell = begin(world, del_old + LOADER.format(made=MADE + "\nit = iter(loader)\nprint('started')"), FIRST)
     until(lambda: "started" in cell.text(0))
     stop(world, cell)
+    folder = value(world, "__import__('multiprocessing.util').util.get_temp_dir()")
     anew = value(world, "stuck = False\nsum(len(batch) for batch in loader)")
     run(world, "del loader", FIRST)
 
     assert stayed == [True, True]
     assert (again, anew) == (8, 8)
+    # What workers leave there ends with the world, also when they are killed.
+    assert folder.startswith(world.request.scratch)

@@ -78,6 +78,15 @@ def test_garbage_is_collected(world):
     assert set(values(cell).values()) == {(True, True)}
 
 
+def test_a_rank_imports_no_debugger_and_a_cell_may(world):
+    """ipykernel would import one into each rank, which has no use for it."""
+    cell = run(world, "import sys\n'pydevd' in sys.modules")
+    later = run(world, "import debugpy, debugpy.server.api\ncallable(debugpy.listen)")
+
+    assert set(values(cell).values()) == {False}
+    assert set(values(later).values()) == {True}
+
+
 def test_all_ranks_agree_on_the_rendezvous(world):
     """One address, one port that is a port, one id: the world's."""
     cell = run(world, "(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), os.environ['TORCHELASTIC_RUN_ID'])")

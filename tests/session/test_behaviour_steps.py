@@ -56,7 +56,7 @@ def test_a_cell_that_swallows_the_interrupt_is_ended(world):
 
     until(lambda: notes.words)
     assert not cell.done
-    assert "Ranks 0-2 go on 1 s after the interrupt. Ranks that wait for others are released." == notes.words[0]
+    assert "Ranks 0-2 go on 1 s after the interrupt. The steward releases ranks that wait for others." == notes.words[0]
     assert cell.wait(20)
     assert ("interrupted", []) == (cell.outcome, cell.busy)
     assert {"CellStopped"} == {error.ename for error in cell.errors.values()}

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from jupyter_dtrain.core.stacks import Wait
-from jupyter_dtrain.steward.release import LOOK_AGAIN, PATIENCE, Release
+from jupyter_dtrain.steward.release import LOOK_AGAIN, OUTLASTS, PATIENCE, Release
 from jupyter_dtrain.wire.agent_messages import EVERY_FRAMEWORK
 from tests.machines import Clock, position
 
@@ -23,11 +23,12 @@ class Scene:
     def __init__(self):
         self.clock = Clock()
         self.answers = {0: ENDED, 1: WORKS, 2: WORKS}
-        self.looks, self.orders, self.released = [], [], []
+        self.looks, self.orders, self.released, self.stuck = [], [], [], []
         self.release = Release(
             self._ask,
             lambda run, frameworks: self.orders.append((run, frameworks)),
             lambda run, who: self.released.append((run, who)),
+            lambda run, who: self.stuck.append((run, who)),
             2.0,
             self.clock,
         )
@@ -139,6 +140,38 @@ def test_of_a_run_that_was_given_up_only_what_waits_is_released(scene):
 
     assert {2: Wait("torch", "all_reduce")} in [who for _, who in scene.released]
     assert all(who.keys() == {2} for _, who in scene.released)
+
+
+def test_a_wait_that_cannot_be_ended_is_told_at_once(scene):
+    """Nobody is said to be released; a rank that waits beside it is."""
+    endless = Wait("mpi", "Win.Lock", releasable=False)
+    scene.answers[1] = position(7, waits=endless)
+    scene.release.look_now(7)
+    scene.wait(0)
+    assert scene.stuck == [(7, {1: endless})]
+    scene.wait(5)
+    assert not scene.released
+    assert not scene.orders
+    scene.answers[2] = WAITS
+    scene.wait(LOOK_AGAIN)
+
+    assert scene.released == [(7, {2: Wait("torch", "all_reduce")})]
+    assert all(stuck == (7, {1: endless}) for stuck in scene.stuck)
+
+
+def test_a_wait_that_outlasts_its_releases_is_told(scene):
+    """It is released again nevertheless; one that comes free and waits elsewhere begins anew."""
+    scene.answers[2] = WAITS
+    scene.release.look_now(7)
+    scene.wait((OUTLASTS - 0.5) * LOOK_AGAIN)
+    assert not scene.stuck
+    scene.answers[2] = position(7, waits=Wait("torch", "barrier"))
+    scene.wait((OUTLASTS - 0.5) * LOOK_AGAIN)
+    assert not scene.stuck
+    scene.wait(5)
+
+    assert scene.stuck[0] == (7, {2: Wait("torch", "barrier")})
+    assert scene.released[-1] == scene.stuck[-1]
 
 
 def test_fresh_ranks_are_left_alone(scene):

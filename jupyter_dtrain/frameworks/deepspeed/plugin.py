@@ -28,11 +28,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework, user_names
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step, whole_step
@@ -52,12 +51,15 @@ class DeepSpeed(Framework):
     def prepare(self) -> None:
         """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
         self._group: Any = None
-        wrapt.register_post_import_hook(_choose_device, "deepspeed.accelerator.real_accelerator")
-        wrapt.register_post_import_hook(_hook_builder, "deepspeed.ops.op_builder.builder")
-        wrapt.register_post_import_hook(_hook_shared_memory, "deepspeed.comm.torch")
-        wrapt.register_post_import_hook(self._hook_comm, "deepspeed.comm.comm")
-        wrapt.register_post_import_hook(_hook_engine, "deepspeed.runtime.engine")
-        wrapt.register_post_import_hook(_hook_pipeline, "deepspeed.runtime.pipe.engine")
+        for module, hook, otherwise in (
+            ("accelerator.real_accelerator", _choose_device, "DeepSpeed searches for a device by itself"),
+            ("ops.op_builder.builder", _hook_builder, "a build of an extension may look like a hang"),
+            ("comm.torch", _hook_shared_memory, "DeepSpeed needs a C++ compiler"),
+            ("comm.comm", self._hook_comm, "DeepSpeed keeps the groups of its first engine"),
+            ("runtime.engine", _hook_engine, "losses are shown as DeepSpeed divides them"),
+            ("runtime.pipe.engine", _hook_pipeline, "each micro-batch of a pipeline has a loss of its own"),
+        ):
+            when_imported(f"deepspeed.{module}", hook, otherwise=otherwise)
 
     def describe(self) -> Facts:
         """Describe the device that DeepSpeed computes on, and whether it can compile."""
@@ -83,9 +85,7 @@ class DeepSpeed(Framework):
         return [lost]
 
     def _hook_comm(self, module: Any) -> None:
-        original = getattr(module, "init_distributed", None)
-        if original is None:
-            return
+        original = module.init_distributed
 
         @functools.wraps(original)
         def init_distributed(*args: Any, **kwargs: Any) -> Any:
@@ -104,9 +104,7 @@ def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's sign
 
 
 def _hook_builder(module: Any) -> None:
-    kind = getattr(module, "OpBuilder", None)
-    if kind is not None and hasattr(kind, "jit_load"):
-        kind.jit_load = _jit_load(kind.jit_load)
+    module.OpBuilder.jit_load = _jit_load(module.OpBuilder.jit_load)
 
 
 def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,9 +127,7 @@ def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
 def _hook_shared_memory(module: Any) -> None:
     # DeepSpeed calls deprecated functions of torch, many times a step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    original = getattr(module, "build_shm_op", None)
-    if original is None:
-        return
+    original = module.build_shm_op
 
     @functools.wraps(original)
     def build_shm_op() -> Any:
@@ -146,19 +142,17 @@ def _hook_shared_memory(module: Any) -> None:
 
 
 def _hook_engine(module: Any) -> None:
-    kind = getattr(module, "DeepSpeedEngine", None)
-    if kind is None or not hasattr(kind, "backward"):
-        return
+    kind = module.DeepSpeedEngine
+    require(kind, "backward", "_take_model_step")
     kind.__init__ = making(kind.__init__)
     hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
-    if hasattr(kind, "_take_model_step"):
-        kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+    kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
 
 
 def _hook_pipeline(module: Any) -> None:
-    kind: Any = getattr(module, "PipelineEngine", None)
-    if hasattr(kind, "train_batch"):
-        kind.train_batch = _whole(kind.train_batch)
+    kind: Any = module.PipelineEngine
+    require(kind, "train_batch")
+    kind.train_batch = _whole(kind.train_batch)
 
 
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:

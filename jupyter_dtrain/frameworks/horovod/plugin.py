@@ -24,10 +24,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world, with_patience
 
@@ -61,9 +60,12 @@ class Horovod(Framework):
         self._first = self._generation = spec.generation
         self._libraries: dict[str, Library] = {}
         self._arriving = self._released = False
-        wrapt.register_post_import_hook(self._hook, "horovod.common.basics")
-        wrapt.register_post_import_hook(refuse_keras_3, "horovod._keras")
-        wrapt.register_post_import_hook(hook_optimizers, "horovod.torch.optimizer")
+        for module, hook, otherwise in (
+            ("horovod.common.basics", self._hook, "ranks that wait in Horovod are not released"),
+            ("horovod._keras", refuse_keras_3, "Horovod may fail with Keras 3 without words"),
+            ("horovod.torch.optimizer", hook_optimizers, "a DistributedOptimizer keeps the work of a failed step"),
+        ):
+            when_imported(module, hook, otherwise=otherwise)
 
     def before_cell(self, generation: int) -> None:
         """Remember the generation."""
@@ -141,10 +143,10 @@ class Horovod(Framework):
 
     def _hook(self, module: Any) -> None:
         """Patch ``HorovodBasics`` in ``horovod.common.basics``; each framework's part makes an object of it."""
-        kind: Any = getattr(module, "HorovodBasics", None)
-        if all(hasattr(kind, name) for name in ("init", "shutdown", "is_initialized")):
-            self._native_shutdown = kind.shutdown
-            kind.init, kind.shutdown = self._init(kind.init), self._shutdown(kind.shutdown)
+        kind: Any = module.HorovodBasics
+        require(kind, "init", "shutdown", "is_initialized")
+        self._native_shutdown = kind.shutdown
+        kind.init, kind.shutdown = self._init(kind.init), self._shutdown(kind.shutdown)
 
     def _library(self, basics: Any) -> Library:
         library = Library(basics, self._native_shutdown)

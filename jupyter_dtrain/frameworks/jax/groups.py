@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG
@@ -95,10 +96,10 @@ class JaxGroups:
     def hook(self, module: ModuleType) -> None:
         """Patch ``jax._src.distributed``, just imported: other modules copy these functions from it."""
         distributed: Any = module
-        if self._desk is None or not all(hasattr(distributed, name) for name in _NEEDED):
+        if self._desk is None:
             return
-        if not all(hasattr(distributed._jax, name) for name in _NATIVE):  # noqa: SLF001 — see below
-            return
+        require(distributed, *_NEEDED)
+        require(distributed._jax, *_NATIVE)  # noqa: SLF001 — see below
         self._distributed = distributed
         native = distributed._jax  # noqa: SLF001 — JAX itself looks its coordinator up here
         native.get_distributed_runtime_service = self._service(native.get_distributed_runtime_service)

@@ -17,10 +17,9 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.launch.local import count_gpus
 
 from .groups import JaxGroups
@@ -46,8 +45,10 @@ class Jax(Framework):
         """Wait for ``jax`` to be imported."""
         host, _, port = spec.servers.get(self.name, "").rpartition(":")
         self._groups = JaxGroups(place, spec.generation, Desk(host, int(port), spec.secret) if port else None)
-        wrapt.register_post_import_hook(self._groups.hook, "jax._src.distributed")
-        wrapt.register_post_import_hook(partial(_see_own_gpu, place.local_rank), "jax._src.xla_bridge")
+        alone = "jax.distributed is JAX' own, so initialize() works once, and ranks that wait are not released"
+        when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
+        own_gpu = partial(_see_own_gpu, place.local_rank)
+        when_imported("jax._src.xla_bridge", own_gpu, otherwise="each rank takes all GPUs of its host")
 
     def before_cell(self, generation: int) -> None:
         """Count the set-ups of a new generation from 0, on every rank."""
@@ -120,9 +121,9 @@ class Jax(Framework):
 
 def _see_own_gpu(local_rank: int, bridge: Any) -> None:
     """Give this rank one GPU of the host, unless the cell chooses GPUs after it has imported JAX."""
-    flag = getattr(bridge, "CUDA_VISIBLE_DEVICES", None)
-    config = getattr(bridge, "config", None)
-    if flag is None or config is None or flag.value != "all":
+    require(bridge, "CUDA_VISIBLE_DEVICES", "config")
+    config = bridge.config
+    if bridge.CUDA_VISIBLE_DEVICES.value != "all":
         return
     gpus = count_gpus()
     if gpus > 1:

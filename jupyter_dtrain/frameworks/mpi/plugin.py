@@ -1,8 +1,9 @@
 """MPI itself: revoking a communicator frees the ranks that wait in it, and the living ranks make the world again.
 
-This needs an MPI with ULFM (Open MPI 5 started with ``--with-ft ulfm``). With any other MPI this plug-in does nothing,
-and a waiting rank stays where it is until a restart of the world. The plug-in replaces only the attribute of the Python
-module, so a C library that keeps its own ``MPI_COMM_WORLD`` does not get the new one.
+This needs an MPI with ULFM (Open MPI 5 started with ``--with-ft ulfm``). With any other MPI this plug-in releases no
+rank, and says so. Even with ULFM some waits in a window cannot be ended, see :data:`.communicators.ENDLESS`. The
+plug-in replaces only the attribute of the Python module, so a C library that keeps its own ``MPI_COMM_WORLD`` does not
+get the new one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, user_names, value_of
+from jupyter_dtrain.engine.framework import Framework, called_in, user_names, value_of
+
+from .communicators import ENDLESS, hidden_of
+from .progress import Progress
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
@@ -30,6 +34,9 @@ T = TypeVar("T")
 SHRINK_PATIENCE = 10.0
 """Seconds in which all living ranks must arrive to make the world again."""
 POLL = 0.001
+OTHERS_FIRST = 0.05
+"""Seconds by which a rank that waits in MPI revokes before one that does not: only a send whose own rank has revoked
+ends with an error, and not as if it had arrived."""
 
 
 class Mpi(Framework):
@@ -42,6 +49,9 @@ class Mpi(Framework):
         """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
         self._in_log = False
         """Whether the last line was a log's."""
+        self._broken: list[Any] = []
+        """The communicators inside windows and files that :meth:`recover` has reported."""
+        self._progress = Progress()
 
     def prepare(self) -> None:
         """Register this plug-in for the frameworks that wait in MPI's world: see :func:`release_world`."""
@@ -63,17 +73,21 @@ class Mpi(Framework):
         return bool(self._revoked)
 
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
-        """The method of a communicator, request, window or file that the main thread is in; idle or not: MPI spins."""
-        if call is None or not isinstance(call.func, ast.Attribute):
-            return ""
+        """The method of a communicator, request, window or file that a thread is in; idle or not: MPI spins."""
         mpi = _module()
-        if mpi is None:
+        if mpi is None or (owner := _owner_in(mpi, frame, call)) is None:
             return ""
-        owner = value_of(frame, call.func.value)
-        kinds = (mpi.Comm, mpi.Request, mpi.Message, mpi.Win, mpi.File)
-        if issubclass(type(owner), kinds) or (issubclass(type(owner), type) and issubclass(owner, kinds)):
-            return call.func.attr
-        return ""
+        assert call is not None
+        assert isinstance(call.func, ast.Attribute)
+        for kind in (mpi.Win, mpi.File):
+            if _is_a(owner, kind):
+                return f"{kind.__name__}.{call.func.attr}"
+        return call.func.attr
+
+    def can_release(self, call: str) -> bool:
+        """Without ULFM no wait can be ended; with it, all but some of a window's."""
+        mpi = _module()
+        return mpi is not None and _can_revoke(mpi) and call not in ENDLESS
 
     def is_log(self, line: str) -> bool:
         """Open MPI tries UCX for each window, and logs so where there is no UCX before it takes another way.
@@ -88,12 +102,18 @@ class Mpi(Framework):
         mpi = _module()
         if mpi is None or not _can_revoke(mpi):
             return
-        for comm in self._communicators(mpi):
+        owners = _owners_in_use(mpi)
+        inner = [comm for one in owners if isinstance(one, mpi.Win | mpi.File) for comm in hidden_of(mpi, one)]
+        comms = self._communicators(mpi)
+        self._revoked += [comm for comm in comms if comm not in self._revoked]
+        if not owners:
+            # Nothing is looked up after this: the next cell may have made a new world by then.
+            time.sleep(OTHERS_FIRST)
+        for comm in [*comms, *inner]:
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
-            if comm not in self._revoked:
-                self._revoked.append(comm)
+        self._progress.drive(mpi)
 
     def recover(self, bound: frozenset[str]) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
@@ -114,6 +134,7 @@ class Mpi(Framework):
         names = {name: value for name, value in found if value in revoked and name not in bound}
         of_world = sorted(name for name, value in names.items() if value == old)
         others = sorted(names.keys() - set(of_world))
+        windows = [name for name in self._broken_windows(mpi, revoked) if name not in bound]
         notes = []
         if of_world:
             notes.append(
@@ -122,17 +143,30 @@ class Mpi(Framework):
             )
         if others:
             notes.append(f"{', '.join(others)}: made from MPI's previous world; make again from MPI.COMM_WORLD.")
+        if windows:
+            notes.append(f"{', '.join(windows)}: ranks were released there; make again from MPI.COMM_WORLD.")
         return notes
+
+    def _broken_windows(self, mpi: ModuleType, revoked: list[Any]) -> list[str]:
+        """The user's names of windows and files from which ranks were released; ``revoked``: the user's own comms."""
+        found = [(name, value) for name, value in user_names() if isinstance(value, mpi.Win | mpi.File)]
+        broken: dict[str, list[Any]] = {}
+        for name, value in found:
+            inner = [comm for comm in hidden_of(mpi, value) if comm.Is_revoked()]
+            if inner := [comm for comm in inner if comm not in revoked and comm not in self._broken]:
+                broken[name] = inner
+        self._broken += [comm for inner in broken.values() for comm in inner if comm not in self._broken]
+        return sorted(broken)
 
     def _communicators(self, mpi: ModuleType) -> list[Any]:
         """The world, and every communicator that has a name in the user's code."""
         found = [mpi.COMM_WORLD]
         values = [value for _, value in user_names()]
-        main = threading.main_thread().ident or 0
-        frame = sys._current_frames().get(main)  # noqa: SLF001 — documented in spite of its name
-        while frame is not None:
-            values += list(frame.f_locals.values())
-            frame = frame.f_back
+        for innermost in _frames():
+            frame: FrameType | None = innermost
+            while frame is not None:
+                values += list(frame.f_locals.values())
+                frame = frame.f_back
         # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
         for value in values:
@@ -175,6 +209,32 @@ def with_patience(call: Callable[[], T]) -> T:
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
+
+
+def _frames() -> list[FrameType]:
+    """The innermost frames of all threads but this one."""
+    frames = dict(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
+    frames.pop(threading.get_ident(), None)
+    return list(frames.values())
+
+
+def _owner_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Any:
+    """The object of MPI, or its class, whose method a frame is in; None where it is in none."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return None
+    owner = value_of(frame, call.func.value)
+    kinds = (mpi.Comm, mpi.Request, mpi.Message, mpi.Win, mpi.File)
+    return owner if any(_is_a(owner, kind) for kind in kinds) else None
+
+
+def _is_a(owner: Any, kind: type) -> bool:
+    return issubclass(type(owner), kind) or (issubclass(type(owner), type) and issubclass(owner, kind))
+
+
+def _owners_in_use(mpi: ModuleType) -> list[Any]:
+    """The objects of MPI in whose methods this rank's threads are now."""
+    owners = [_owner_in(mpi, frame, called_in(frame)) for frame in _frames()]
+    return [owner for owner in owners if owner is not None]
 
 
 def _held(value: Any) -> list[Any]:

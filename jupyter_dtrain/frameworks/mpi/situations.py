@@ -11,6 +11,7 @@ from jupyter_dtrain.core.failures import (
     TELL_HANG,
     UNTIL_KILLED,
     Situation,
+    after,
     by,
     span,
 )
@@ -37,6 +38,26 @@ SITUATIONS = (
         None,
         None,
         ("waiting in {call}", NO_ULFM),
+        UNTIL_KILLED,
+        "busy",
+        "busy",
+        "mpi",
+    ),
+    Situation(
+        "endless-mpi",
+        "A rank raises while others wait in `Lock`, `Lock_all`, `Start`, `Complete` or `Wait` of an MPI window, which "
+        "MPI cannot end.",
+        ERROR_REPORTED,
+        (
+            after(
+                span("release_grace"),
+                "the steward finds the ranks that wait, and the cell names them, with what helps. No rank is released.",
+            ),
+            TELL_HANG,
+        ),
+        None,
+        None,
+        ("Cannot be released: ", " in Win.Lock. ", "%distributed kill "),
         UNTIL_KILLED,
         "busy",
         "busy",

@@ -93,13 +93,13 @@ class Collectives:
         for module, names in _PRIVATE.items():
             if not all(hasattr(sys.modules.get(module), name) for name in names):
                 self.problem = f"this version of TensorFlow has an unknown {module}"
-                return
+                raise AttributeError(self.problem)
         context = sys.modules[_CONTEXT].context()
         private = ("_collective_ops_server_def", "_collective_leader", "_server_def", "_initialized")
         methods = ("ensure_initialized", "enable_collective_ops", "configure_collective_ops", "abort_collective_ops")
         if not all(hasattr(context, name) for name in (*private, *methods, "configure_coordination_service")):
             self.problem = "this version of TensorFlow has an unknown context"
-            return
+            raise AttributeError(self.problem)
         self._context = context
         self._begin_anew = context.enable_collective_ops
         if not context._initialized:  # noqa: SLF001 — checked above, like everything private here

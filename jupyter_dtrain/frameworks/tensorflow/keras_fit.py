@@ -38,7 +38,7 @@ class KerasTrainer:
         tree = getattr(module, "tree", None)
         if not hasattr(tree, "map_structure") or _BUILDS not in _source(build) or _REDUCES not in _source(reduce):
             self.state = f"unchanged; where `fit` fails with strategies of several ranks, {CURE}"
-            return
+            raise AttributeError(f"{module.__name__} has another fit()")
         kind._maybe_symbolic_build = _built_with_own_batch(module, build)  # noqa: SLF001
         module.reduce_per_replica = _mean_of_ranks(module, reduce)
         self.state = "patched: `fit` works under strategies of several ranks"

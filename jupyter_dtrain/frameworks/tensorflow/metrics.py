@@ -5,8 +5,9 @@ its step counts the calls in the cell. Tracing a function calls the tape only on
 each step's loss into a ring inside TensorFlow, which is read when metrics are flushed. They take some microseconds,
 wait for nothing and run no Python.
 
-Three kinds of tapes do not count: those within Keras' own training (its ``fit`` reports its losses itself), those of
-replicas other than the first, and those of functions that XLA compiles, whose operations could not reach the ring.
+Four kinds of tapes do not count: those within Keras' own training (its ``fit`` reports its losses itself), those of
+replicas other than the first, those of functions that XLA compiles, whose operations could not reach the ring, and
+those of a chief's functions, which run on its workers. The cell says so of the last, with the line that shows them.
 
 Under failure: the first error is shown once; the user's training goes on.
 """
@@ -33,6 +34,10 @@ RING: Final = 1 << 14
 """The largest number of steps whose losses wait for a flush; then the oldest are dropped."""
 LOSS: Final = "loss"
 """The series of a value without a name."""
+ELSEWHERE: Final = (
+    "Metrics: the losses of a chief's steps are on its workers. Log what you fetch: "
+    "jupyter_dtrain.log(loss=coordinator.fetch(value))."
+)
 KERAS: Final = ("keras", "tf_keras")
 _BACKPROP = "tensorflow.python.eager.backprop"
 _GENERATED = "__autograph_generated_file"
@@ -122,9 +127,8 @@ class TensorFlowMetrics:
     def hook(self, tensorflow: ModuleType) -> None:
         """Patch TensorFlow, which was just imported."""
         self._tensorflow = tensorflow
-        tape: Any = getattr(tensorflow, "GradientTape", None)
-        if hasattr(tape, "gradient"):
-            tape.gradient = self._gradient(tape.gradient)
+        tape: Any = tensorflow.GradientTape
+        tape.gradient = self._gradient(tape.gradient)
 
     def _gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -150,7 +154,10 @@ class TensorFlowMetrics:
         if hasattr(target, "numpy"):
             if self._on:
                 self._metrics.add(_name(frame) or LOSS, tensorflow.stop_gradient(target), read=read)
-        elif not _in_xla(tensorflow) and not _runs_elsewhere() and _is_first_replica(tensorflow):
+        elif _runs_elsewhere():
+            if self._on:
+                self._metrics.complain(ELSEWHERE)
+        elif not _in_xla(tensorflow) and _is_first_replica(tensorflow):
             if self._made == RINGS:
                 words = f"Metrics: only {RINGS} traced functions can show losses: %distributed restart makes room"
                 self._metrics.complain(words, kind="rings")

@@ -13,15 +13,14 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import when_imported
 from jupyter_dtrain.wire.messages import Watching
 
 from .collectives import WORDS, Collectives
-from .keras_fit import KerasTrainer
+from .keras_fit import CURE, KerasTrainer
 from .metrics import TensorFlowMetrics
 from .values import number
 from .waits import call_that_waits
@@ -74,9 +73,13 @@ class TensorFlow(Framework):
         """Wait for ``tensorflow`` to be imported."""
         self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
         self._metrics = TensorFlowMetrics(metrics)
-        wrapt.register_post_import_hook(self._collectives.hook, "tensorflow")
-        wrapt.register_post_import_hook(self._metrics.hook, "tensorflow")
-        wrapt.register_post_import_hook(self._keras.hook, "keras.src.backend.tensorflow.trainer")
+        alone = "strategies of several ranks are TensorFlow's own, so ranks that wait in one are not released"
+        for module, hook, otherwise in (
+            ("tensorflow", self._collectives.hook, alone),
+            ("tensorflow", self._metrics.hook, "losses given to GradientTape.gradient() are not shown"),
+            ("keras.src.backend.tensorflow.trainer", self._keras.hook, f"where fit() fails with several ranks, {CURE}"),
+        ):
+            when_imported(module, hook, otherwise=otherwise)
 
     def before_cell(self, run: int, watch: Watching) -> None:
         """Start recording losses; every cell counts its strategies from 0."""

@@ -24,9 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import wrapt
-
 from jupyter_dtrain.engine.framework import CellEnds
+from jupyter_dtrain.engine.imports import require, when_imported
 
 from .ports import guard_server
 
@@ -40,6 +39,7 @@ ANSWER = 2.0
 """Seconds in which a host must answer to a connection."""
 SERVING: Final = ("worker", "ps")
 """The roles that have a server, where there are parameter servers."""
+_TRAINER: Final = "keras.src.backend.tensorflow.trainer"
 _LEGACY: Final = (
     "Keras 3 cannot fit, evaluate or predict under ParameterServerStrategy. Use tf_keras, the Keras of TensorFlow 2 "
     "(`pip install tf_keras`, with TF_USE_LEGACY_KERAS=1 set before TensorFlow is imported, for example by "
@@ -61,13 +61,20 @@ class TensorFlowServers:
 
     def install(self, shield: contextlib.AbstractContextManager[Any]) -> None:
         """Hook the imports of TensorFlow and Keras. ``shield`` delays interrupts."""
-        hook = wrapt.register_post_import_hook
-        hook(self._hook_servers, "tensorflow.python.training.server_lib")
-        hook(self._hook_strategy, "tensorflow.python.distribute.parameter_server_strategy_v2")
-        hook(self._serve, "tensorflow")
-        hook(functools.partial(_hook_scope, shield), "tensorflow.python.distribute.distribute_lib")
-        hook(self._hook_coordinator, "tensorflow.python.distribute.coordinator.cluster_coordinator")
-        hook(_hook_keras, "keras.src.backend.tensorflow.trainer")
+        distribute = "tensorflow.python.distribute"
+        scope = functools.partial(_hook_scope, shield)
+        twice = "a script that makes the server of its task makes a second one"
+        waits = "a chief waits for missing servers in TensorFlow, where no interrupt ends the wait"
+        goes_on = "steps that an interrupted loop has scheduled go on"
+        for module, hook, otherwise in (
+            ("tensorflow.python.training.server_lib", self._hook_servers, twice),
+            (f"{distribute}.parameter_server_strategy_v2", self._hook_strategy, waits),
+            ("tensorflow", self._serve, "this rank serves no other"),
+            (f"{distribute}.distribute_lib", scope, "an interrupt may leave a thread in a strategy's scope"),
+            (f"{distribute}.coordinator.cluster_coordinator", self._hook_coordinator, goes_on),
+            (_TRAINER, _hook_keras, "Keras 3 fails in the middle of a fit() with parameter servers"),
+        ):
+            when_imported(module, hook, otherwise=otherwise)
 
     @property
     def running(self) -> bool:
@@ -94,10 +101,8 @@ class TensorFlowServers:
             _tell(f"TensorFlow's server of this rank could not start: {error}")
 
     def _hook_servers(self, module: Any) -> None:
-        kind = getattr(module, "Server", None)
-        define = getattr(module, "_make_server_def", None)
-        if kind is None or define is None or not hasattr(kind, "join"):
-            return
+        kind, define = module.Server, module._make_server_def  # noqa: SLF001 — TensorFlow has no public way
+        require(kind, "join")
         original: Callable[..., None] = kind.__init__
         made = self._made
 
@@ -136,9 +141,7 @@ class TensorFlowServers:
         kind.__new__, kind.__init__, kind.join = __new__, __init__, join
 
     def _hook_strategy(self, module: Any) -> None:
-        kind = getattr(module, "ParameterServerStrategyV2", None)
-        if kind is None:
-            return
+        kind = module.ParameterServerStrategyV2
         original: Callable[..., None] = kind.__init__
         servers = self
 
@@ -153,14 +156,11 @@ class TensorFlowServers:
 
     def _hook_coordinator(self, module: Any) -> None:
         """End everything that an interrupted loop has scheduled: it would go on behind later cells."""
-        kind = getattr(module, "ClusterCoordinator", None)
-        queue: Any = getattr(module, "_CoordinatedClosureQueue", None)
-        private = ("_raise_if_error", "_cancel_all_closures", "mark_finished")
-        if kind is None or not all(hasattr(queue, name) for name in private):
-            return
+        kind, queue = module.ClusterCoordinator, module._CoordinatedClosureQueue  # noqa: SLF001 — as above
+        require(queue, "_raise_if_error", "_cancel_all_closures", "mark_finished")
+        require(kind, "schedule", "join", "fetch")
         for name in ("schedule", "join", "fetch"):
-            if hasattr(kind, name):
-                setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
+            setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
         queue.mark_finished = self._counted(queue.mark_finished)
 
     def _counted(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -209,9 +209,7 @@ def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> 
     ``schedule`` enters one each time. An interrupt in between would leave the thread in that strategy's scope forever,
     and TensorFlow would reject every other one ("Mixing different tf.distribute.Strategy objects").
     """
-    kind = getattr(module, "_CurrentDistributionContext", None)
-    if kind is None:
-        return
+    kind = module._CurrentDistributionContext  # noqa: SLF001 — TensorFlow has no public way
     enter, leave = kind.__enter__, kind.__exit__
 
     @functools.wraps(enter)
@@ -257,10 +255,10 @@ def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]
 
 def _hook_keras(module: Any) -> None:
     """Explain at once what Keras 3 cannot do: it would fail in the middle of a fit, without a way out."""
-    kind = getattr(module, "TensorFlowTrainer", None)
+    kind = module.TensorFlowTrainer
+    require(kind, "fit", "evaluate", "predict")
     for name in ("fit", "evaluate", "predict"):
-        if kind is not None and hasattr(kind, name):
-            setattr(kind, name, _not_with_parameter_servers(getattr(kind, name)))
+        setattr(kind, name, _not_with_parameter_servers(getattr(kind, name)))
 
 
 def _not_with_parameter_servers(original: Callable[..., Any]) -> Callable[..., Any]:

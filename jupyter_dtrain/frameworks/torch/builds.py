@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from jupyter_dtrain.engine.home import Bar
+from jupyter_dtrain.engine.imports import require
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""
@@ -28,9 +29,9 @@ _within: ContextVar[bool] = ContextVar("within", default=False)
 
 def hook_builds(module: Any) -> None:
     """Patch ``torch.utils.cpp_extension``, which user code has just imported."""
+    require(module, "load", "load_inline")
     for name in ("load", "load_inline"):
-        if hasattr(module, name):
-            setattr(module, name, _shown(getattr(module, name)))
+        setattr(module, name, _shown(getattr(module, name)))
 
 
 @contextlib.contextmanager

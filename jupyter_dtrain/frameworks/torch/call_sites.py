@@ -39,9 +39,11 @@ class Call(Enum):
     """It passes the value or values to a function: ``torch.autograd.backward([a, b])``."""
     THROUGH = 3
     """It called a library that called us: ``accelerator.backward(loss)``."""
-    STEP = 4
+    ROOTS = 4
+    """It passes the values to distributed autograd: ``dist_autograd.backward(context, [loss])``."""
+    STEP = 5
     """It calls ``step`` of the value, perhaps through others: ``optimizer.step()``."""
-    STEP_OF = 5
+    STEP_OF = 6
     """It calls ``step`` with the value: ``scaler.step(optimizer)``."""
 
 
@@ -81,7 +83,7 @@ class _Site:
         return (None,) * count
 
 
-_OUTWARD = {Call.METHOD: Call.THROUGH, Call.FUNCTION: Call.THROUGH, Call.STEP_OF: Call.STEP}
+_OUTWARD = {Call.METHOD: Call.THROUGH, Call.FUNCTION: Call.THROUGH, Call.ROOTS: Call.THROUGH, Call.STEP_OF: Call.STEP}
 """The kind of a call, seen from the code that called it."""
 _NAMELESS = _Site((None,), spread=False)
 
@@ -166,6 +168,8 @@ def _read_call(node: ast.Call, call: Call) -> _Site:
             return _Site((receiver,), spread=False)
         case Call.FUNCTION:
             return _read_argument(_argument(node, "tensors"))
+        case Call.ROOTS:
+            return _read_argument(_argument(node, "roots", at=1))
         case Call.THROUGH if "backward" in name:
             argument = _argument(node, "loss")
             return _Site((receiver,), spread=False) if argument is None else _read_argument(argument)
@@ -185,9 +189,9 @@ def _read_argument(node: ast.expr | None) -> _Site:
     return _Site((None if node is None else _label(node),), spread=True)
 
 
-def _argument(node: ast.Call, name: str) -> ast.expr | None:
-    if node.args and not isinstance(node.args[0], ast.Starred):
-        return node.args[0]
+def _argument(node: ast.Call, name: str, at: int = 0) -> ast.expr | None:
+    if len(node.args) > at and not any(isinstance(one, ast.Starred) for one in node.args[: at + 1]):
+        return node.args[at]
     return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
 
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 
@@ -114,6 +115,7 @@ class TorchGroups:
         if c10d is None or rendezvous is None:
             # This torch lacks distributed support: its own error says so on first use.
             return
+        require(c10d, "_world", "_new_process_group_helper")
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
         for scheme in ("env", "tcp"):
             if scheme in handlers:
@@ -125,8 +127,7 @@ class TorchGroups:
             if name.startswith("torch.distributed") and vars(part).get("init_process_group") is original:
                 vars(part)["init_process_group"] = init
         make = "_new_process_group_helper"
-        if hasattr(c10d, make):
-            setattr(c10d, make, self._listening(module, getattr(c10d, make)))
+        setattr(c10d, make, self._listening(module, getattr(c10d, make)))
 
     def begin_cell(self, generation: int) -> None:
         """Start a cell: every rank counts the set-ups of a new generation from 0."""

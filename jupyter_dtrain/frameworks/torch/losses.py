@@ -15,9 +15,10 @@ Under failure: a value that cannot be read is left out; one note per run says so
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,6 +116,8 @@ class Losses:
     def begin(self) -> None:
         """Start a run: nothing waits."""
         self.forget()
+        self.piped = False
+        """Whether a pipeline has begun a step."""
         self._scaling = False
         # The largest number of values of a name that made one point, and what each was divided by for that.
         self._gathered: dict[str, int] = {}
@@ -285,10 +288,17 @@ class Losses:
                 for value in found:
                     self.add(name, value)
 
-    def drop(self, training: Training) -> None:
-        """Forget all values that wait for a step of this thread."""
-        training.waiting, training.listed = {}, False
-        training.divisors.clear()
+    @contextlib.contextmanager
+    def whole_step(self) -> Iterator[None]:
+        """See :func:`~.metrics.whole_step`."""
+        self.piped = True
+        try:
+            yield
+        except BaseException:
+            if (training := self.local.training) is not None:
+                training.waiting, training.listed = {}, False
+                training.divisors.clear()
+            raise
 
     def scaled(self, outputs: Any, result: Any, scale: Any) -> None:
         """Note that a scaler made ``result`` from the loss or losses ``outputs``."""

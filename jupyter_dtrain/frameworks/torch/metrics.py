@@ -26,13 +26,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import wrapt
-
-from jupyter_dtrain.engine.libraries import add_library
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.metrics import SOON
 
 from . import values
@@ -41,9 +38,10 @@ from .losses import UNNAMED, Losses, Training
 from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.wire.messages import Watching
 
+_SHARDED_SCALER = "torch.distributed.fsdp.sharded_grad_scaler"
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _Made = tuple[Stepper, Step, dict[str, values.Value]]
 """A step, and the values that are its points."""
@@ -59,19 +57,25 @@ class TorchMetrics:
         self._sites = CallSites()
         self._steppers = Steppers(metrics)
         self._losses = Losses(metrics, self._sites, optimizers_exist=self._steppers.exist, tell_steps=self._tell_steps)
+        self.whole_step = self._losses.whole_step
         # Their points are made when the metrics are flushed, outside the training loop.
         self._made: deque[_Made] = deque()
         self._telling = threading.Lock()
         self._samples = 0
-        self._piped = False
 
     def install(self) -> None:
         """Hook torch once user code imports it."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
-        wrapt.register_post_import_hook(self._hook, "torch")
-        wrapt.register_post_import_hook(_hide, "torch._dynamo.trace_rules")
-        wrapt.register_post_import_hook(self._hook_sharded_scaler, "torch.distributed.fsdp.sharded_grad_scaler")
+        for module, hook, otherwise in (
+            ("torch", self._hook_backward, "losses given to backward() are not shown"),
+            ("torch", self._hook_optimizers, "steps and learning rates of optimizers are not shown"),
+            ("torch", self._hook_scaler, "losses that a GradScaler has scaled are shown scaled"),
+            ("torch", self._hook_loaders, "samples/s is not shown"),
+            ("torch._dynamo.trace_rules", _hide, "torch.compile may trace into the hooks for losses"),
+            (_SHARDED_SCALER, self._hook_sharded_scaler, "losses that a ShardedGradScaler has scaled are shown scaled"),
+        ):
+            when_imported(module, hook, otherwise=otherwise)
         self._metrics.before_flush(self._tell)
         os.register_at_fork(after_in_child=self._forked)
 
@@ -82,19 +86,20 @@ class TorchMetrics:
         self._losses.begin()
         self._made.clear()
         self._samples = 0
-        self._piped = False
         self._grad_norm = watch.grad_norm
         self._on = watch.metrics
 
     @contextlib.contextmanager
-    def hearing(self, loss: Any, frame: FrameType | None, *, divides: bool) -> Iterator[None]:
-        """See :func:`hearing`. ``frame``: the caller that gave ``loss`` to the library."""
+    def hearing(
+        self, loss: Any, frame: FrameType | None, *, divides: bool, call: Call = Call.THROUGH
+    ) -> Iterator[None]:
+        """See :func:`hearing`. ``frame``: the caller that gave ``loss`` to the library, by a ``call`` of that kind."""
         training = self._losses.training() if self._on else None
         if training is None or training.depth:
             yield
             return
         try:
-            self._losses.hear(training, loss, None, frame, Call.THROUGH, whole=divides)
+            self._losses.hear(training, loss, None, frame, call, whole=divides)
         except Exception as error:  # noqa: BLE001 — the user's training goes on
             self._failed(error)
         training.depth += 1
@@ -134,17 +139,6 @@ class TorchMetrics:
             training.parts = False
 
     @contextlib.contextmanager
-    def whole_step(self) -> Iterator[None]:
-        """See :func:`whole_step`."""
-        self._piped = True
-        try:
-            yield
-        except BaseException:
-            if self._on:
-                self._losses.drop(self._losses.training())
-            raise
-
-    @contextlib.contextmanager
     def one_step(self, optimizer: Any) -> Iterator[None]:
         """See :func:`one_step`."""
         training = self._losses.training() if self._on else None
@@ -160,7 +154,7 @@ class TorchMetrics:
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run; empty with a pipeline, whose ranks hold unlike parts."""
-        return {} if self._piped else self._steppers.counts()
+        return {} if self._losses.piped else self._steppers.counts()
 
     def end(self) -> None:
         """End the cell: turn everything that still waits into points."""
@@ -190,21 +184,14 @@ class TorchMetrics:
 
     # ---- hooks --------------------------------------------------------------------------------------------------
 
-    def _hook(self, torch: ModuleType) -> None:
-        add_library(str(Path(str(torch.__file__)).parent))
-        for part in (self._hook_backward, self._hook_optimizers, self._hook_scaler, self._hook_loaders):
-            try:
-                part(torch)
-            except Exception as error:  # noqa: BLE001 — importing torch must work even where its internals differ
-                self._failed(error)
-
     def _hook_backward(self, torch: Any) -> None:
         torch.autograd.backward = self._backward(torch, torch.autograd.backward)
 
     def _hook_optimizers(self, torch: Any) -> None:
-        torch.optim.Optimizer.__init__ = self._optimizer_init(torch.optim.Optimizer.__init__)
         # The module itself: torch.optim rebinds its name.
         module: Any = sys.modules["torch.optim.optimizer"]
+        require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
+        self.follow(torch.optim.Optimizer)
         module.register_optimizer_step_pre_hook(self._before_step())
         module.register_optimizer_step_post_hook(self._after_step())
 
@@ -261,7 +248,11 @@ class TorchMetrics:
             finally:
                 training.depth -= 1
 
-        return _hidden(backward)
+        return hidden(backward)
+
+    def follow(self, kind: Any) -> None:
+        """Note when optimizers of this ``kind`` are made."""
+        kind.__init__ = self._optimizer_init(kind.__init__)
 
     def _optimizer_init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -275,7 +266,7 @@ class TorchMetrics:
                 self._failed(error)
             original(optimizer, *args, **kwargs)
 
-        return _hidden(__init__)
+        return hidden(__init__)
 
     def _before_step(self) -> Callable[..., None]:
         losses, local = self._losses, self._losses.local
@@ -304,7 +295,7 @@ class TorchMetrics:
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._failed(error)
 
-        return _hidden(before_step)
+        return hidden(before_step)
 
     def _after_step(self) -> Callable[..., None]:
         losses, local, made, now = self._losses, self._losses.local, self._made, time.time
@@ -337,7 +328,7 @@ class TorchMetrics:
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._failed(error)
 
-        return _hidden(after_step)
+        return hidden(after_step)
 
     def _stepped(self, training: Training, optimizer: Any) -> None:
         """Count a step that an optimizer ended or a scaler skipped."""
@@ -385,7 +376,7 @@ class TorchMetrics:
                     self._failed(error)
             return result
 
-        return _hidden(scale)
+        return hidden(scale)
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -404,7 +395,7 @@ class TorchMetrics:
                 training.scaler_steps = None
             return result
 
-        return _hidden(step)
+        return hidden(step)
 
     def _skipped(self, training: Training, optimizer: Any) -> None:
         try:
@@ -424,19 +415,22 @@ class TorchMetrics:
                     self._failed(error)
             return batch
 
-        return _hidden(__next__)
+        return hidden(__next__)
 
 
 _of_rank: TorchMetrics | None = None
 
 
-def hearing(loss: Any, frame: FrameType | None, *, divides: bool) -> contextlib.AbstractContextManager[None]:
+def hearing(
+    loss: Any, frame: FrameType | None, *, divides: bool, call: Call = Call.THROUGH
+) -> contextlib.AbstractContextManager[None]:
     """Take ``loss`` as the user's loss, and ignore what a library makes of it within this context.
 
     For a library whose backward divides or scales its argument. ``frame``: that of the library's caller.
     ``divides``: whether the library divides by the steps of an accumulation, so that the user's value is undivided.
+    ``call``: how the caller passes it.
     """
-    return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides)
+    return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides, call=call)
 
 
 def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
@@ -475,18 +469,7 @@ def one_step(optimizer: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if _of_rank is None else _of_rank.one_step(optimizer)
 
 
-def number(value: Any) -> tuple[Any, Read] | None:
-    """The number to add to the metrics for a tensor with one element; None for other objects than tensors.
-
-    Raises :class:`ValueError` for a tensor that is no number.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return None
-    return values.number(value), values.read
-
-
-def _hidden(function: _Hook) -> _Hook:
+def hidden(function: _Hook) -> _Hook:
     """Mark ``function`` so that torch.compile calls it without tracing it, as torch.compiler.disable would."""
     vars(function)["_torchdynamo_disable"] = True
     return function
@@ -494,9 +477,7 @@ def _hidden(function: _Hook) -> _Hook:
 
 def _hide(rules: ModuleType) -> None:
     """Make torch.compile skip all frames of this package."""
-    add = getattr(rules, "add", None)
-    if add is not None:
-        add(__name__.partition(".")[0])
+    rules.add(__name__.partition(".")[0])
 
 
 def _is_within_step(frame: FrameType) -> bool:

@@ -26,10 +26,9 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-import wrapt
-
 from jupyter_dtrain.core.events import PipelineStep
 from jupyter_dtrain.core.pipelines import Action, ideal_bubble, pack
+from jupyter_dtrain.engine.imports import when_imported
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
@@ -117,7 +116,9 @@ class TorchPipelines:
 
     def install(self) -> None:
         """Hook the schedules once user code imports them."""
-        wrapt.register_post_import_hook(self._hook, "torch.distributed.pipelining.schedules")
+        schedules = "torch.distributed.pipelining.schedules"
+        when_imported(schedules, self._hook, otherwise="a pipeline shows the values given to backward(), and no steps")
+        when_imported(schedules, self._hook_transfers, otherwise="transfers of a pipeline are not shown")
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, *, on: bool) -> None:
@@ -142,19 +143,15 @@ class TorchPipelines:
     # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook(self, module: Any) -> None:
-        try:
-            base = module._PipelineSchedule  # noqa: SLF001 — the base of all schedules
-            update = base._update_losses  # noqa: SLF001 — all schedules publish their losses here
-            steps = [(kind, kind.step) for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti)]
-        except AttributeError:
-            return
+        base = module._PipelineSchedule  # noqa: SLF001 — the base of all schedules
+        update = base._update_losses  # noqa: SLF001 — all schedules publish their losses here
+        steps = [(kind, kind.step) for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti)]
         base._update_losses = self._giving(update)  # noqa: SLF001 — as above
         for kind, step in steps:
             kind.step = self._step(step)
         with contextlib.suppress(AttributeError):
             base._maybe_compute_loss = self._losing(base._maybe_compute_loss)  # noqa: SLF001 — a part of forward
         self._hook_stages(getattr(module, "_PipelineStageBase", None))
-        self._hook_transfers(module)
 
     def _hook_stages(self, stage: Any) -> None:
         for name, kind in (("forward_one_chunk", "F"), ("backward_one_chunk", "B"), ("backward_weight_one_chunk", "W")):
@@ -172,10 +169,9 @@ class TorchPipelines:
                 setattr(stage, name, self._labelling(kind, getattr(stage, name)))
 
     def _hook_transfers(self, module: Any) -> None:
-        with contextlib.suppress(AttributeError):
-            begin, wait = module._batch_p2p, module._wait_batch_p2p  # noqa: SLF001 — all sends and receives pass here
-            module._batch_p2p = self._beginning(begin)  # noqa: SLF001
-            module._wait_batch_p2p = self._waiting(wait)  # noqa: SLF001
+        begin, wait = module._batch_p2p, module._wait_batch_p2p  # noqa: SLF001 — all sends and receives pass here
+        module._batch_p2p = self._beginning(begin)  # noqa: SLF001
+        module._wait_batch_p2p = self._waiting(wait)  # noqa: SLF001
 
     def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         local = self._local

@@ -8,16 +8,17 @@ from __future__ import annotations
 import ast
 import sys
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-import wrapt
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
 from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import when_imported
+from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.wire.messages import Watching
 
@@ -27,10 +28,11 @@ from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
 from .loaders import drop_workers
-from .metrics import TorchMetrics, number
+from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
+from .remote_training import hook_autograd, hook_optimizer
 from .spawn import hook_spawn
-from .values import on_host
+from .values import number, on_host, read
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
@@ -41,6 +43,12 @@ if TYPE_CHECKING:
 
 TESTED = "2.13"
 """The version that the tests run with."""
+
+
+ALONE = (
+    "a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are not "
+    "released when another one fails"
+)
 
 
 class Torch(Framework):
@@ -70,11 +78,25 @@ class Torch(Framework):
         self._pipelines.install()
         backend = spec.options_of(self.name, TorchOptions).torch_backend
         self._groups = TorchGroups(place, spec.generation, backend, spec.address)
-        wrapt.register_post_import_hook(self._groups.hook, "torch.distributed")
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment()
-        wrapt.register_post_import_hook(partial(hook_spawn, values_of(variables)), "torch.multiprocessing.spawn")
-        wrapt.register_post_import_hook(hook_builds, "torch.utils.cpp_extension")
+        for module, hook, otherwise in (
+            ("torch", _is_library, "frames of torch stand in tracebacks as if they were the user's"),
+            ("torch.distributed", self._groups.hook, ALONE),
+            ("torch.distributed.autograd", hook_autograd, "losses of distributed autograd are not shown"),
+            (
+                "torch.distributed.optim.optimizer",
+                partial(hook_optimizer, self._metrics),
+                "steps of a DistributedOptimizer are not counted",
+            ),
+            (
+                "torch.multiprocessing.spawn",
+                partial(hook_spawn, values_of(variables)),
+                "processes that a rank spawns cannot be a world of their own",
+            ),
+            ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
+        ):
+            when_imported(module, hook, otherwise=otherwise)
 
     def before_cell(self, generation: int, watch: Watching) -> None:
         """Start recording losses; every rank counts the set-ups of a new generation from 0."""
@@ -110,7 +132,10 @@ class Torch(Framework):
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
-        return number(value)
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        return number(value), read
 
     def reserved(self) -> int | None:
         """The caching allocator's reserved bytes, once CUDA is in use."""
@@ -156,3 +181,7 @@ class Torch(Framework):
     def recover(self) -> list[str]:
         """Set up the default group again with its old arguments, and the DDP modules that used it."""
         return self._groups.recover()
+
+
+def _is_library(torch: Any) -> None:
+    add_library(str(Path(torch.__file__).parent))

@@ -2,8 +2,9 @@
 
 This module changes four functions of it when user code imports it:
 
-* ``init_rpc`` meets at the world's store under a name of its own for each generation and set-up, after the ranks have
-  waited for each other in Python. Where rpc is already up as the same worker, it does nothing.
+* ``init_rpc`` meets at the world's store, under a name of its own for each generation, address and set-up, after the
+  ranks have waited for each other in Python. The address (``MASTER_PORT`` or ``tcp://``) may be the cell's own: nobody
+  has to serve it, and all workers are ranks of this world. Where rpc is already up as the same worker, it does nothing.
 * ``remote`` raises an error in a process that has had an agent before: torch keeps one table of RRefs for as long as
   the process lives and closes it with the first agent (``RRefContext`` in torch 2.13). ``rpc_sync`` and ``rpc_async``
   need no table.
@@ -14,8 +15,10 @@ A rank whose cell has failed still answers the calls of others. So a rank that w
 that does not return, or in ``shutdown`` for a rank that does not come to it.
 
 Under failure: :meth:`TorchRpc.release` ends the agent of every rank, because nothing else frees a rank that waits for
-an answer. :meth:`TorchRpc.recover` clears the agent away and returns a note: RRefs are gone, and the user calls
-``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and its answer is dropped.
+an answer. A set-up or ``shutdown`` that an interrupt or an error ends has ended its rank's agent alone, and tells the
+others so in the world's store. :meth:`TorchRpc.recover` then clears the agent away and returns a note: RRefs are gone,
+and the user calls ``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and its answer
+is dropped.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
@@ -36,11 +40,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
-from jupyter_dtrain.engine.framework import Framework, value_of
+from jupyter_dtrain.engine.framework import Framework, called_in, value_of
+from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
-from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in, is_here
+from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in
 
 from .waits import OURS, outermost_of
 
@@ -54,9 +57,23 @@ NOT_ALL = "shutdown: not all ranks came."
 """The text of a ConnectionAbortedError: torch would log a RuntimeError at length."""
 END_PATIENCE = 2.0
 """Seconds in which an agent ends; one that runs a user's function takes as long as that function."""
+STORE_PATIENCE = timedelta(seconds=5)
+"""How long a rank waits for the world's store between set-ups."""
 NO_TABLE = (
     "rpc.remote needs RRefs, and PyTorch keeps them for the first set-up of rpc in a process only. rpc_sync and "
     "rpc_async work; %distributed restart gives fresh ranks, in which RRefs work again."
+)
+_ENDED = "ended"
+"""The key that says that a worker has ended its agent without the others."""
+_PRIVATE = (
+    *("_is_current_rpc_agent_set", "_get_current_rpc_agent", "_reset_current_rpc_agent", "_set_and_start_rpc_agent"),
+    *("_all_gather_sequence_id", "_all_gather_sequence_id_to_states", "AllGatherStates", "_cleanup_python_rpc_handler"),
+    *("_delete_all_user_and_unforked_owner_rrefs", "_destroy_rref_context", "_ignore_rref_leak", "_finalize_shutdown"),
+)
+"""What this module uses of ``torch.distributed.rpc.api``."""
+ALONE = (
+    "torch.distributed.rpc is torch's own, so init_rpc() works once, at an address that a rank must serve, and ranks "
+    "that wait in rpc are not released"
 )
 _WAITING = (f"distributed{os.sep}rpc{os.sep}", f"futures{os.sep}")
 """The parts of torch that wait for an answer."""
@@ -72,7 +89,11 @@ class TorchRpc(Framework):
     def prepare(self, spec: RankSpec) -> None:
         """Wait for ``torch.distributed.rpc`` to be imported."""
         self._generation = self._agent_generation = spec.generation
-        self._attempts = 0
+        self._address = spec.address
+        self._counts: Counter[str] = Counter()
+        """Set-ups of this generation, by their address and number of workers."""
+        self._set_up = ""
+        """The name of the last set-up; all its workers have the same."""
         self._worker: tuple[str, int | None] | None = None
         """The name, and the number of workers, of the last set-up."""
         self._meeting = (0, 0)
@@ -86,19 +107,23 @@ class TorchRpc(Framework):
         """The agent that is ending, and the thread that ends it."""
         self._waits_for_none = False
         """Whether the end of rpc skips the wait for RRefs, because some rank has no table for them."""
-        self._half_made = self._arriving = self._leaving = self._released = self._ended = False
-        wrapt.register_post_import_hook(self._hook, "torch.distributed.rpc")
+        # Whether, in this cell, a set-up or a ``shutdown`` did not come to its end.
+        self._half_made = self._half_ended = False
+        self._arriving = self._leaving = self._released = self._ended = False
+        self._api: Any = None
+        """torch's module, once it is patched."""
+        when_imported("torch.distributed.rpc", self._hook, otherwise=ALONE)
 
     def before_cell(self, generation: int) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
         if generation != self._generation:
             self._generation = generation
-            self._attempts = 0
-        self._half_made = self._released = False
+            self._counts.clear()
+        self._half_made = self._half_ended = self._released = False
 
     def needs_regroup(self) -> bool:
-        """Whether, in the last cell, a set-up failed on this rank or its agent was ended."""
-        return self._half_made or self._released
+        """Whether, in the last cell, a set-up or its end failed on this rank, or its agent was ended."""
+        return self._half_made or self._half_ended or self._released
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
         """The function of rpc, or the method of a future or RRef, that the main thread is in."""
@@ -110,8 +135,9 @@ class TorchRpc(Framework):
         if not idle:
             return ""
         root = f"{Path(str(torch.__file__)).parent}{os.sep}"
-        if _called_without_torch(frame, call):
-            return _called_without_torch(frame, call)
+        users = _outside_ours(frame)
+        if word := _called_without_torch(users, call if users is frame else called_in(users)):
+            return word
         waiting = tuple(root + part for part in _WAITING)
         inner: FrameType | None = frame
         while inner is not None and not inner.f_code.co_filename.startswith(waiting):
@@ -123,7 +149,7 @@ class TorchRpc(Framework):
     def release(self) -> None:
         """End the agent of this rank, so that every wait for it raises. Call it on the control thread."""
         self._released = True
-        api = _api()
+        api = self._api
         if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001 — torch has no public way
             self._ended = True
             with contextlib.suppress(RuntimeError):  # the main thread has just ended it
@@ -132,26 +158,32 @@ class TorchRpc(Framework):
             return  # its poll sees the release
         if self._leaving or self._before is not None:
             # The main thread may wait for the store, or in a group that torch makes for rpc alone.
-            with contextlib.suppress(ValueError):
-                end_connections(connected_to(int(os.environ.get("MASTER_PORT", ""))))
+            end_connections(connected_to(self._address[1]))
             if self._before is not None:
                 end_connections(registered(epolls() - self._before))
 
     def recover(self) -> list[str]:
-        """Clear away what a release has ended."""
-        if not self._ended:
+        """Clear away what a release has ended, and an agent whose peers have ended theirs."""
+        if self._ended:
+            why = "to free the ranks that waited in it"
+        elif self._agent_generation != self._generation and self._ended_elsewhere():
+            why = "on other ranks, in an init_rpc() or shutdown() that did not come to its end"
+        else:
             return []
         self._clear()
-        note = "torch's rpc was ended to free the ranks that waited in it: call init_rpc() on all ranks. RRefs are gone"
+        note = f"torch's rpc was ended {why}: call init_rpc() on all ranks. RRefs are gone"
         return [f"{note}, and need %distributed restart to work again."]
 
     # Setting up.
 
     def _hook(self, module: Any) -> None:
-        api: Any = _api()
+        api: Any = sys.modules.get("torch.distributed.rpc.api")
         dist: Any = sys.modules["torch.distributed"]
-        if api is None or not hasattr(module, "init_rpc"):
+        if api is None or not module.is_available():
             return  # a torch without rpc: its own error says so when it is used
+        require(module, "init_rpc", "_init_counter", "backend_registry")
+        require(api, *_PRIVATE)
+        self._api = api
         dist.register_rendezvous_handler(SCHEME, self._rendezvous(dist))
         module.init_rpc = self._init(module, api, module.init_rpc)
         api.shutdown = module.shutdown = self._shutdown(api, api.shutdown)
@@ -187,8 +219,8 @@ class TorchRpc(Framework):
             size = given.get("world_size")
             if size:
                 given["rpc_backend_options"] = _options(module, given)
-            self._attempts += 1
             self._meeting = given.get("rank", -1), size or 0
+            self._set_up = self._name(given.get("rpc_backend_options"), size)
             # Equal on all ranks, even where an earlier set-up or end failed on some of them.
             module._init_counter = 0  # noqa: SLF001
             api._all_gather_sequence_id.clear()  # noqa: SLF001
@@ -201,6 +233,7 @@ class TorchRpc(Framework):
                     result = original(**given)
             except BaseException:
                 self._clear()
+                self._tell_ended()
                 raise
             finally:
                 self._before = None
@@ -213,9 +246,7 @@ class TorchRpc(Framework):
     def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
         def meet(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:  # noqa: ARG001
             rank, size = self._meeting
-            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            client = dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
-            store = dist.PrefixStore(f"generation-{self._generation}/rpc-{self._attempts}", client)
+            store = self._store(dist, timeout)
             store.set(f"agents/{rank}", str(self._agents))
             self._arriving = True
             try:
@@ -227,7 +258,36 @@ class TorchRpc(Framework):
 
         return meet
 
+    def _name(self, options: Any, size: int | None) -> str:
+        """A name of this set-up that all its workers find, and that no other set-up has."""
+        where = str(getattr(options, "init_method", ""))
+        if where.startswith("env:"):
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        place = f"{where}/{size}"
+        self._counts[place] += 1
+        return f"generation-{self._generation}/rpc/{place}/{self._counts[place]}"
+
+    def _store(self, dist: Any, timeout: timedelta) -> Any:
+        """The keys of the last set-up, in the world's store."""
+        client = dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
+        return dist.PrefixStore(self._set_up, client)
+
     # Ending.
+
+    def _ended_elsewhere(self) -> bool:
+        """Whether some worker of the set-up that this rank's agent is from has ended its own alone."""
+        api, found = self._api, False
+        if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001
+            with contextlib.suppress(RuntimeError):  # a store that does not answer knows nothing
+                found = bool(self._store(sys.modules["torch.distributed"], STORE_PATIENCE).check([_ENDED]))
+        return found
+
+    def _tell_ended(self) -> None:
+        """Tell the other workers, whose agents may live on, that this set-up is over; a release tells them itself."""
+        if self._released:
+            return
+        with contextlib.suppress(RuntimeError):  # they find out when they ask
+            self._store(sys.modules["torch.distributed"], STORE_PATIENCE).set(_ENDED, "1")
 
     def _states(self, kind: type[Any]) -> Callable[[], Any]:
         """A factory of the states by which torch waits for other ranks: here in Python, and until a release."""
@@ -293,6 +353,10 @@ class TorchRpc(Framework):
             self._leaving = True
             try:
                 return original(*args, **kwargs)
+            except BaseException:
+                self._half_ended = True
+                self._tell_ended()
+                raise
             finally:
                 self._leaving = False
                 self._ended = self._ended and api._is_current_rpc_agent_set()  # noqa: SLF001
@@ -326,7 +390,7 @@ class TorchRpc(Framework):
     def _clear(self) -> None:
         """End rpc in this rank, whatever the others do."""
         self._ended = False
-        api = _api()
+        api = self._api
         if api is None or not api._is_current_rpc_agent_set():  # noqa: SLF001
             return
         released, self._released = self._released, True
@@ -335,11 +399,6 @@ class TorchRpc(Framework):
                 self._finalize(api)
         finally:
             self._released = released
-
-
-def _api() -> Any:
-    api = sys.modules.get("torch.distributed.rpc.api")
-    return api if hasattr(api, "_is_current_rpc_agent_set") else None
 
 
 def _options(module: Any, given: dict[str, Any]) -> Any:
@@ -353,9 +412,9 @@ def _options(module: Any, given: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
-    """Make torch meet by ``env://`` through us; a group without a size, which ranks may join later, meets by itself."""
+    """Make torch meet through us; a group without a size, which ranks may join later, meets as a process group does."""
     given = getattr(options, "init_method", "")
-    if not static or not (given == "env://" or is_here(given)):
+    if not static or not given.startswith(("env://", "tcp://")):
         yield
         return
     options.init_method = f"{SCHEME}://"
@@ -363,6 +422,13 @@ def _meeting_here(options: Any, static: bool) -> Iterator[None]:  # noqa: FBT001
         yield
     finally:
         options.init_method = given
+
+
+def _outside_ours(frame: FrameType) -> FrameType:
+    """The code that called us, where one of our functions stands between it and torch's native code."""
+    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _called_without_torch(frame: FrameType, call: ast.Call | None) -> str:

@@ -20,9 +20,7 @@ from typing import Any
 
 def hook_spawn(variables: Mapping[str, str], module: ModuleType) -> None:
     """Patch ``torch.multiprocessing.spawn``, just imported. ``variables``: the environment that the rank was given."""
-    start = getattr(module, "start_processes", None)
-    if start is None:
-        return
+    start: Callable[..., Any] = module.start_processes
     replacement = _without(variables, start)
     for holder in (module, sys.modules.get("torch.multiprocessing")):
         if holder is not None and vars(holder).get("start_processes") is start:

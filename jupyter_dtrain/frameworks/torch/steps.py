@@ -67,8 +67,11 @@ class Stepper:
 
 
 def rates_of(optimizer: Any) -> list[Any]:
-    """The learning rates of an optimizer's first :data:`MAX_GROUPS` groups; None for a group without one."""
-    groups = optimizer.param_groups
+    """The learning rates of an optimizer's first :data:`MAX_GROUPS` groups; None for a group without one.
+
+    A ``DistributedOptimizer`` has no groups here: its parameters are on other ranks.
+    """
+    groups: Any = getattr(optimizer, "param_groups", ())
     if len(groups) == 1:
         rate = groups[0].get("lr")
         return [rate if type(rate) is float else _fix(rate)]
@@ -118,14 +121,15 @@ class Steppers:
         """How many steps each optimizer has made in this run, by its variable; among namesakes, the largest number.
 
         Main thread. One that no variable of the notebook holds is ``the local NAME``; one without a variable, which
-        a library made, is ``a TYPE``.
+        a library made, is ``a TYPE``. One without learning rates has its parameters on other ranks, and is left out:
+        ranks that made no step of it are not behind.
         """
         with self._lock:
             steppers = list(self._all)
         found: dict[str, int] = {}
         names = dict(user_names())
         for one in steppers:
-            if one.newest is not None:
+            if one.newest is not None and one.newest[3]:
                 name = _variable(one, names) or (f"{LOCAL}{one.name}" if one.named else f"a {one.name}")
                 found[name] = max(found.get(name, 0), one.newest[0])
         return found

@@ -1,0 +1,110 @@
+"""Ranks that wait in MPI beside its collectives: in a window, a file, a large message, a thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import Settings
+from tests.session.cells import Notes, fail, pids, run, same, texts, values
+from tests.steward.until import until
+
+PREPARE = """
+import os, tempfile
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+import numpy
+from mpi4py import MPI
+rank = int(os.environ["RANK"])
+big = numpy.ones(1_000_000)
+kept = object()
+kept_id = id(kept)
+pool = ThreadPoolExecutor(1)
+pool.submit(int).result()
+"""
+LOOK = "MPI.COMM_WORLD.allreduce(1), id(kept) == kept_id"
+WINDOW = "win = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)\nwin.Fence()\n"
+FILE = """
+path = MPI.COMM_WORLD.bcast(tempfile.mktemp() if rank == 0 else None)
+file = MPI.File.Open(MPI.COMM_WORLD, path, MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE)
+"""
+
+
+@pytest.fixture(scope="module")
+def waiting(launch):
+    """Three ranks, which are released soon."""
+    session = launch(n=3, settings=Settings(release_grace=0.5, interrupt_raise=1.5, interrupt_timeout=2.0))
+    run(session, PREPARE)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize(
+    ("before", "wait", "call"),
+    [
+        (WINDOW, "win.Fence()", "Win.Fence"),
+        (FILE, "file.Sync()", "File.Sync"),
+        ("", "MPI.COMM_WORLD.Send(big, dest=1)", "Send"),
+        ("", "request = MPI.COMM_WORLD.Isend(big, dest=1)\nrequest.Wait()", "Wait"),
+        ("", "MPI.COMM_WORLD.gather(big, root=1)\nMPI.COMM_WORLD.Barrier()", "gather"),
+    ],
+    ids=["window", "file", "send", "isend", "gather"],
+)
+def test_a_rank_raises_while_others_wait_in_mpi(waiting, before, wait, call):
+    """They come free, and the next cell runs on all ranks, with the same objects."""
+    processes = pids(waiting)
+    cell = fail(
+        waiting, f"{before}if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20
+    )
+
+    assert same("error") == cell.outcomes
+    assert "ValueError" == cell.errors[1].ename
+    # MPI may end a message as if it had arrived; then the call after it fails.
+    assert {cell.errors[rank].waited for rank in (0, 2)} <= {call, "Barrier"}
+    after = run(waiting, LOOK)
+    assert same((3, True)) == values(after)
+    assert processes == pids(waiting)
+    name = {"Win.Fence": "win", "File.Sync": "file"}.get(call)
+    if name:
+        words = f"{name}: ranks were released there; make again"
+        assert all(words in text for text in texts(after).values()), texts(after)
+        run(waiting, f"del {name}")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "thread = Thread(target=lambda: MPI.COMM_WORLD.Barrier()); thread.start(); thread.join()",
+        "pool.submit(lambda: MPI.COMM_WORLD.Barrier()).result()",
+    ],
+    ids=["thread", "pool"],
+)
+def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
+    """A thread counts that the cell has started, or whose result it awaits."""
+    cell = fail(waiting, f"if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20)
+
+    assert same("error") == cell.outcomes
+    assert same((3, True)) == values(run(waiting, LOOK))
+
+
+def test_what_cannot_be_released_is_told_at_once(waiting):
+    """With what helps: Stop and kill end it, and a restart makes the world whole."""
+    notes = Notes()
+    code = f"""
+{WINDOW}
+if rank == 1: win.Lock(1, MPI.LOCK_EXCLUSIVE)
+MPI.COMM_WORLD.Barrier()
+if rank == 1: raise ValueError('a bug')
+win.Lock(1, MPI.LOCK_EXCLUSIVE)
+"""
+    cell = waiting.run(code, wait=False, view=notes)
+    until(lambda: notes.words, 10)
+
+    assert notes.words[0].startswith("Cannot be released: ranks 0,2 in Win.Lock.")
+    assert "%distributed kill 0,2" in notes.words[0]
+    waiting.interrupt()
+    assert cell.wait(20)
+    assert [0, 2] == cell.busy
+    waiting.kill(cell.busy)
+    waiting.restart()
+    run(waiting, PREPARE)
+    assert same((3, True)) == values(run(waiting, LOOK))

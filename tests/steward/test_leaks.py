@@ -1,0 +1,78 @@
+"""What a failure takes, it gives back: releases in one world, again and again."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_dtrain import DistributedError, Settings
+from tests.processes import loose_segments, wait_for_segments
+from tests.steward.until import family, until
+
+WARM = 10
+"""Releases before the first look: a rank keeps the spools of its last runs open, and libraries fill their caches."""
+SPARE = 3
+"""Descriptors that may be there for a moment, such as those of a connection that is being closed."""
+PER_RELEASE = 200 << 10
+"""Bytes by which a process may grow with each cell: it keeps what the user may ask for, as the history of cells."""
+FAILS = """
+import os, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1":
+    raise ValueError("a bug")
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def release(session) -> None:
+    """One rank fails, and the other, which waits for it, is freed."""
+    with pytest.raises(DistributedError) as caught:
+        session.run(FAILS, view=None, timeout=60)
+    assert caught.value.run.errors[0].waited == "all_reduce"
+
+
+def held(processes) -> dict[int, tuple[int, int]]:
+    """How many descriptors and threads each process has."""
+    return {one.pid: (one.num_fds(), one.num_threads()) for one in processes}
+
+
+def files(folder) -> set[str]:
+    """What lies in a folder, without the sockets of clients."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(("s-", "c"))}
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
+    """No descriptor, thread, memory or file: on ranks, watches, steward, controller, store and client."""
+    pytest.importorskip("torch", reason="torch, in which a rank waits here, is not installed")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    session = launch(n=2, settings=Settings(release_grace=0.05))
+    for _ in range(WARM):
+        release(session)
+    processes = [psutil.Process(), *family(session)]
+    folders = [Path(folder) for folder in session.request.passing_folders]
+    folders += [tmp_path, folders[-1] / "logs", folders[-1] / "profile" / "security"]
+    before, there = held(processes), [files(folder) for folder in folders]
+    memory = {one.pid: one.memory_info().rss for one in processes}
+    shared = loose_segments()
+    for _ in range(times):
+        release(session)
+
+    until(lambda: flat(before, held(processes)))
+    assert [psutil.Process(), *family(session)] == processes
+    grown = {one.pid: one.memory_info().rss - memory[one.pid] for one in processes}
+    assert {pid: size for pid, size in grown.items() if size > PER_RELEASE * times} == {}
+    assert [files(folder) for folder in folders] == there
+    session.stop()
+    assert wait_for_segments(shared) == set()
+    assert files(tmp_path) == set()
+
+
+def flat(before, after) -> bool:
+    """Whether no process holds more than it did."""
+    return all(fds <= before[pid][0] + SPARE and threads <= before[pid][1] + 1 for pid, (fds, threads) in after.items())
