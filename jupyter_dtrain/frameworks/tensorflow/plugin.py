@@ -33,7 +33,7 @@ TESTED = "2.21"
 """The version that the tests run with."""
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
+_HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + WORDS
 """In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
