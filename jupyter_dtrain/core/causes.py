@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from .declarations import echoes
 from .errors import DtrainError
+from .events import LOCAL
 from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
@@ -283,11 +284,16 @@ def _apart(run: Run) -> str:
         # One that only some ranks have is no sign of anything.
         if len(counts) > 1 and 2 * len(counts.get(0, ())) <= len(made):
             each = ", ".join(f"{count_ranks(ranks)} {count}" for count, ranks in sorted(counts.items(), reverse=True))
+            told = f"Steps of {name} in this cell: {each}. The states of these ranks may differ now"
+            if name.startswith(LOCAL):
+                return (
+                    f"{told}, and %distributed resync reaches variables of the notebook alone: keep the model and the "
+                    "optimizer in such variables, or run the cell again."
+                )
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name
             return (
-                f"Steps of {name} in this cell: {each}. The states of these ranks may differ now: "
-                f"%distributed resync --from {ahead} {variable} MODEL gives all ranks the state of rank {ahead}."
+                f"{told}: %distributed resync --from {ahead} {variable} MODEL gives all ranks the state of rank {ahead}."
             )
     return ""
 

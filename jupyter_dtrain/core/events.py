@@ -27,6 +27,9 @@ VERSION: Final = 1
 EVENTS_MESSAGE: Final = "dtrain_events"
 """Message type of a :class:`Batch` on a rank's IOPub channel."""
 
+LOCAL: Final = "the local "
+"""Begins the names of optimizers that no variable of the notebook holds, see :attr:`Finished.steps`."""
+
 Outcome = Literal["ok", "error", "interrupted", "lost"]
 """How a run ended, on one rank or as a whole. ``lost``: the rank died, or can no longer be heard."""
 
@@ -245,7 +248,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     regroup: bool = False
     """The rank's process group is unusable or half made: the next set-up must start a new generation."""
     steps: dict[str, int] = {}
-    """How many steps each optimizer has made, by its variable, or as ``a TYPE`` where it has none."""
+    """How many steps each optimizer has made, by its variable.
+
+    It is ``the local NAME`` where no variable of the notebook holds it, and ``a TYPE`` where a library has made it.
+    """
 
 
 Body = (

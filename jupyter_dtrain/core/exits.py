@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 
 from .declarations import explain_last_words
+from .world import count_ranks
 
 NO_ULFM = (
     "This MPI cannot release ranks that wait in it, and it ends all ranks when one dies (no ULFM). "
@@ -74,12 +76,20 @@ def describe_unknown_end(rank: int, why: str) -> str:
     return f"rank {rank} ended for an unknown reason: {why}"
 
 
-def describe_mpiexec_end(code: int) -> str:
-    """``mpiexec`` has ended with ``code`` while its ranks go on."""
+def describe_mpiexec_end(code: int, living: Sequence[int], size: int) -> str:
+    """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on."""
+    cure = "%distributed restart starts the world again, with another mpiexec."
+    if not living:
+        return f"mpiexec has ended ({code}), and so have all ranks. {cure}"
+    who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
     return (
-        f"mpiexec has ended ({code}). The ranks go on, but a rank that ends can no longer be replaced, and its exit "
-        "status stays unknown. %distributed restart starts the world again, with another mpiexec."
+        f"mpiexec has ended ({code}). {who}, but a rank that ends can no longer be replaced, and its exit status stays "
+        f"unknown. {cure}"
     )
+
+
+def _goes(ranks: Sequence[int]) -> str:
+    return "goes" if len(ranks) == 1 else "go"
 
 
 def describe_controller_end(code: int) -> str:

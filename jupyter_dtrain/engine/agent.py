@@ -77,7 +77,7 @@ from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .main_thread import MainThread
 from .metrics import MetricBuffer
-from .namespace import fetch_values, store_values
+from .namespace import bound_first, fetch_values, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
@@ -272,7 +272,7 @@ class Agent:
             self._plugins.before_cell(cell.run, generation, cell.watch)
         self._cell_end.say_failures()
         if generation != self._whole and len(cell.ranks) == self._place.size:
-            self._recover()
+            self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
 
@@ -283,9 +283,9 @@ class Agent:
                 raise Refused(f"Rank {self._rank} has begun run {run} already, or will not.")
             self._taken.add(run)
 
-    def _recover(self) -> None:
+    def _recover(self, code: str) -> None:
         with self._interrupts.enabled():
-            for note in self._plugins.recover():
+            for note in self._plugins.recover(bound_first(code)):
                 self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
 
     async def _execute(self, code: str) -> BaseException | None:

@@ -92,6 +92,7 @@ class CellEnd:
 
     def end(self, run: int, exception: BaseException | None, *, released: bool = False) -> None:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
+        exception = self._interrupts.restored(exception)
         outcome = self._outcome(exception)
         # The waits below begin interrupts anew.
         interrupted = self._interrupts.requested

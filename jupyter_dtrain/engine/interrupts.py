@@ -136,6 +136,19 @@ class Interrupts:
         """Whether ``error`` is an interrupt that the user has sent to the code that runs now."""
         return self._on and self.requested and isinstance(error, (KeyboardInterrupt, CellStopped))
 
+    def restored(self, error: BaseException | None) -> BaseException | None:
+        """``error``, or the interrupt that native code has made it of.
+
+        pybind11 raises an error of its own where a signal arrives while it makes a Python exception.
+        """
+        if not self.requested or type(error) is not RuntimeError:
+            return error
+        words = error.args[0] if error.args and type(error.args[0]) is str else ""
+        for kind in (KeyboardInterrupt, CellStopped):
+            if words.startswith("pybind11::error_already_set: ") and f" REPLACED BY {kind.__name__}:" in words:
+                return kind().with_traceback(error.__traceback__)
+        return error
+
     def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
 

@@ -1,7 +1,11 @@
-"""Moves values into and out of a rank's namespace. These functions run in the rank, between cells."""
+"""Moves values into and out of a rank's namespace, and tells what a cell will put there itself.
+
+These functions run in the rank, between cells.
+"""
 
 from __future__ import annotations
 
+import ast
 import pickle
 from typing import Any
 
@@ -20,6 +24,42 @@ def store_values(pickled: dict[str, bytes]) -> None:
         except Exception as error:  # noqa: BLE001 — unpickling may raise anything
             raise ValueError(f"{name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
     _namespace().update(values)
+
+
+def bound_first(code: str) -> frozenset[str]:
+    """The names that a cell's top level binds in any case, and that nothing in the cell reads before that.
+
+    Empty for code that cannot be parsed.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        # Magics alone: the user's own transformers run once, with the cell.
+        statements = ast.parse(TransformerManager().transform_cell(code)).body  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
+        return frozenset()
+    read: set[str] = set()
+    bound: set[str] = set()
+    for statement in statements:
+        found = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        read |= {node.id for node in found if not isinstance(node.ctx, ast.Store)}
+        bound |= set(_bound_by(statement)) - read
+    return frozenset(bound)
+
+
+def _bound_by(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [(one.asname or one.name).partition(".")[0] for one in names]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            nodes = [node for target in targets for node in ast.walk(target)]
+        case ast.AnnAssign(target=target, value=ast.expr()):
+            nodes = [target]
+        case _:
+            return []
+    return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
 def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:

@@ -260,15 +260,18 @@ class Plugins:
                 with self._guard(call.name, "release"):
                     call()
 
-    def recover(self) -> Iterator[str]:
-        """Make whole what was released; yield sentences about what could not be. Raises what stands in the way."""
+    def recover(self, bound: frozenset[str] = frozenset()) -> Iterator[str]:
+        """Make whole what was released; yield sentences about what could not be. Raises what stands in the way.
+
+        ``bound``: the names that the next cell binds before it reads them.
+        """
         last = {
             name: self._attribute(name, plugin, "recovers_last", bool, otherwise=False)
             for name, plugin in self._plugins
         }
         for call in sorted(self._calls("recover"), key=lambda call: last[call.name]):
             try:
-                notes = [_text(note) for note in call()]
+                notes = [_text(note) for note in call(bound=bound)]
             except Exception:
                 raise
             except BaseException as error:

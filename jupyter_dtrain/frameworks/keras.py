@@ -7,7 +7,8 @@ bar once, instead of one for each rank.
 
 The ranks of Keras 3 are those of its backend: JAX's under ``keras.distribution`` (see :mod:`.jax`), TensorFlow's
 strategies, or PyTorch's DDP inside the model. Under the torch backend ``fit`` of a plain model averages nothing across
-ranks; the cell warns about that where a process group is up.
+ranks; the cell warns about that where a process group is up. ``keras.distribution`` spans the ranks on JAX alone, once
+``keras.distribution.initialize()`` was called; where it spans this rank's own devices, the cell says so.
 
 Under failure: another version of Keras, without the parts that this module patches, stays unchanged; a value that is
 no number is left out.
@@ -31,6 +32,7 @@ from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
 TESTED = "3.15"
@@ -41,6 +43,7 @@ _CALLBACKS = ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
 """The modules that have ``CallbackList``."""
 _BARS = ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils")
 _MODELS = ("keras.src.models.model", "tf_keras.src.engine.training")
+_DISTRIBUTION = "keras.src.distribution.distribution_lib"
 _MAX_BAR_METRICS = 8
 """How many numbers the line of a bar shows."""
 
@@ -50,9 +53,10 @@ class Keras(Framework):
 
     name = "keras"
 
-    def prepare(self, metrics: MetricBuffer) -> None:
+    def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
         """Wait for the parts of Keras to be imported."""
         self._metrics = metrics
+        self._size = place.size
         self._on = False
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
@@ -62,6 +66,8 @@ class Keras(Framework):
             when_imported(module, _hook_bars, otherwise="fit() prints a progress bar for each rank")
         for module in _MODELS:
             when_imported(module, self._hook_fit, otherwise="losses inside fit() are shown twice")
+        otherwise = "nothing says where keras.distribution does not span the ranks"
+        when_imported(_DISTRIBUTION, self._hook_distribution, otherwise=otherwise)
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -138,6 +144,26 @@ class Keras(Framework):
                 return original(model, *args, **kwargs)
 
         return fit
+
+    # What keras.distribution spans.
+
+    def _hook_distribution(self, module: Any) -> None:
+        require(module, "initialize", "set_distribution")
+        module.initialize = self._spanning(module.initialize, lambda *_args, **_kwargs: module)
+        module.set_distribution = self._spanning(module.set_distribution, lambda value: value)
+
+    def _spanning(self, original: Callable[..., Any], chosen: Callable[..., Any]) -> Callable[..., Any]:
+        """``chosen``: takes the arguments and gives what is to span the ranks; None where nothing is."""
+
+        @functools.wraps(original)
+        def span(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(Exception):  # a version that is not supported, or wrong arguments
+                distribution = chosen(*args, **kwargs)
+                if self._size > 1 and distribution is not None and (why := _spans_one_rank(distribution)):
+                    self._metrics.complain(why)
+            return original(*args, **kwargs)
+
+        return span
 
 
 class _State:
@@ -231,6 +257,25 @@ def _trains_alone(model: Any) -> str:
         "torchrun. Use a layer that averages, keras.layers.TorchModuleWrapper(DistributedDataParallel(module)), "
         "or write the loop by hand around DistributedDataParallel(model)."
     )
+
+
+def _spans_one_rank(distribution: Any) -> str:
+    """Why ``distribution``, or the set-up for any, does not span the ranks; empty where it does."""
+    keras: Any = sys.modules["keras"]
+    backend = keras.config.backend()
+    alone = "each rank trains a model of its own"
+    if backend != "jax":
+        return (
+            f"keras.distribution spans no ranks on Keras' {backend} backend: {alone}. It does on JAX: "
+            "`%distributed stop`, `%distributed start --env KERAS_BACKEND=jax`, then keras.distribution.initialize(). "
+            "On TensorFlow, tf.distribute.MultiWorkerMirroredStrategy spans them."
+        )
+    if getattr(distribution, "num_processes", 2) == 1:
+        return (
+            f"keras.distribution spans this rank's devices alone: {alone}. Call keras.distribution.initialize() "
+            "before any other use of JAX or Keras, and then make the distribution."
+        )
+    return ""
 
 
 def _details(keras: ModuleType) -> dict[str, str]:

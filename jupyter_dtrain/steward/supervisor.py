@@ -284,7 +284,10 @@ class Supervisor:
             self._fail(reason + (f" It said:\n{log}" if log else ""))
         elif self._state.phase == "running":
             self._state.healable = False
-            self._notice(describe_mpiexec_end(code), launch=True)
+            ranks = self._state.ranks
+            # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way.
+            living = [rank.rank for rank in ranks if rank.state != "dead" and is_running(rank.pid)]
+            self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import BadSyntax, DtrainError
-from jupyter_dtrain.core.exits import describe_exit
+from jupyter_dtrain.core.exits import describe_exit, describe_mpiexec_end
 from jupyter_dtrain.core.failures import INTERRUPT, situations
 from jupyter_dtrain.core.settings import Settings
 
@@ -100,3 +100,11 @@ def test_last_words_of_a_library_say_what_a_crash_was() -> None:
         1, ended("os.abort()"), said=said
     )
     assert describe_exit(1, ended("os.abort()"), "by us", said) == "rank 1 crashed (SIGABRT), by us"
+
+
+def test_the_end_of_mpiexec_names_the_ranks_that_go_on():
+    """``MPI_Abort`` ends it together with the rank that calls."""
+    assert "mpiexec has ended (0). Ranks 1-2 go on, but" in describe_mpiexec_end(0, [1, 2], 3)
+    assert "mpiexec has ended (3). Rank 1 goes on, but" in describe_mpiexec_end(3, [1], 3)
+    assert "mpiexec has ended (-9). The ranks go on, but" in describe_mpiexec_end(-9, [0, 1], 2)
+    assert "and so have all ranks. %distributed restart" in describe_mpiexec_end(3, [], 2)

@@ -51,6 +51,22 @@ def test_within_a_cell_it_raises(interrupts):
         assert not interrupts.requested
 
 
+def test_an_interrupt_that_native_code_has_made_an_error_of_is_one_again(interrupts):
+    """An error of a cell that nobody has interrupted stays what it is."""
+    words = "pybind11::error_already_set: MISMATCH of original and normalized active exception types: ORIGINAL "
+    words += "UnavailableError REPLACED BY {}: <EMPTY MESSAGE>"
+    mixed = RuntimeError(words.format("KeyboardInterrupt"))
+    assert interrupts.restored(mixed) is mixed
+
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        interrupts.send() or wait_for_ever()
+    found = interrupts.restored(mixed)
+    assert type(found) is KeyboardInterrupt
+    assert type(interrupts.restored(RuntimeError(words.format("CellStopped")))) is CellStopped
+    for other in (RuntimeError(words.format("ValueError")), RuntimeError("REPLACED BY KeyboardInterrupt:"), None):
+        assert interrupts.restored(other) is other
+
+
 def test_a_bounded_call_ends_by_its_deadline_and_by_force_alone(interrupts):
     """At the end of a cell, where an ordinary interrupt is ignored."""
     with interrupts.closing():

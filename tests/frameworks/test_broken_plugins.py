@@ -99,7 +99,7 @@ def test_stop_ends_a_plugin_that_never_returns(launch, install):
 
     assert cell.wait(20)
     assert (cell.outcome, cell.busy) == ("interrupted", [])
-    assert "The plug-in 'stuck' failed in after_cell: CellStopped: an interrupt ended it" in cell.text(0)
+    assert "The plug-in" not in cell.text(0)
     assert run(session, "del os.environ['STUCK']").outcome == "ok"
     session.stop()
 
@@ -151,6 +151,6 @@ ASKED = set(MEMBERS) - {
     # Shown in the place of what it would return; the cell's error.
     *("describe", "recover", "on_host"),
     # Another plug-in's; only of a plug-in in which a rank waits; only after Stop; the steward's.
-    *("prepare", "release", "children_ended", "rendezvous", "server"),
+    *("prepare", "release", "can_release", "children_ended", "rendezvous", "server"),
 }
 """The members that these cells come by."""

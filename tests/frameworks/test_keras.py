@@ -120,9 +120,11 @@ losses
 def test_jax_trains_across_the_ranks_as_one_process_would(worlds):
     """Data parallel, each rank with its part of each batch, and model parallel."""
     session = worlds("jax")
-    _, alone = play(session, "from keras.src.backend.common import global_state\n" + ALONE)
+    run, alone = play(session, DATA + ALONE)
+    assert run.text(0).count("[jupyter-dtrain] keras.distribution spans this rank's devices alone") == 1
     fit = "make().fit(part(x), part(y), batch_size=4, epochs=2, shuffle=False, verbose=0)"
-    _, data = play(session, f"{UP}{DATA}losses = {fit}.history['loss']\nlosses")
+    run, data = play(session, f"{UP}{DATA}losses = {fit}.history['loss']\nlosses")
+    assert "keras.distribution" not in run.text(0)
     _, model = play(session, MODEL)
     assert alone[0] == alone[1]
     for rank in (0, 1):
@@ -162,3 +164,18 @@ def test_torch_averages_what_is_wrapped_and_says_what_is_not(worlds):
     assert "averages nothing" in run.text(0)
     assert found[0] == found[1]
     assert found[0] == pytest.approx(alone[0], rel=1e-5)
+
+
+@pytest.mark.slow
+@needs("keras", "tensorflow")
+def test_a_distribution_that_spans_no_ranks_is_told_with_the_cure(worlds):
+    """Once, and before the error of a set-up that this backend does not have."""
+    session = worlds("tensorflow")
+    run, losses = play(session, f"{DATA * 2}{ALONE}")
+    assert len(losses) == 2
+    told = "[jupyter-dtrain] keras.distribution spans no ranks on Keras' tensorflow backend: each rank trains a model"
+    assert run.text(0).count(told) == 1
+    assert "%distributed start --env KERAS_BACKEND=jax" in run.text(0)
+    with pytest.raises(DistributedError) as failure:
+        session.run("keras.distribution.initialize()", view=None, timeout=PATIENCE)
+    assert told in failure.value.run.text(0)

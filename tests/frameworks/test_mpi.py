@@ -57,3 +57,11 @@ dist.destroy_process_group()
 answer
 """
     assert cell(world, code) == dict.fromkeys(range(3), (3.0, 3, True))
+
+
+def test_what_open_mpi_logs_for_each_window_stays_out_of_the_cell(world, capsys):
+    """A line of the user's own is shown."""
+    code = "import os\nfrom mpi4py import MPI\nMPI.Win.Allocate(8, comm=MPI.COMM_WORLD).Free()\nos.write(2, b'mine')\n0"
+
+    assert {rank: result.data["text/plain"] for rank, result in world.run(code, timeout=PATIENCE).results.items()}
+    assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == ["mine"]

@@ -79,3 +79,17 @@ def test_an_optimizer_without_a_variable_is_not_named_by_its_type(training):
     said = "\n".join(DistributedError(cell)._render_traceback_())
     assert "Steps of a SGD in this cell: ranks 0-1 2, rank 2 1." in said
     assert "%distributed resync --from 0 OPTIMIZER MODEL" in said
+
+
+def test_only_variables_of_the_notebook_are_named_for_a_resync(training):
+    """Under the notebook's name, whatever a function calls them; a function's own are told apart."""
+    step = "for _ in range(2 - rank // 2): {}.step()\n    1 / 0\n"
+    cell = fail(training, f"def under(opt):\n    {step.format('opt')}under(optimizer)")
+    assert "%distributed resync --from 0 optimizer MODEL" in "\n".join(DistributedError(cell)._render_traceback_())
+
+    own = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
+    cell = fail(training, f"def main():\n    {own}\n    {step.format('optimizer')}main()")
+    said = "\n".join(DistributedError(cell)._render_traceback_())
+    assert "Steps of the local optimizer in this cell: ranks 0-1 2, rank 2 1." in said
+    assert "resync reaches variables of the notebook alone" in said
+    assert "--from" not in said

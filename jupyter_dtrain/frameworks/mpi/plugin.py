@@ -26,6 +26,9 @@ from .progress import Progress
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
 
+_LOG = "OSC UCX component priority set inside component query failed"
+"""In the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
+
 T = TypeVar("T")
 
 SHRINK_PATIENCE = 10.0
@@ -44,6 +47,8 @@ class Mpi(Framework):
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
+        self._in_log = False
+        """Whether the last line was a log's."""
         self._broken: list[Any] = []
         """The communicators inside windows and files that :meth:`recover` has reported."""
         self._progress = Progress()
@@ -84,6 +89,14 @@ class Mpi(Framework):
         mpi = _module()
         return mpi is not None and _can_revoke(mpi) and call not in ENDLESS
 
+    def is_log(self, line: str) -> bool:
+        """Open MPI tries UCX for each window, and logs so where there is no UCX before it takes another way.
+
+        The message ends with a line of blanks.
+        """
+        continues, self._in_log = self._in_log, _LOG in line
+        return self._in_log or (continues and line.isspace())
+
     def release(self) -> None:
         """Revoke every communicator that user code may be waiting in. The control thread calls it."""
         mpi = _module()
@@ -105,10 +118,10 @@ class Mpi(Framework):
             # as the waiting thread posted its next receive, which nothing ended then (seen once, in a Barrier).
             self._progress.drive(mpi)
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str]) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
 
-        Raises :class:`TimeoutError` when a rank does not arrive.
+        A name that the cell binds anew needs no note. Raises :class:`TimeoutError` when a rank does not arrive.
         """
         mpi: Any = _module()
         if mpi is None or not _can_revoke(mpi):
@@ -121,10 +134,10 @@ class Mpi(Framework):
         mpi.COMM_WORLD = new
         revoked, self._revoked = self._revoked, []
         found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
-        names = {name: value for name, value in found if value in revoked}
+        names = {name: value for name, value in found if value in revoked and name not in bound}
         of_world = sorted(name for name, value in names.items() if value == old)
         others = sorted(names.keys() - set(of_world))
-        windows = self._broken_windows(mpi, revoked)
+        windows = [name for name in self._broken_windows(mpi, revoked) if name not in bound]
         notes = []
         if of_world:
             notes.append(

@@ -52,6 +52,8 @@ STRATEGIES: Final = 1024
 _CONTEXT = "tensorflow.python.eager.context"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _KEYS = "tensorflow.python.distribute.cross_device_utils"
+_COLLECTIVES = "/tensorflow/python/ops/gen_collective_ops.py"
+"""Ends the name of the file in which threads of a strategy wait for other ranks."""
 _PRIVATE = {
     _CONTEXT: ("Context", "context"),
     _STRATEGY: ("CollectiveAllReduceStrategy", "CollectiveAllReduceExtended", "multi_worker_util"),
@@ -260,6 +262,16 @@ class Collectives:
 
         Raises :class:`TimeoutError` when a rank does not come.
         """
+        exists = importlib.util.find_spec("tensorflow") is not None
+        if self._serving is not None:
+            # A server that is replaced under a collective crashes. An interrupt leaves one in a thread of a strategy.
+            if not self.released:
+                self.release()
+            _wait_for_threads()
+        if exists:
+            # A collective that ends on one rank may just have been asked for by another. Ranks that have not imported
+            # TensorFlow come too: they cannot know which ranks have.
+            meet()
         if self._serving is not None:
             with _without_warning():
                 self._begin_anew(self._serving)
@@ -270,9 +282,8 @@ class Collectives:
                     table.update(dict.fromkeys(table, first))
             self.released = False
             self._counted = self._count()
-        if importlib.util.find_spec("tensorflow") is not None:
-            # Without this meeting a rank could reach another one's old server. Ranks that have not imported
-            # TensorFlow come too: they cannot know which ranks have.
+        if exists:
+            # Without this meeting a rank could reach another one's old server.
             meet()
 
     def _count(self) -> int:
@@ -287,6 +298,20 @@ class Collectives:
     def _all_keys(self) -> list[Any]:
         found = [getattr(strategy.extended, "_collective_keys", None) for strategy in list(self.strategies)]
         return [keys for keys in found if hasattr(keys, "_instance_key_table")]
+
+
+def _wait_for_threads() -> None:
+    """Wait until no thread is in a collective of its own; their release ends those. Raises :class:`TimeoutError`."""
+    deadline = time.monotonic() + PATIENCE
+    while any(
+        frame.f_code.co_filename.endswith(_COLLECTIVES)
+        for frame in sys._current_frames().values()  # noqa: SLF001 — documented in spite of its name
+    ):
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                "A thread of this rank does not leave TensorFlow's collectives: %distributed restart makes new ranks."
+            )
+        time.sleep(POLL)
 
 
 def meet() -> None:

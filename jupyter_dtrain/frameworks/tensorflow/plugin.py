@@ -33,7 +33,7 @@ TESTED = "2.21"
 """The version that the tests run with."""
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_HARMLESS = "failed call to cuInit|Unable to register cu|" + WORDS
+_HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + WORDS
 """In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
@@ -47,6 +47,10 @@ _LOG = re.compile(
     r"|Additional GRPC error information from remote target|:UNKNOWN:Error received from peer"
 )
 """Matches the beginning of TensorFlow's native log lines, in the forms before and after logging is set up."""
+_WITH_OPTIONS = re.compile(r"SessionOptions: |goo\.gle/debugstr")
+"""In log lines that a protocol buffer follows: a server writes so when a parameter server's chief connects."""
+_OPTION = re.compile(r"\s*(?:\w+: .*|\w+ \{|\}|)\s*")
+"""A line of such a buffer; an empty one ends it."""
 
 
 class TensorFlow(Framework):
@@ -58,6 +62,8 @@ class TensorFlow(Framework):
         self._collectives = Collectives()
         self._keras = KerasTrainer()
         self._shows_logs = LOG_LEVEL in os.environ
+        self._in_options = False
+        """Whether the last line of the log is of a protocol buffer, or announces one."""
 
     def environment(self) -> dict[str, Variable]:
         """TensorFlow takes GPU memory as it needs it, because it shares GPUs with other frameworks and other ranks."""
@@ -117,7 +123,14 @@ class TensorFlow(Framework):
         """
         if self._shows_logs or sys.modules.keys().isdisjoint(_LOGGING) or os.environ.get(LOG_LEVEL) == "0":
             return False
-        return _LOG.match(line) is not None
+        if _LOG.match(line) is not None:
+            self._in_options = _WITH_OPTIONS.search(line) is not None
+            return True
+        if not self._in_options or _OPTION.fullmatch(line) is None:
+            self._in_options = False
+            return False
+        self._in_options = not line.isspace()
+        return True
 
     def needs_regroup(self) -> bool:
         """Whether a release has aborted the collectives."""

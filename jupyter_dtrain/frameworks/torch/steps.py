@@ -20,6 +20,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.events import LOCAL
+from jupyter_dtrain.engine.framework import user_names
+
 from .values import number, read
 
 if TYPE_CHECKING:
@@ -75,6 +78,20 @@ def rates_of(optimizer: Any) -> list[Any]:
     return [_fix(group.get("lr")) for group in groups[:MAX_GROUPS]]
 
 
+def _variable(stepper: Stepper, names: dict[str, Any]) -> str:
+    """The name that the user's own code has at top level for the optimizer, or for what wraps it; else empty."""
+    optimizer = stepper.optimizer()
+    if optimizer is None:
+        return ""
+    namesake = names.get(stepper.name)
+    if namesake is not optimizer:
+        with contextlib.suppress(Exception):  # a class of the user's may have another __dict__
+            if stepper.named and any(value is optimizer for value in vars(namesake).values()):
+                return stepper.name
+        return next((name for name, value in names.items() if value is optimizer), "")
+    return stepper.name
+
+
 def _fix(rate: Any) -> Any:
     # A schedule changes a CPU tensor in place, so take its value now; a device's tensor is read with the points.
     return float(rate) if getattr(rate, "is_cpu", False) else rate
@@ -103,15 +120,17 @@ class Steppers:
     def counts(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run, by its variable; among namesakes, the largest number.
 
-        An optimizer without a variable, which a library made, is ``a TYPE``. One without learning rates has its
-        parameters on other ranks, and is left out: ranks that made no step of it are not behind.
+        Main thread. One that no variable of the notebook holds is ``the local NAME``; one without a variable, which
+        a library made, is ``a TYPE``. One without learning rates has its parameters on other ranks, and is left out:
+        ranks that made no step of it are not behind.
         """
         with self._lock:
             steppers = list(self._all)
         found: dict[str, int] = {}
+        names = dict(user_names())
         for one in steppers:
             if one.newest is not None and one.newest[3]:
-                name = one.name if one.named else f"a {one.name}"
+                name = _variable(one, names) or (f"{LOCAL}{one.name}" if one.named else f"a {one.name}")
                 found[name] = max(found.get(name, 0), one.newest[0])
         return found
 
