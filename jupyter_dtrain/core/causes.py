@@ -292,9 +292,8 @@ def _apart(run: Run) -> str:
                 )
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name
-            return (
-                f"{told}: %distributed resync --from {ahead} {variable} MODEL gives all ranks the state of rank {ahead}."
-            )
+            line = f"%distributed resync --from {ahead} {variable} MODEL"
+            return f"{told}: {line} gives all ranks the state of rank {ahead}."
     return ""
 
 
