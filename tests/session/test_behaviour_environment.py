@@ -116,10 +116,10 @@ def test_the_world_knows_its_ranks(world):
 
 
 def test_our_own_variables_are_not_left_to_the_user(world):
-    """The rank's orders, and what belongs to the notebook's kernel."""
+    """The rank's orders, and those of the notebook's kernel; only the mark of its world is for its children, too."""
     cell = run(world, "sorted(name for name in os.environ if name.startswith(('DTRAIN_', 'JPY_')))")
 
-    assert same([]) == values(cell)
+    assert same(["DTRAIN_WORLD"]) == values(cell)
 
 
 def test_a_rank_is_in_the_notebooks_folder(odd, home_of_notebook):

@@ -139,6 +139,18 @@ def test_the_next_start_removes_what_a_killed_world_left(launch, mark) -> None:
     assert wait_until_gone(mark) == []
 
 
+def test_a_clock_that_was_set_makes_no_living_world_a_dead_one(launch) -> None:
+    """Times of creation move with the clock; the next start still sees whose process it is."""
+    session = launch(n=1)
+    listing = next(one for one in worlds.list_worlds() if one.name == session.name)
+    file = Path(session.request.folder) / "world.json"
+    file.write_bytes(worlds.msgspec.json.encode(structs.replace(listing, created=listing.created - 3600)))
+    launch(n=1).stop()
+
+    assert session.run("1", view=None).outcome == "ok"
+    session.stop()
+
+
 def alive():
     """What a listing says of a world whose steward is this process."""
     return {"steward": os.getpid(), "created": psutil.Process().create_time()}
