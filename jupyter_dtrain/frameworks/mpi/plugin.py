@@ -58,6 +58,14 @@ class Mpi(Framework):
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
 
+    def before_cell(self) -> None:
+        """The cell's own calls make MPI work."""
+        self._progress.begin_cell()
+
+    def after_cell(self) -> None:
+        """From now on MPI may have to be driven."""
+        self._progress.end_cell()
+
     def describe(self) -> Facts:
         """Describe the library beneath mpi4py, which every rank has imported, and whether it can free waiting ranks."""
         return facts_of_package("MPI", "mpi4py", TESTED, lambda _: _details())
@@ -113,10 +121,7 @@ class Mpi(Framework):
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
-        if not owners:
-            # A thread that waits in MPI makes it work. Beside it this one has taken in another rank's revocation just
-            # as the waiting thread posted its next receive, which nothing ended then (seen once, in a Barrier).
-            self._progress.drive(mpi)
+        self._progress.drive(mpi)
 
     def recover(self, bound: frozenset[str]) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
