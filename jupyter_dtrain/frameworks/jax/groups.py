@@ -81,6 +81,9 @@ class JaxGroups:
         self._loops: set[int] = set()
         """gloo's epoll instances."""
         self._distributed: Any = None
+        self._ending = threading.Lock()
+        self._ended: list[Any] = []
+        """The newest parts of JAX that were shut down; kept, so that no other has their identity."""
 
     @property
     def unusable(self) -> bool:
@@ -183,9 +186,7 @@ class JaxGroups:
         service, state.service = state.service, None
         for one in (manager, client, service):
             if one is not None:
-                # It raises where the other ranks, or the coordinator, have gone first.
-                with contextlib.suppress(Exception):
-                    one.shutdown()
+                self._shut_down(one)
         state.num_processes, state.process_id = 1, 0
         self._joined = None
         self._loops.clear()
@@ -240,8 +241,20 @@ class JaxGroups:
         if client is not None and self._whole is not None:
             # This ends waits for a word of another rank at the coordinator. At a coordinator of the cell's own it
             # would wait for all ranks.
+            self._shut_down(client)
+
+    def _shut_down(self, part: Any) -> None:
+        """Shut ``part`` of JAX down, once: a release and the next cell's recovery may both come to it.
+
+        A client that two threads shut down at the same time ends the process (jaxlib 0.10: "already disconnected").
+        """
+        with self._ending:
+            if any(part is one for one in self._ended):
+                return
+            self._ended = [*self._ended[-4:], part]
+            # It raises where the other ranks, or the coordinator, have gone first.
             with contextlib.suppress(Exception):
-                client.shutdown()
+                part.shutdown()
 
     def recover(self) -> list[str]:
         """Set JAX up again as it was, in a new generation and with all ranks; return notes on what the user must do."""
