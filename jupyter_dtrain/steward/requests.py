@@ -25,7 +25,6 @@ from jupyter_dtrain.wire.steward_messages import (
     Join,
     Joined,
     Leave,
-    ReadDriver,
     ReadRequest,
     ReadState,
     Renew,
@@ -95,7 +94,6 @@ class Requests:
         self._answers: Answers = {
             ReadState: self._read_state,
             ReadRequest: lambda _: Requested(self._request),
-            ReadDriver: lambda _: self._driven(),
             Join: self._join,
             Renew: self._renew,
             Leave: self._leave,

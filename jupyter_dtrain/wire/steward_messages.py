@@ -190,10 +190,6 @@ class Driven(msgspec.Struct, frozen=True):
     """None where the steward is too old to tell."""
 
 
-class ReadDriver(StewardRequest[Driven], frozen=True, tag="driver"):
-    """Ask which client drives the world."""
-
-
 class Joined(msgspec.Struct, frozen=True):
     """The client follows the world now."""
 
@@ -310,7 +306,6 @@ class FetchAnswers(StewardRequest[Relayed], frozen=True, tag="fetch"):
 AnyStewardRequest = (
     ReadState
     | ReadRequest
-    | ReadDriver
     | Join
     | Renew
     | Leave

@@ -103,8 +103,6 @@ LOSSES = {
     "the end, and the question for it": [announces("finished"), asks("state"), asks("read")],
     "the end, and the answer": [announces("finished"), answers("state"), answers("read")],
     "all announcements": [lambda message: message.sort == EVENTS_MESSAGE] * 30,
-    "who drives?": [asks("driver")],
-    "who drives": [answers("driver")],
     "the renewal of the lease": [asks("renew")],
     "the answer to that": [answers("renew")],
 }
@@ -174,7 +172,7 @@ def test_a_busy_rank_refuses_a_cell(driver, first, way) -> None:
     code = "print('there', flush=True)\ntime.sleep(1000)"
     channel.run(world.ranks[0].engine, RunCell(number, code, [0], world.generation, Watching(), Cell()), [])
     until(lambda: [one.run for one in state_of(first).runs] == [number])
-    lost = way.lose(asks("driver"), most=1000)
+    lost = way.lose(asks("renew"), most=1000)
     cell = driver.run("ran = 'never'", [0], wait=False, view=None)
     other = driver.run("ran = 'never'; time.sleep(1000)", "all", wait=False, view=None)
 
