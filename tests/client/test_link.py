@@ -27,7 +27,6 @@ from jupyter_dtrain.wire.steward_messages import (
     KillRanks,
     Leave,
     Noticed,
-    ReadDriver,
     ReadStatus,
     ReleaseRun,
     Renew,
@@ -61,7 +60,7 @@ class Steward:
                 if self.driver is None or take_over:
                     self.driver = client
                 return Joined(self.driver, 0)
-            case ReadDriver() | Renew():
+            case Renew():
                 return Driven(self.driver)
             case Leave() | ReleaseRun() | KillRanks():
                 return Done()
