@@ -34,7 +34,7 @@ def bound_first(code: str) -> frozenset[str]:
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:
-        # Magics alone: the user's own transformers run once, with the cell.
+        # Magics alone: the user's own changes of the code are made once, with the cell.
         statements = ast.parse(TransformerManager().transform_cell(code)).body  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
         return frozenset()
