@@ -160,7 +160,10 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
     """Those of an earlier cell stay; the interrupted cell's own are ended, and the loader starts new ones."""
     pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
     run(world, "import time\nstuck = False\n" + LOADER.format(made=MADE), FIRST)
-    stop(world, begin(world, f"for batch in loader: {SLEEP}", FIRST))
+    # An interrupt between a batch's two halves would break the workers' way of handing batches on, as in plain torch.
+    cell = begin(world, f"for batch in loader:\n    print('a batch')\n    {SLEEP}", FIRST)
+    until(lambda: "a batch" in cell.text(0))
+    stop(world, cell)
     stayed = [runs(pid) for pid in value(world, "workers")]
     again = value(world, "old = workers\nsum(len(batch) for batch in loader)")
     del_old = "del loader\nstuck = True\n"
