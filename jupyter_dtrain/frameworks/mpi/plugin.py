@@ -113,6 +113,9 @@ class Mpi(Framework):
         owners = _owners_in_use(mpi)
         inner = [comm for one in owners if isinstance(one, mpi.Win | mpi.File) for comm in hidden_of(mpi, one)]
         comms = self._communicators(mpi)
+        if owners and all(comm in self._revoked for comm in comms):
+            # The steward asks again, so an earlier release has not ended the wait.
+            _wake(mpi)
         self._revoked += [comm for comm in comms if comm not in self._revoked]
         if not owners:
             # Nothing is looked up after this: the next cell may have made a new world by then.
@@ -121,8 +124,6 @@ class Mpi(Framework):
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
-        if owners:
-            _wake(mpi)
         self._progress.drive(mpi)
 
     def recover(self, bound: frozenset[str]) -> list[str]:
