@@ -175,6 +175,10 @@ class Fold:
         """The runs that have not ended, in order; queued ones too."""
         return self._runs.running()
 
+    def followed(self) -> set[int]:
+        """The numbers of the runs that go on: those of :meth:`running`, and those that left ranks behind."""
+        return {run.number for run in self.running()} | set(self.left_behind().values())
+
     def left_behind(self) -> dict[int, int]:
         """The ranks that still work on a run that an interrupt has ended, and its number."""
         return self._runs.left_behind()

@@ -448,7 +448,7 @@ class Link:
 
     def _interrupted_by(self, who: str, run: int, *, force: bool) -> None:
         if self._fold is not None:
-            mine = {one.number for one in self._fold.running()} | set(self._fold.left_behind().values())
+            mine = self._fold.followed()
             self._fold.interrupt(force=force, by=who, last=run)
             with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(TakeUpInterrupt(sorted(mine)), LEAVING)

@@ -128,8 +128,7 @@ class Membership:
         if not self._link.closed:
             self._link.closed = True
             with contextlib.suppress(Exception):
-                mine = {run.number for run in self._fold.running()} | set(self._fold.left_behind().values())
-                self._link.stop(mine, timeout=1.0)
+                self._link.stop(self._fold.followed(), timeout=1.0)
             self._fold.world_lost("its kernel is shutting down")
 
     def close(self) -> None:

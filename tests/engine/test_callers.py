@@ -1,4 +1,4 @@
-"""Whose connection it is. What another user gets is tested in tests/steward/test_other_users.py."""
+"""The owner of a connection is known. Another user's connections are tested in tests/steward/test_other_users.py."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ thread.join()
 
 
 def test_a_process_goes_on_accepting() -> None:
-    """What it gets is what the system call gives."""
+    """The caller gets the result of the system call."""
     ended = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True, timeout=60, check=False)
     if ended.stdout.startswith("False"):
         pytest.skip("this system has no notification of accept")

@@ -135,7 +135,7 @@ STUCK = ("spinning", "sleeping", "with_child", "swallowing", "holding")
 UNSTOPPABLE = ("swallowing", "holding")
 """Faults in which a rank may go on after Stop: it counts as busy."""
 HINTS = {"muted": "Mute", "exiting": "Exits", "recursing": "RecursionError", "child_raises": "CalledProcessError"}
-"""What a cell that ended by such a fault says of it; of others it says their own words."""
+"""The word by which a cell names such a fault; it names other faults by their own message."""
 ACTS = ("stop", "stop-twice", "queue", "kill", "leave", "restart", "end")
 
 
@@ -291,7 +291,7 @@ class Storm:
     def _check_ranks(
         self, drawn: Draw, session: Session, acted: set[str], owned: dict[int, str], problems: list[str]
     ) -> None:
-        """Who may be dead or busy is; all others keep their variables; the next cell is right."""
+        """Only ranks with a fault are dead or busy; the others keep their variables; the next cell is right."""
         may_die = {one.rank for one in drawn.kinds(DIES)} | ({drawn.size - 1} if "kill" in acted else set())
         may_be_busy = {one.rank for one in drawn.kinds(UNSTOPPABLE)}
         busy = sorted(session._fold.left_behind())

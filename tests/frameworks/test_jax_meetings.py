@@ -157,7 +157,7 @@ STRANGE = [
     b"\n",
     b" " * LONGEST,
 ]
-"""What no rank says: the wrong secret or none, a rank that there is not, no JSON, a line without an end."""
+"""Lines that no rank sends: a wrong secret or none, a rank that does not exist, no JSON, a line without an end."""
 
 
 @pytest.mark.parametrize("line", STRANGE, ids=lambda line: line[:40].decode(errors="replace").strip() or "blank")

@@ -1,4 +1,4 @@
-"""What ranks on this machine get from their launcher."""
+"""The launcher gives ranks on this machine their variables."""
 
 from __future__ import annotations
 

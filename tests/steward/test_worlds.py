@@ -152,7 +152,7 @@ def test_a_clock_that_was_set_makes_no_living_world_a_dead_one(launch) -> None:
 
 
 def alive():
-    """What a listing says of a world whose steward is this process."""
+    """The fields of the listing of a world whose steward is this process."""
     return {"steward": os.getpid(), "created": psutil.Process().create_time()}
 
 

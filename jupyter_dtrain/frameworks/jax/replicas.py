@@ -26,14 +26,14 @@ def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, pa
     which they exchange, below the name ``meeting``, which values each lacks and has. Each answer of a rank may take
     ``patience`` seconds.
     """
-    from jax.experimental import multihost_utils
-
     told = _Exchange(client, meeting, rank, size, patience)
     lost = carried.lost_replicas()
     lacking = told.exchange("lacks", sorted(lost))
     wanted = sorted({replica for replicas in lacking for replica in replicas})
     if not wanted:
         return []
+    from jax.experimental import multihost_utils  # before the ranks agree: an import may take a while
+
     kept = carried.kept_replicas()
     having = told.exchange("has", [replica for replica in wanted if replica in kept])
     # From here on all take part, or none: one that missed its patience must not leave the others in a collective.
