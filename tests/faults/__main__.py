@@ -39,17 +39,17 @@ def digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def lines() -> list[dict[str, Any]]:
+def lines(path: Path = LINES) -> list[dict[str, Any]]:
     """What was played so far."""
-    if not LINES.exists():
+    if not path.exists():
         return []
-    return [json.loads(line) for line in LINES.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def keep(line: dict[str, Any]) -> None:
-    """Append it; several shards may run at once."""
-    LINES.parent.mkdir(exist_ok=True)
-    with open(LINES, "a") as file:
+def keep(path: Path, line: dict[str, Any]) -> None:
+    """Append it to the file; several processes may do so at once."""
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(line) + "\n")
 
@@ -115,9 +115,10 @@ def main() -> int:
                 began = time.monotonic()
                 played = stage.play(plan)
                 keep(
+                    LINES,
                     {"play": str(plan), "turn": turn, "code": code, "time": round(time.time())}
                     | plan._asdict()
-                    | {"seconds": round(played.seconds, 2), "outcome": played.outcome, "problems": played.problems}
+                    | {"seconds": round(played.seconds, 2), "outcome": played.outcome, "problems": played.problems},
                 )
                 words = "; ".join(played.problems) or "good"
                 print(

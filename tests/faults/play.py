@@ -179,11 +179,11 @@ class Stage:
             play.problems += self.discard(plan.size, old_mpi=play.old_mpi)
         return Played(plan, seconds, outcome, play.problems)
 
-    def world(self, size: int, *, old_mpi: bool) -> _World:
-        """A world with all of its ranks, idle."""
+    def world(self, size: int, *, old_mpi: bool, mark: str | None = None) -> _World:
+        """A world with all of its ranks, idle. ``mark``: the name of one that has to be started."""
         key = (size, old_mpi)
         if key not in self._worlds:
-            self._worlds[key] = _World(size, self._mpiexec() if old_mpi else None, self.settings)
+            self._worlds[key] = _World(size, self._mpiexec() if old_mpi else None, self.settings, mark or new_mark())
         return self._worlds[key]
 
     def discard(self, size: int, *, old_mpi: bool) -> list[str]:
@@ -202,11 +202,17 @@ class Stage:
         return str(path)
 
 
+def new_mark() -> str:
+    """A name that no other world has."""
+    return f"play-{secrets.token_hex(8)}"
+
+
 class _World:
     """A world, the session that drives it, and how to see that nothing of it is left."""
 
-    def __init__(self, size: int, mpiexec: str | None, settings: Settings) -> None:
-        self.mark = f"play-{secrets.token_hex(8)}"
+    def __init__(self, size: int, mpiexec: str | None, settings: Settings, mark: str) -> None:
+        self.mark = mark
+        """Its name, and the value of ``DTRAIN_TEST_MARK`` in all of its processes."""
         self.shared = loose_segments()
         with _environment(DTRAIN_TEST_MARK=self.mark):
             self.session = Session.start(size, name=self.mark, settings=settings, mpiexec=mpiexec)

@@ -4,197 +4,53 @@
 
 Each draw is a cell of some collectives. On its way one rank or two meet a fault: an exception (a hostile one, too), an
 end, a signal, a loop, a wait in native code, a child. The driver does what people do meanwhile: it presses Stop, queues
-cells, kills a rank, leaves and attaches again, restarts the world or stops it. Whatever was drawn, four promises hold:
+cells, kills a rank, leaves and attaches again, takes the world over, restarts it, stops it, starts another one; and a
+rank may be killed while one of these goes on. Whatever was drawn, four promises hold:
 the cell ends in time and names a cause; ranks that nothing happened to keep their variables; the next cell gives the
 right numbers; and in the end nothing is left behind.
 
-The seed and the number of a draw make the same draw again (``--only``). Each draw is a line of ``build/storm.jsonl``.
-The exit status is 0 only if no draw broke a promise.
+The seed and the number of a draw make the same draw again (``--only``). Each draw is a line of ``build/storm.jsonl``; a
+storm that is begun again leaves out what was good there, if the code is still the same. The exit status is 0 only if no
+draw broke a promise.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import random
+import re
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from jupyter_dtrain import DistributedError, DistributedInterrupt, DtrainError, Run, Session, Settings
+import psutil
+
+from jupyter_dtrain import DistributedError, DistributedInterrupt, DtrainError, Run, Session, Settings, StartFailed
 from jupyter_dtrain.core.causes import blocks
-from tests.faults.__main__ import ROOT, digest
-from tests.faults.play import SLACK, Stage
+from tests.faults.__main__ import ROOT, digest, keep, lines
+from tests.faults.draws import DIES, HINTS, PREPARE, RAISES, STUCK, UNSTOPPABLE, Act, Draw, draw
+from tests.faults.play import SLACK, Stage, left_of, new_mark
+from tests.processes import loose_segments
 from tests.steward.until import running
 
 LINES = ROOT / "build" / "storm.jsonl"
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""A terminal's style in a text."""
 SETTINGS = Settings(hang_notice=3.0, interrupt_raise=2.0, interrupt_timeout=3.5)
-SIZES = (2, 3)
 PATIENCE = 12.0
 """Seconds in which a cell whose ranks fail, or none of whose ranks is stuck, ends by itself."""
+LOOK = 3.5
+"""Seconds after which Stop is pressed in a cell of which a rank is stuck."""
 STOPPED = SETTINGS.interrupt_timeout + 2.0 + SLACK
 """Seconds in which a cell ends after Stop."""
-
-PREPARE = """
-import ctypes, os, signal, subprocess, sys, threading, time
-import torch, torch.distributed as dist
-import jupyter_dtrain
-from mpi4py import MPI
-
-rank = int(os.environ["RANK"])
-kept = object()
-kept_id = id(kept)
-native = ctypes.create_string_buffer(64)
-ctypes.CDLL(None).pthread_mutex_lock(native)
-
-class Mute(Exception):
-    def __str__(self): raise RuntimeError("no words")
-
-class Exits(Exception):
-    def __str__(self): sys.exit(9)
-
-class Base(BaseException):
-    pass
-
-def deep(n=0):
-    return deep(n + 1)
-
-def noted(words):
-    error = ValueError(words)
-    error.__notes__ = None
-    raise error
-
-def raising(words): raise ValueError(words)
-def muted(words): raise Mute(words)
-def exiting(words): raise Exits(words)
-def based(words): raise Base(words)
-def pressed(words): raise KeyboardInterrupt(words)
-def recursing(words): deep()
-def leaving(words): sys.exit(3)
-def gone(words): os._exit(4)
-def killed(words): os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)
-def ended(words): os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)
-def crashed(words): ctypes.string_at(0)
-def stray(words):
-    thread = threading.Thread(target=raising, args=(words,))
-    thread.start(); thread.join()
-    raise ValueError(words)
-def child_raises(words):
-    subprocess.run([sys.executable, "-c", "raise SystemExit(7)"], check=True)
-
-def spinning(words):
-    while True: pass
-def sleeping(words): time.sleep(1000)
-def with_child(words): subprocess.run(["sleep", "1000"])
-def swallowing(words):
-    while True:
-        try: time.sleep(0.1)
-        except KeyboardInterrupt: pass
-def holding(words): ctypes.PyDLL(None).pthread_mutex_lock(native)
-
-def with_torch():
-    dist.is_initialized() or dist.init_process_group()
-    t = torch.ones(1000); dist.all_reduce(t); return float(t[0])
-def with_mpi(): return float(MPI.COMM_WORLD.allreduce(1))
-def in_thread():
-    found = []
-    dist.is_initialized() or dist.init_process_group()
-    thread = threading.Thread(target=lambda: found.append(with_torch()))
-    thread.start(); thread.join()
-    return found[0]
-def with_barrier(): MPI.COMM_WORLD.barrier(); return float(MPI.COMM_WORLD.size)
-
-def computing(): sum(i * i for i in range(100_000))
-def printing():
-    for line in range(200): print("line", line)
-def logging():
-    for step in range(100): jupyter_dtrain.log(storm=step)
-def forking(): subprocess.run(["true"], check=True)
-
-def perform(way, at=None, fault=None, words=""):
-    value = None
-    for place, (before, collective) in enumerate(way):
-        before()
-        if place == at:
-            fault(words)
-        value = collective()
-    if at == len(way):
-        fault(words)
-    return value
-"""
-
-BENIGN = ("computing", "printing", "logging", "forking")
-COLLECTIVES = ("with_torch", "with_mpi", "in_thread", "with_barrier")
-RAISES = (*("raising", "muted", "exiting", "based", "pressed", "recursing", "noted", "stray", "child_raises"),)
-DIES = ("leaving", "gone", "killed", "ended", "crashed")
-STUCK = ("spinning", "sleeping", "with_child", "swallowing", "holding")
-UNSTOPPABLE = ("swallowing", "holding")
-"""Faults in which a rank may go on after Stop: it counts as busy."""
-HINTS = {"muted": "Mute", "exiting": "Exits", "recursing": "RecursionError", "child_raises": "CalledProcessError"}
-"""The word by which a cell names such a fault; it names other faults by their own message."""
-ACTS = ("stop", "stop-twice", "queue", "kill", "leave", "restart", "end")
-
-
-class Fault(NamedTuple):
-    """What happens to one rank."""
-
-    rank: int
-    kind: str
-    at: int
-    """Before which collective; after the last one where it is their number."""
-
-
-class Draw(NamedTuple):
-    """One cell and what happens meanwhile."""
-
-    seed: int
-    number: int
-    size: int
-    way: list[tuple[str, str]]
-    """What a rank does before each collective, and the collective."""
-    faults: list[Fault]
-    acts: list[tuple[float, str]]
-    """Seconds after the last act, and what the driver does."""
-
-    @property
-    def words(self) -> str:
-        """The message of its exceptions."""
-        return f"storm-{self.seed}-{self.number}"
-
-    @property
-    def cell(self) -> str:
-        """The code for all ranks."""
-        way = ", ".join(f"({before}, {collective})" for before, collective in self.way)
-        faults = ", ".join(f"{one.rank}: ({one.at}, {one.kind}, {self.words!r})" for one in self.faults)
-        return f"perform([{way}], *{{{faults}}}.get(rank, ()))"
-
-    def kinds(self, *groups: tuple[str, ...]) -> list[Fault]:
-        """The faults that are in one of the groups."""
-        return [one for one in self.faults if any(one.kind in group for group in groups)]
-
-    def __str__(self) -> str:
-        faults = " ".join(f"{one.kind}@{one.rank}.{one.at}" for one in self.faults) or "no fault"
-        acts = " ".join(f"{act}+{delay:.1f}" for delay, act in self.acts) or "looks on"
-        return f"{self.seed}/{self.number}: {self.size} ranks, {len(self.way)} collectives, {faults}; {acts}"
-
-
-def draw(seed: int, number: int) -> Draw:
-    """The draw of this number; the same each time."""
-    chance = random.Random(f"{seed}/{number}")  # noqa: S311 — the same draw each time is what is wanted
-    size = chance.choice(SIZES)
-    way = [(chance.choice(BENIGN), chance.choice(COLLECTIVES)) for _ in range(chance.randint(1, 4))]
-    victims = chance.sample(range(size), chance.choices((0, 1, 2), (1, 6, 3))[0])
-    kinds = [chance.choice(chance.choices((RAISES, DIES, STUCK), (5, 2, 3))[0]) for _ in victims]
-    faults = [Fault(rank, kind, chance.randint(0, len(way))) for rank, kind in zip(victims, kinds, strict=True)]
-    acts = [
-        (chance.choice((0.0, 0.05, 0.3, 1.0, 2.5)), chance.choices(ACTS, (5, 2, 4, 1, 2, 1, 1))[0])
-        for _ in range(chance.choices((0, 1, 2), (5, 4, 1))[0])
-    ]
-    return Draw(seed, number, size, way, faults, acts)
+LONGEST = 60.0
+"""Seconds that an act may take, a start or a restart on a busy machine too."""
 
 
 class Storm:
@@ -210,7 +66,8 @@ class Storm:
             self._play(drawn, problems)
         except (Exception, DistributedInterrupt) as error:  # noqa: BLE001 — what a broken world does is a finding
             problems.append(f"{type(error).__name__}: {str(error)[:300]}")
-        if problems or any(act == "end" for _, act in drawn.acts):
+        ends = ("end", "start", "restart")
+        if problems or any(act.kind == "end" or (act.kill is not None and act.kind in ends) for act in drawn.acts):
             problems += self._stage.discard(drawn.size, old_mpi=False)
         return problems
 
@@ -223,23 +80,32 @@ class Storm:
         run = world.session.run(drawn.cell, wait=False, view=None)
         queued: list[Run] = []
         acted = set()
-        for delay, act in drawn.acts:
-            run.wait(delay)
-            acted.add(act)
-            self._act(act, drawn, world, queued)
-            if act == "end":
+        for act in drawn.acts:
+            run.wait(act.delay)
+            acted.add(act.kind)
+            began = time.monotonic()
+            if act.kind == "start":
+                problems += self._stage.discard(drawn.size, old_mpi=False)
+                self._start(drawn, act, problems)
+            else:
+                with _killing(act, world.mark, drawn.size - 1):
+                    self._act(act, drawn, world, queued)
+            self._expect(problems, time.monotonic() - began < LONGEST, f"{act} takes more than {LONGEST:g} s")
+            if act.kill is not None:
+                acted.add("kill")
+            if act.kind in ("end", "start"):
                 self._expect(problems, running(pids) == [], "ranks outlive their world")
                 self._expect(problems, run.wait(SLACK), "the cell outlives its world")
                 return
-            if act == "leave":
-                run = world.session.last_run or run
-            if act == "restart":
+            if act.kind in ("leave", "take-over"):
+                others = [*world.session.running, world.session.last_run]
+                run = next((other for other in others if other and other.number == run.number), run)
+            if act.kind == "restart":
                 self._expect(problems, run.wait(SLACK), "the cell outlives its ranks")
                 return
-        ended = run.wait(PATIENCE)
-        if not ended:
-            stuck = drawn.kinds(STUCK)
-            self._expect(problems, bool(stuck), f"the cell goes on after {PATIENCE:g} s, though no rank is stuck")
+        stuck = bool(drawn.kinds(STUCK))
+        if not run.wait(LOOK if stuck else PATIENCE):
+            self._expect(problems, stuck, f"the cell goes on after {PATIENCE:g} s, though no rank is stuck")
             world.session.interrupt()
             acted.add("stop")
             self._expect(problems, run.wait(STOPPED), f"the cell goes on {STOPPED:g} s after Stop")
@@ -248,29 +114,52 @@ class Storm:
         self._check_cause(drawn, run, acted, problems)
         self._check_ranks(drawn, world.session, acted, owned, problems)
 
-    def _act(self, act: str, drawn: Draw, world: Any, queued: list[Run]) -> None:
-        session: Session = world.session
+    def _start(self, drawn: Draw, act: Act, problems: list[str]) -> None:
+        """A world comes up whole, or with its dead rank named, or not at all; then nothing of it is left."""
+        mark, shared = new_mark(), loose_segments()
         try:
-            match act:
-                case "stop":
-                    session.interrupt()
-                case "stop-twice":
-                    session.interrupt()
-                    session.interrupt()
-                case "queue":
-                    queued += [session.run("with_mpi()", wait=False, view=None) for _ in range(2)]
-                case "kill":
-                    session.kill([drawn.size - 1])
-                case "leave":
-                    session.leave()
-                    world.session = Session.attach(world.mark, view=None)
-                case "restart":
-                    session.restart()
-                case "end":
-                    session.stop()
-        except (DtrainError, DistributedError):
-            if act in ("leave", "restart", "end"):
-                raise  # the others may be refused: the cell has ended, a rank is dead or busy
+            with _killing(act, mark, drawn.size - 1):
+                self._stage.world(drawn.size, old_mpi=False, mark=mark)
+        except (DtrainError, DistributedError) as error:
+            self._expect(problems, act.kill is not None, f"the start fails: {error}")
+            if isinstance(error, StartFailed):
+                problems += left_of(mark, [], shared)
+
+    def _act(self, act: Act, drawn: Draw, world: Any, queued: list[Run]) -> None:
+        if act.kind in ("leave", "take-over"):
+            self._change_driver(act, world)
+        elif act.kind == "end":
+            world.session.stop()
+        elif act.kind == "restart":
+            # A start in which a rank dies may fail; then the world has ended.
+            with contextlib.suppress(*([StartFailed] if act.kill is not None else [])):
+                world.session.restart()
+        else:
+            with contextlib.suppress(DtrainError, DistributedError):  # the cell has ended, a rank is dead or busy
+                self._press(act, drawn, world.session, queued)
+
+    @staticmethod
+    def _change_driver(act: Act, world: Any) -> None:
+        before: Session = world.session
+        if act.kind == "leave":
+            before.leave()
+        world.session = Session.attach(world.mark, view=None)
+        if act.kind == "take-over":
+            world.session.take_over()
+            before.leave()
+
+    @staticmethod
+    def _press(act: Act, drawn: Draw, session: Session, queued: list[Run]) -> None:
+        match act.kind:
+            case "stop":
+                session.interrupt()
+            case "stop-twice":
+                session.interrupt()
+                session.interrupt()
+            case "queue":
+                queued += [session.run("with_mpi()", wait=False, view=None) for _ in range(2)]
+            case "kill":
+                session.kill([drawn.size - 1])
 
     def _check_cause(self, drawn: Draw, run: Run, acted: set[str], problems: list[str]) -> None:
         """A cell that failed names what failed first, or one of what failed at once."""
@@ -281,11 +170,11 @@ class Storm:
                 "a cell with a fault is called ok",
             )
             return
-        text = "\n".join(blocks(run))
+        text = STYLE.sub("", "\n".join(blocks(run)))
         named = [*drawn.kinds(RAISES), *drawn.kinds(DIES)]
         self._expect(problems, bool(named), f"the cell ended as {run.outcome}: {text[:300]}")
         hints = HINTS | dict.fromkeys(("raising", "based", "pressed", "noted", "stray"), drawn.words)
-        wanted = [hints.get(one.kind, f"ank {one.rank} ") for one in named]
+        wanted = [hints.get(one.kind, f"ank {one.rank}") for one in named]
         self._expect(problems, any(hint in text for hint in wanted), f"none of {wanted} is in {text[:600]!r}")
 
     def _check_ranks(
@@ -311,14 +200,55 @@ class Storm:
         if dead:
             session.restart()
             session.run(PREPARE, view=None, timeout=60)
-        numbers = session.run("with_torch(), with_mpi(), in_thread()", view=None, timeout=30)
+        numbers = session.run("with_torch(), with_mpi(), in_thread(), with_window()", view=None, timeout=30)
         found = {result.data["text/plain"] for result in numbers.results.values()}
-        self._expect(problems, found == {repr((float(drawn.size),) * 3)}, f"the next cell gives {found}")
+        self._expect(problems, found == {repr((float(drawn.size),) * 4)}, f"the next cell gives {found}")
 
     @staticmethod
     def _expect(problems: list[str], condition: bool, words: str) -> None:  # noqa: FBT001 — it reads as a sentence
         if not condition:
             problems.append(words)
+
+
+@contextlib.contextmanager
+def _killing(act: Act, mark: str, rank: int) -> Iterator[None]:
+    """Kill a rank of a world at the act's moment, if it has one; for a world that starts, once the rank is there."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not (found := _watches(mark, rank)) and not over.wait(0.02):
+            pass
+        if found and not over.wait(act.kill):
+            for process in found[-1].children()[-1:] or found[-1:]:
+                process.kill()
+
+    def guarded() -> None:
+        with contextlib.suppress(psutil.Error):  # it has ended by itself
+            kill()
+
+    if act.kill is None:
+        yield
+        return
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _watches(mark: str, rank: int) -> list[psutil.Process]:
+    """The processes of a rank in the world of that name whose parent is its launcher, in the order of their start."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.environ()
+            if words.get("DTRAIN_TEST_MARK") == mark and words.get("OMPI_COMM_WORLD_RANK") == str(rank):
+                parent = process.parent()
+                if parent is not None and parent.environ().get("OMPI_COMM_WORLD_RANK") is None:
+                    found.append(process)
+    return sorted(found, key=lambda one: one.create_time())
 
 
 def main() -> int:
@@ -330,8 +260,9 @@ def main() -> int:
     wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
     code = digest()
-    LINES.parent.mkdir(exist_ok=True)
-    numbers = range(wanted.draws) if wanted.only is None else [wanted.only]
+    done = {line["draw"] for line in lines(LINES) if line["code"] == code and not line["problems"]}
+    draws = [draw(wanted.seed, number) for number in (range(wanted.draws) if wanted.only is None else [wanted.only])]
+    todo = [one for one in draws if wanted.only is not None or str(one) not in done]
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("RUNTIME", "DATA", "CONFIG"):
@@ -339,19 +270,17 @@ def main() -> int:
         stage = Stage(Path(folder), SETTINGS)
         try:
             storm = Storm(stage)
-            for number in numbers:
-                drawn = draw(wanted.seed, number)
+            for drawn in todo:
                 began = time.monotonic()
                 problems = storm.play(drawn)
                 seconds = time.monotonic() - began
-                line = {"code": code, "draw": str(drawn), "seconds": round(seconds, 1), "problems": problems}
-                with open(LINES, "a") as file:
-                    file.write(json.dumps(line) + "\n")
+                keep(LINES, {"code": code, "draw": str(drawn), "seconds": round(seconds, 1), "problems": problems})
                 print(f"{drawn} ({seconds:.1f} s): {'; '.join(problems) or 'good'}", flush=True)
                 broken += [f"{drawn}: {words}" for words in problems]
         finally:
             left = stage.close()
-    print(f"{len(numbers)} draws of seed {wanted.seed}, {len(broken)} promises broken", *broken, *left, sep="\n")
+    before = f" ({len(draws) - len(todo)} of them before)" if len(todo) < len(draws) else ""
+    print(f"{len(draws)} draws of seed {wanted.seed}{before}, {len(broken)} promises broken", *broken, *left, sep="\n")
     return int(bool(broken or left))
 
 
