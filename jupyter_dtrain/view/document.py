@@ -2,7 +2,7 @@
 
 :class:`Picture` has the content as plain data; :func:`document` makes a document of bounded size from it. With few
 series the document has each of them, thinned. With many it has their mean, lowest and highest value, with each rank's
-last values and the ranks farthest from the others. ``labextension/src/document.ts`` reads it, and
+last values and the ranks farthest from the others. ``labextension/src/runDocument.ts`` reads it, and
 ``scripts/front_end_types.py`` makes its types from the structs here.
 """
 

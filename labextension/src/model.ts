@@ -1,8 +1,8 @@
 /** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
-import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./document";
-import { decodeFloats, decodeShorts, decodeSteps } from "./document";
+import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./runDocument";
+import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 
 /** The most points that the page holds for a run, over all series. */
 const ROOM = 4_000_000;

@@ -5,7 +5,7 @@
  * user chooses. Ranks are grouped by host if there are several. The strip is one tab stop; arrow keys move among ranks.
  */
 
-import type { RankState } from "./document";
+import type { RankState } from "./runDocument";
 import { h, icon, setAttribute, setText } from "./dom";
 import { slowest } from "./anomalies";
 import type { Rank } from "./model";

@@ -5,7 +5,7 @@
  * document replaces it: a document gives the number of the first message that it does not include.
  */
 
-import { evenSteps, readDocument, readDoubles, readFloats } from "./document";
+import { evenSteps, readDocument, readDoubles, readFloats } from "./runDocument";
 import type { News } from "./generated";
 import { RunModel } from "./model";
 

@@ -2,7 +2,7 @@
 
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Widget } from "@lumino/widgets";
-import { MIME, readDocument } from "./document";
+import { MIME, readDocument } from "./runDocument";
 import { RunModel } from "./model";
 import { RunPanel } from "./panel";
 

@@ -7,7 +7,7 @@
  * with that copy, which the renderer draws, and with the saved form when the run ends.
  */
 
-import { MIME, readDocument } from "./document";
+import { MIME, readDocument } from "./runDocument";
 
 const WIDGET = "application/vnd.jupyter.widget-view+json";
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { PipelinePart, RunDocument } from "../src/document";
+import type { PipelinePart, RunDocument } from "../src/runDocument";
 import { GanttCharts } from "../src/gantt";
 import { RunModel } from "../src/model";
 import { Receiver } from "../src/receiver";

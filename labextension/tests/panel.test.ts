@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import type { RankRow, RunDocument } from "../src/document";
+import type { RankRow, RunDocument } from "../src/runDocument";
 import { RunModel } from "../src/model";
 import { plain, RunPanel, type Question } from "../src/panel";
 import { bytes, clock, count, duration, number, rankList } from "../src/format";

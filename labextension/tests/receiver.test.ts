@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { readDocument, type Status } from "../src/document";
+import { readDocument, type Status } from "../src/runDocument";
 import { Receiver } from "../src/receiver";
 
 const status: Status = {

@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from "vitest";
-import { MIME } from "../src/document";
+import { MIME } from "../src/runDocument";
 import { resume } from "../src/resume";
 
 const WIDGET = "application/vnd.jupyter.widget-view+json";

@@ -2,7 +2,7 @@
 
 import { refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useCallback, useEffect, useState } from "react";
-import { readDocument } from "../document";
+import { readDocument } from "../runDocument";
 import { RunModel, type Metric } from "../model";
 import { clock } from "../format";
 import { compare } from "./compare";

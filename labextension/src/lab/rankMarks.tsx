@@ -1,7 +1,7 @@
 /** React components for the states of ranks: the mark of one state, and the strip of all ranks. */
 
 import { type JSX, useEffect, useRef } from "react";
-import type { RankState } from "../document";
+import type { RankState } from "../runDocument";
 import { RankStrip, SHAPES, type Shown } from "../rankStrip";
 import { h } from "./jsx";
 

@@ -2,7 +2,7 @@
 
 import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
-import type { RankState } from "../document";
+import type { RankState } from "../runDocument";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { decodeSteps } from "../src/document";
+import { decodeSteps } from "../src/runDocument";
 
 test("a document cannot ask for more steps than it has values", () => {
   expect(Array.from(decodeSteps([5, 2, 1e8], 3))).toEqual([5, 7, 9]);
