@@ -46,7 +46,7 @@ from jupyter_dtrain.core.exits import describe_exit
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused, watch_identity
-from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, read_report, write_report
+from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, rank_in, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
@@ -282,7 +282,7 @@ class Watch:
     def _end(self) -> NoReturn:
         assert self._status is not None
         self._end_children()
-        rank = self._told.rank if self._told else _own_rank()
+        rank = self._told.rank if self._told else rank_in(os.environ)
         status, reason = self._status, self._reason
         words, run, events, last_words = self._finish_run(lambda said: describe_exit(rank, status, reason, said))
         _report(Died(rank, self._pid, self._status, words, run, events, last_words))
@@ -369,11 +369,6 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
     return kept[::-1]
 
 
-def _own_rank() -> int:
-    """The number of this watch's rank, from the variables that ``mpiexec`` sets; -1 if it sets none that is known."""
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "-1")))
-
-
 def _report(report: Report) -> None:
     with contextlib.suppress(OSError):
         write_report(1, report)
@@ -385,7 +380,7 @@ def main() -> NoReturn:
         spec = RankSpec.from_environment()
     except OtherVersion as error:
         sys.exit(str(error))
-    _report(Reached(_own_rank(), "started"))
+    _report(Reached(rank_in(os.environ), "started"))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read_ends: dict[Stream, int] = {}

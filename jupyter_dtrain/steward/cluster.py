@@ -23,11 +23,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.reports import Report, read_report
+from jupyter_dtrain.wire.reports import Report, rank_in, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
@@ -162,6 +164,15 @@ class Cluster:
     def controller_code(self) -> int | None:
         """The exit code of the controller; None while it runs."""
         return None if self._controller is None else self._controller.poll()
+
+    def ranks_here(self) -> set[int]:
+        """The ranks that have a process beneath ``mpiexec`` on this host, as far as it tells their numbers."""
+        found = set()
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._mpiexec.pid).children(recursive=True) if self._mpiexec else []:
+                with contextlib.suppress(psutil.Error):
+                    found.add(rank_in(process.environ()))
+        return found - {-1}
 
     def collect_orphans(self) -> None:
         """Collect what ended beneath the steward and has no other parent any more."""

@@ -47,6 +47,11 @@ class Progress:
             self._work.step()
 
     @property
+    def started(self) -> set[int]:
+        """The ranks of which a process is known to have started."""
+        return self._reached["started"]
+
+    @property
     def words(self) -> str:
         """The first step that not all ranks have made, and how many have."""
         # A rank that is ready has made the steps before, even where nobody knew its number then.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import shutil
 import threading
@@ -67,6 +68,7 @@ ABORT_PATIENCE = 3.0
 MORE_TIME = "Ask for fewer ranks with -n, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
+START_AGAIN = "Start the world again. If this happens again, the machine may lack the memory for so many ranks."
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +87,8 @@ class Supervisor:
         self._state = State(request, self._lease)
         self._gone: dict[int, float] = {}
         """By process id: since when a rank is known to be gone without a report."""
+        self._lost_at = math.inf
+        """Since when a rank has no process, in a world that starts."""
         self._gpus = 0
         self._renew_at = 0.0
         self._cluster = Cluster(request, 0, umask)
@@ -198,6 +202,7 @@ class Supervisor:
     def _launch(self) -> None:
         self._launches += 1
         self._silence = ""
+        self._lost_at = math.inf
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
 
@@ -312,6 +317,9 @@ class Supervisor:
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(f"ipyparallel's controller ended with exit code {code}. It said:\n{said}")
+        elif (lost := self._lost_in_start(now)) is not None:
+            words = describe_unknown_end(lost, "its watch is gone").capitalize()
+            self._fail(f"{words}, while the world started. {START_AGAIN}")
         elif self._silence and now > self._state.deadline:
             self._fail(self._silence)
         elif not self._silence and (why := self._state.progress.explain_end()):
@@ -319,6 +327,15 @@ class Supervisor:
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
             self._state.deadline = now + ABORT_PATIENCE
+
+    def _lost_in_start(self, now: float) -> int | None:
+        """A rank that has no process any more and was not reported: its watch was killed. The others wait for it."""
+        lost = self._state.progress.started and set(range(self._request.size)) - self._cluster.ranks_here()
+        if not lost or len(lost) == self._request.size:  # mpiexec tells no numbers
+            self._lost_at = math.inf
+            return None
+        self._lost_at = min(self._lost_at, now)
+        return min(lost) if now - self._lost_at > REPORT_PATIENCE else None
 
     def _check_running(self) -> None:
         if (code := self._cluster.controller_code()) is not None:

@@ -6,6 +6,7 @@ A rank's own reports go through a pipe to its watch, which passes them on.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -71,6 +72,11 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
 
 
 Report = Reached | Ready | Ended | Paused | Died
+
+
+def rank_in(environment: Mapping[str, str]) -> int:
+    """The rank of a process that ``mpiexec`` started with these variables; -1 if it sets none that is known."""
+    return int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "-1")))
 
 
 def write_report(fd: int, report: Report) -> None:

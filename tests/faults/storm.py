@@ -105,7 +105,9 @@ class Storm:
                 return
         stuck = bool(drawn.kinds(STUCK))
         if not run.wait(LOOK if stuck else PATIENCE):
-            self._expect(problems, stuck, f"the cell goes on after {PATIENCE:g} s, though no rank is stuck")
+            if not stuck:
+                where = world.session.stacks()
+                problems.append(f"the cell goes on after {PATIENCE:g} s, though no rank is stuck: {where}")
             world.session.interrupt()
             acted.add("stop")
             self._expect(problems, run.wait(STOPPED), f"the cell goes on {STOPPED:g} s after Stop")
@@ -184,7 +186,9 @@ class Storm:
         may_die = {one.rank for one in drawn.kinds(DIES)} | ({drawn.size - 1} if "kill" in acted else set())
         may_be_busy = {one.rank for one in drawn.kinds(UNSTOPPABLE)}
         busy = sorted(session._fold.left_behind())
-        self._expect(problems, may_be_busy.issuperset(busy), f"ranks {busy} are busy, not among {sorted(may_be_busy)}")
+        if not may_be_busy.issuperset(busy):
+            where = session.stacks()
+            problems.append(f"ranks {busy} are busy, not among {sorted(may_be_busy)}: {where}")
         if busy:
             session.kill(busy)
         dead = {rank.rank for rank in session.world.dead}

@@ -10,10 +10,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
@@ -150,6 +152,23 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
 
 
 @pytest.mark.slow
+def test_a_watch_that_is_killed_while_the_world_starts(fails, mark) -> None:
+    """It can report nothing, and the other rank waits in MPI's start."""
+
+    def kill() -> None:
+        def watches() -> list[psutil.Process]:
+            found = [psutil.Process(int(line.split(":")[0])) for line in processes_of(mark)]
+            return [process for process in found if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"]
+
+        # Its first process; the rank itself comes later.
+        until(watches)[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    fails("Rank 1 ended for an unknown reason: its watch is gone, while the world started. Start the world again")
+    killer.join()
+
+
 def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypatch) -> None:
     """Nobody works and nobody is ready: that start is over, and the next one is as good as any."""
     (tmp_path / "sitecustomize.py").write_text(
