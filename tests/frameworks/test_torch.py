@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
+from tests.steward.until import until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -371,6 +372,26 @@ def test_the_store_listens_on_the_loopback_only_and_ends_with_its_world(launch):
     assert backend == {0: "gloo", 1: "gloo"}
     assert listening == {("127.0.0.1", port)}
     assert not store.is_running()
+
+
+def test_a_store_that_is_slow_to_start_holds_up_no_stop(launch):
+    """Ranks wait for it in Python, not in torch's native code."""
+    session = launch(n=2)
+    cell(session, IMPORTS)
+    run = session.run("dist.init_process_group()", wait=False, view=None)
+    store = until(lambda: store_of(session))
+    store.suspend()
+    try:
+        wait_for_stack(session, 0, "init_process_group")
+        session.interrupt()
+        ended = run.wait(PATIENCE)
+    finally:
+        store.resume()
+    again = cell(session, "dist.init_process_group()\n" + SUM)
+
+    assert ended
+    assert (run.outcome, run.busy) == ("interrupted", [])
+    assert again == {0: 3.0, 1: 3.0}
 
 
 @pytest.mark.slow

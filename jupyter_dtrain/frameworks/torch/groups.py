@@ -39,7 +39,7 @@ from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls,
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 
 from .backends import Backends
-from .rendezvous import Address, Meeting, meet, meeting_at
+from .rendezvous import Address, Meeting, meet, meeting_at, reach
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -207,6 +207,8 @@ class TorchGroups:
             meeting = meeting_at(url)
             self._port = self._address[1]
             if meeting is None or meeting.address.port == self._port:
+                if meeting is not None:
+                    self._store(dist, timeout)  # once it is there, torch does not wait for it
                 source = original(url, timeout=timeout, **kwargs)
             elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
                 # All ranks of the world go there: the world's store serves them, on a port that is surely free.
@@ -224,7 +226,11 @@ class TorchGroups:
 
     def _store(self, dist: Any, timeout: timedelta) -> Any:
         """A connection to the world's own store."""
-        return dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
+        was_arriving, self._arriving = self._arriving, True
+        try:
+            return reach("init_process_group", dist, self._address, timeout, lambda: self._released)
+        finally:
+            self._arriving = was_arriving
 
     def _meet_elsewhere(self, dist: Any, meeting: Meeting, timeout: timedelta) -> Any:
         """The store at an address of the cell's own, which may serve some ranks of the world, or outsiders too."""
@@ -309,7 +315,7 @@ class TorchGroups:
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
         """The plan of each rank, by rank."""
-        client = self._store(dist, timedelta(seconds=RECOVER_PATIENCE))
+        client = reach("init_process_group", dist, self._address, timedelta(seconds=RECOVER_PATIENCE), lambda: False)
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
         store.set(f"{self._place.rank}", json.dumps(mine))
         found = {self._place.rank: mine}

@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,6 +43,33 @@ class Meeting(NamedTuple):
 
     address: Address
     rank: int
+
+
+@awaits_ranks
+def reach(call: str, dist: Any, address: tuple[str, int], timeout: timedelta, is_released: Callable[[], bool]) -> Any:
+    """A connection to the world's store at ``address``, whose process may only just be starting.
+
+    torch waits for it in native code, which no interrupt ends: so a thread of its own connects. ``call``: the function
+    that the user called, for the error. Raises :class:`RuntimeError` once ``is_released()``, and what torch raises
+    after ``timeout``.
+    """
+    found: list[Any] = []
+    over = threading.Event()
+
+    def connect() -> None:
+        try:
+            found.append(dist.TCPStore(*address, None, False, timeout=timeout, wait_for_workers=False))
+        except Exception as error:  # noqa: BLE001 — the waiting caller raises it
+            found.append(error)
+        over.set()
+
+    threading.Thread(target=connect, name="dtrain-store", daemon=True).start()
+    while not over.wait(ARRIVAL_POLL):
+        if is_released():
+            raise RuntimeError(f"{call}: a rank failed before the ranks could meet.")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
 
 
 def meeting_at(url: str) -> Meeting | None:

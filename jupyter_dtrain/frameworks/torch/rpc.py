@@ -45,6 +45,7 @@ from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in
 
+from .rendezvous import reach
 from .waits import OURS, outermost_of
 
 if TYPE_CHECKING:
@@ -246,10 +247,11 @@ class TorchRpc(Framework):
     def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
         def meet(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:  # noqa: ARG001
             rank, size = self._meeting
-            store = self._store(dist, timeout)
-            store.set(f"agents/{rank}", str(self._agents))
             self._arriving = True
             try:
+                client = reach(INIT, dist, self._address, timeout, lambda: self._released)
+                store = dist.PrefixStore(self._set_up, client)
+                store.set(f"agents/{rank}", str(self._agents))
                 arrive(INIT, store, rank, range(size), timeout, lambda: self._released)
             finally:
                 self._arriving = False
