@@ -111,7 +111,8 @@ class Storm:
             world.session.interrupt()
             acted.add("stop")
             self._expect(problems, run.wait(STOPPED), f"the cell goes on {STOPPED:g} s after Stop")
-        for other in queued:
+        # Queued cells; after a change of the driver the session knows them, too.
+        for other in [*queued, *world.session.running]:
             self._expect(problems, other.wait(STOPPED), "a queued cell does not end")
         self._check_cause(drawn, run, acted, problems)
         self._check_ranks(drawn, world.session, acted, owned, problems)
