@@ -316,7 +316,7 @@ class Session:
         Raises :class:`RanksDead` when they have died before, and :class:`WorldLost` when they do not die.
         """
         if ranks is None:
-            raise BadRequest("Which ranks are to be killed? %distributed restart gives fresh ones to the whole world.")
+            raise BadRequest("Name the ranks to kill. %distributed restart replaces all ranks.")
         self._membership.kill(self._choose_living(ranks))
 
     def resync(self, names: Iterable[str], source: int = 0) -> Run:

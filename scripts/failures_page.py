@@ -21,10 +21,10 @@ HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and framew
 
 # What happens when something fails
 
-The steward of a world and the watches of its ranks do all of this whether or not a notebook is open. Rank 0 is no
-exception. Times count from the moment when the situation comes about. Names of times, such as `release_grace`, are
-settings (`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays every row, see
-[CONTRIBUTING](../CONTRIBUTING.md).
+The steward of a world and the watches of its ranks act whether or not a notebook is open. Rank 0 is no exception. Times
+count from the moment when the situation arises. Names of times, such as `release_grace`, are settings
+(`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays every row (see
+[CONTRIBUTING](../CONTRIBUTING.md)).
 
 """
 
@@ -32,15 +32,15 @@ BESIDE = """
 ## Beside these
 
 * **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.
-* **A start that fails** leaves nothing behind. It gives the reason, with what the logs say. The steward starts again,
-  up to three times, when nothing moves for 6 s or when another program takes a port first.
+* **A start that fails** leaves nothing behind. It gives the reason, with what the logs say. When nothing moves for 6 s,
+  the steward launches the ranks again, with at most three launches.
 * **A lost announcement loses no event.** Events are numbered, the rank keeps each one before it sends it, and readers
   ask for those that they miss.
 * **When the store or TensorBoard's files cannot be written**, the cell says so once. The steward tries again every 2 s
   and then stores what the ranks' logs hold. It does not touch a store that is damaged or that a newer version wrote;
-  cells go on.
-* **When Jupyter's data folder is read-only**, the ranks' logs end with the world, and nothing is stored. The notebook
-  says both.
+  cells still run.
+* **When Jupyter's data folder is read-only**, the ranks' logs are deleted when the world ends, and no run is stored.
+  The notebook says both.
 * **Libraries on PyTorch** wait in PyTorch's groups and are released with them. The fault suite also makes a rank raise
   in the middle of a training in Lightning, Accelerate, Transformers, DeepSpeed (ZeRO 2 and 3) and FSDP2; the next cell
   trains.
@@ -83,7 +83,9 @@ def situation(row: Situation) -> Iterator[str]:
     yield f"### {row.what.rstrip('.')}\n"
     yield from map(step, (row.noticed, *row.steps))
     if row.ends is None:
-        yield item("The cell goes on until it has done its work, or until you press Stop.")
+        yield item("The cell goes on until its code ends, or until you press Stop.")
+    elif row.outcome == "ok":
+        yield item("The cell goes on, and ends as **ok**.")
     else:
         yield item(f"The cell ends as **{row.outcome}** after {row.ends} at the latest.")
     if row.words:

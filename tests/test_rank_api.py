@@ -116,7 +116,7 @@ def test_a_step_that_is_no_number_is_counted_instead():
     said = python("from jupyter_dtrain import log\nlog(loss=1, step='x')")
 
     assert said.stdout == "step 0  loss 1\n"
-    assert "a step is a whole number, not 'x'" in said.stderr
+    assert "a step must be a whole number, not 'x'" in said.stderr
 
 
 def test_progress_goes_through_everything_and_draws_a_line():

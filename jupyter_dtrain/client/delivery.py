@@ -96,8 +96,8 @@ class Delivery:
     def _tell(self, entry: Entry, rank: int, stacks: Stacks) -> None:
         if rank in entry.run.unfinished and entry.run.next_seq(rank) == 0:
             entry.painting.note(
-                f"Rank {rank} has not begun this cell {entry.run.elapsed:.0f} s after it was sent, though it says that "
-                f"it is idle. The session sends the cell again and again. The rank is here:\n{describe_stacks(stacks)}"
+                f"Rank {rank} has not begun this cell {entry.run.elapsed:.0f} s after it was sent, though it reports "
+                f"to be idle. The session keeps sending the cell. The rank is here:\n{describe_stacks(stacks)}"
             )
 
     def _await_sender(self, entry: Entry, rank: int) -> None:
@@ -115,9 +115,9 @@ class Delivery:
         """``rank`` has not begun ``entry``, and works on ``run``, which this client does not know."""
         if entry.message is None or entry.ending is not None:
             return
-        words = f"Rank {rank} still works on run {run}, which this session does not follow. It refuses this cell"
+        words = f"Rank {rank} is still working on run {run}, which this session does not follow. It refuses this cell"
         if all(entry.run.next_seq(one) == 0 for one in entry.run.ranks):
-            entry.run.not_sent = f"{words}. Run the cell again after that run; %distributed kill {rank} ends it."
+            entry.run.not_sent = f"{words}. Run the cell again after that run; %distributed kill {rank} ends the rank."
         else:
             entry.painting.note(f"{words}, which is interrupted on all ranks.")
         self._interrupt(entry)

@@ -348,7 +348,7 @@ class Fold:
                 self._end_if_done(entry)
             if rank not in entry.run.unfinished:
                 if entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
-                    entry.painting.note(f"{words[:1].upper()}{words[1:]}. It had no part in the rest of this cell.")
+                    entry.painting.note(f"{words[:1].upper()}{words[1:]}. This cell goes on without it.")
                 continue
             self._read_spool(entry, rank)
             if rank not in entry.run.unfinished:

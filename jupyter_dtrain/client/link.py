@@ -236,10 +236,10 @@ class Link:
         self._check_up()
         if not self.drives:
             name = self.listing.name
-            who = self._driver.words if self._driver is not None else "no client yet"
+            driver = self._driver
+            words = f"World {name!r} is driven by {driver.words}" if driver else f"No client drives world {name!r} yet"
             raise NotDriver(
-                f"World {name!r} is driven by {who}; here you can only observe it. "
-                f"%distributed attach {name} --take-over drives it from here."
+                f"{words}; here you can only observe it. %distributed attach {name} --take-over drives it from here."
             )
 
     def check_ranks(self, ranks: list[int]) -> None:
@@ -249,7 +249,7 @@ class Link:
         if dead:
             living = [rank.rank for rank in world.ranks if rank.state != "dead"]
             words = "; ".join(rank.words for rank in dead)
-            go_on = f", or go on without with -r {','.join(map(str, living))}" if living else ""
+            go_on = f", or run the cell on the others with -r {','.join(map(str, living))}" if living else ""
             raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
 
     def confirm_drives(self) -> list[OpenRun]:

@@ -91,7 +91,9 @@ class Membership:
         except DtrainError as error:
             self._link.lose(f"it was restarted by {who} and did not come up: {error}")
         else:
-            self._notices.hear(f"World {name!r} was restarted by {who}: its ranks are fresh, their variables gone.")
+            self._notices.hear(
+                f"World {name!r} was restarted by {who}: it has fresh ranks, and all variables are gone."
+            )
 
     def kill(self, ranks: list[int]) -> None:
         """As :meth:`.Session.kill`, for ranks that live."""
@@ -99,7 +101,9 @@ class Membership:
         deadline = time.monotonic() + self._settings.request_timeout
         while living := [rank.rank for rank in self._link.world.ranks if rank.rank in ranks and rank.state != "dead"]:
             if time.monotonic() > deadline:
-                raise WorldLost(f"{count_ranks(living).capitalize()} did not die: %distributed restart.")
+                raise WorldLost(
+                    f"{count_ranks(living).capitalize()} did not die. %distributed restart replaces all ranks."
+                )
             time.sleep(DEATH_POLL)
 
     def abandon_start(self) -> None:
@@ -114,13 +118,13 @@ class Membership:
         """As :meth:`.Session.stop`."""
         name = self._request.name
         if self._link.closed:
-            raise NoWorld(f"World {name!r} was stopped already.")
+            raise NoWorld(f"World {name!r} has already been stopped.")
         self._fold.world_lost("its world was stopped")
         if worlds.is_alive(self._link.listing):
             self._link.stop()
         if not self._await_steward_end():
             pid = self._link.listing.steward
-            raise WorldLost(f"World {name!r} did not stop in time: its steward (pid {pid}) still runs.")
+            raise WorldLost(f"World {name!r} did not stop in time: its steward (pid {pid}) is still running.")
         self.close()
 
     def stop_soon(self) -> None:

@@ -178,7 +178,7 @@ class RankRequests:
             try:
                 batch = future.result(self._settings.request_timeout).batch
             except FutureTimeout:
-                raise WorldLost(f"The log of rank {rank} is out of reach: the rank does not answer.") from None
+                raise WorldLost(f"The log of rank {rank} cannot be read: the rank does not answer.") from None
             if batch is None:
                 return
             yield from batch.events
@@ -190,11 +190,11 @@ def check_free(ranks: list[int], left: Mapping[int, int]) -> None:
     busy = {rank: run for rank, run in left.items() if rank in ranks}
     if busy:
         raise RanksBusy(
-            f"{still_work(busy).capitalize()}, which was interrupted: wait, or end it with "
-            f"%distributed kill {format_ranks(busy)}."
+            f"{still_work(busy).capitalize()}, which was interrupted: wait, or kill "
+            f"{'it' if len(busy) == 1 else 'them'} with %distributed kill {format_ranks(busy)}."
         )
 
 
 def still_work(busy: Mapping[int, int]) -> str:
     """``busy``: rank → run, as words."""
-    return f"{count_ranks(sorted(busy))} still work{'s' if len(busy) == 1 else ''} on run {min(busy.values())}"
+    return f"{count_ranks(sorted(busy))} {'is' if len(busy) == 1 else 'are'} still working on run {min(busy.values())}"

@@ -20,13 +20,13 @@ def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise BadRequest(f"No script to run at {path}: {error.strerror}.") from None
+        raise BadRequest(f"The script {path} cannot be read: {error.strerror}.") from None
     try:
         compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. Nothing was run.") from None
+        raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. No rank ran it.") from None
     except ValueError as error:
-        raise BadRequest(f"{path.name} is no Python: {error}.") from None
+        raise BadRequest(f"{path.name} is not Python: {error}.") from None
     words = [str(path), *map(str, arguments)]
     call = ", ".join([*map(repr, words), *(["fresh=True"] if fresh else [])])
     return f"import jupyter_dtrain\njupyter_dtrain.run_script({call})"

@@ -83,6 +83,6 @@ class Startup:
                 late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
                 if late or self._seconds > settings.longest_step:
                     raise StartFailed(
-                        f"The steward of world {name!r} does not answer: start it again, or give it more time with "
-                        f"JUPYTER_DTRAIN_START_TIMEOUT (seconds, now {settings.start_timeout:g}).{words}"
+                        f"The steward of world {name!r} does not answer: start the world again, or give it more time "
+                        f"with JUPYTER_DTRAIN_START_TIMEOUT (seconds, now {settings.start_timeout:g}).{words}"
                     ) from None

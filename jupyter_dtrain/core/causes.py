@@ -115,7 +115,7 @@ def summary(run: Run) -> str:
     lost = sorted(run.lost)
     parts += [_lost(run, rank) for rank in lost[:_NAMED]]
     if len(lost) > _NAMED:
-        parts.append(f"{count_ranks(lost[_NAMED:])} lost, too")
+        parts.append(f"{count_ranks(lost[_NAMED:])} {_was(lost[_NAMED:])} lost, too")
     if causes.echoes:
         ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
         parts.append(f"{count_ranks(ranks)} stopped because of that")
@@ -287,8 +287,8 @@ def _apart(run: Run) -> str:
             told = f"Steps of {name} in this cell: {each}. The states of these ranks may differ now"
             if name.startswith(LOCAL):
                 return (
-                    f"{told}, and %distributed resync reaches variables of the notebook alone: keep the model and the "
-                    "optimizer in such variables, or run the cell again."
+                    f"{told}, and %distributed resync reaches only top-level variables of cells: keep the model and "
+                    "the optimizer in such variables, or run the cell again."
                 )
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name

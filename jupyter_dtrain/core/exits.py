@@ -80,12 +80,9 @@ def describe_mpiexec_end(code: int, living: Sequence[int], size: int) -> str:
     """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on."""
     cure = "%distributed restart starts the world again, with another mpiexec."
     if not living:
-        return f"mpiexec has ended ({code}), and so have all ranks. {cure}"
+        return f"mpiexec has ended ({_status(code)}), and so have all ranks. {cure}"
     who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
-    return (
-        f"mpiexec has ended ({code}). {who}, but a rank that ends can no longer be replaced, and its exit status stays "
-        f"unknown. {cure}"
-    )
+    return f"mpiexec has ended ({_status(code)}). {who}, but if a rank ends, its exit status stays unknown. {cure}"
 
 
 def _goes(ranks: Sequence[int]) -> str:
@@ -94,4 +91,14 @@ def _goes(ranks: Sequence[int]) -> str:
 
 def describe_controller_end(code: int) -> str:
     """The controller of ipyparallel has ended with ``code``, and with it the way to the ranks."""
-    return f"ipyparallel's controller ended with {code}"
+    return f"ipyparallel's controller {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})"
+
+
+def _status(code: int) -> str:
+    """The end of a process, from the exit code that :mod:`subprocess` gives."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

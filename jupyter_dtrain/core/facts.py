@@ -47,7 +47,7 @@ def facts_of_package(
     used = str(getattr(module, "__version__", installed))
     found = {} if details is None else dict(details(module))
     if installed and _numbers(used) != _numbers(installed):
-        found = {"installed meanwhile": f"{installed}; %distributed restart takes it"} | found
+        found = {"installed meanwhile": f"{installed}; %distributed restart loads it"} | found
     return Facts(title, used, tested, imported=True, details=found)
 
 
@@ -63,7 +63,7 @@ def compare_tested(version: str, tested: str) -> str:
     own, known = _numbers(version), _numbers(tested)
     if not own or not known or own[: len(known)] == known:
         return f"tested with {tested}"
-    return f"{'newer' if own > known else 'older'} than {tested}, which is tested; parts that it lacks are left alone"
+    return f"{'newer' if own > known else 'older'} than the tested version, {tested}; cells name what it lacks"
 
 
 def _numbers(version: str) -> list[int]:

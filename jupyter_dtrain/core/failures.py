@@ -22,7 +22,7 @@ AFTER: dict[After, str] = {
     "take cells (`-r`).",
     "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`), and `%distributed restart` "
     "starts fresh ranks.",
-    "unhealable": "cells run on all ranks. If a rank dies, only `%distributed restart` makes the world whole again.",
+    "unhealable": "cells run on all ranks, with the same objects. If a rank ends, its exit status stays unknown.",
     "ended": "nothing of the world is left. `%distributed start` starts another one.",
 }
 """Sentences that go on after a time, such as "Afterwards, "."""
@@ -102,8 +102,8 @@ AT_ONCE = span(0.5)
 
 RELEASE = after(
     span("release_grace"),
-    "the steward asks all ranks whether they wait for others. If one does, the steward frees every waiting rank, by "
-    "means of the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
+    "the steward asks all ranks whether they wait for others. If one does, the steward frees every waiting rank, "
+    "through the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
 )
 TELL_HANG = by(
     span("hang_notice", 2.0),
@@ -117,10 +117,10 @@ LOST = by(
 ERROR_REPORTED = by(AT_ONCE, "the rank's agent reports the error, and the rank's watch informs the steward.")
 EXIT_SEEN = by(AT_ONCE, "the watch sees the rank's exit status.")
 
-EVERYTHING = "All variables on all ranks are kept."
-OF_THE_OTHERS = "All variables on the other ranks are kept, and so is all that the lost rank had reported."
-UNTIL_KILLED = "All variables on all ranks are kept, until you kill the blocked ranks."
-LOGS_ALONE = "Only the logs of all runs are kept."
+EVERYTHING = "All ranks keep their variables."
+OF_THE_OTHERS = "The other ranks keep their variables. All that the lost rank had reported is kept, too."
+UNTIL_KILLED = "All ranks keep their variables, until you kill the blocked ranks."
+LOGS_ALONE = "Only the logs and the stored runs are left."
 ECHO = "waited in {call} and {were} released"
 
 
@@ -156,8 +156,7 @@ def _loses_kernel(name: str, what: str) -> Situation:
         after(span(0.0), "until then, the steward frees ranks that wait for a failed rank, as it does for a client."),
     )
     kept = (
-        "All variables on all ranks are kept until then, and so is all that the ranks have reported: `%distributed "
-        "attach` brings it back."
+        "All ranks keep their variables until then. `%distributed attach` brings back all that the ranks have reported."
     )
     return Situation(name, what, over, steps, span(1.0), "ok", (), kept, "whole", "whole")
 
@@ -221,13 +220,13 @@ SITUATIONS: tuple[Situation, ...] = (
     hangs("collectives", "Ranks are in different collectives.", ("No rank has moved for {hang} s.", "waiting in ")),
     hangs(
         "never-arrives",
-        "A rank never comes to where the others wait, such as the set-up of a group or a collective.",
+        "A rank never reaches the point where the others wait, such as the set-up of a group or a collective.",
         ("No rank has moved for {hang} s.", "waiting in {call}", "Rank {rank}: "),
     ),
     Situation(
         "loops",
         "A rank is in an endless loop of Python code, and others wait.",
-        after(span(0.0), "the client shows nothing: a rank that uses a processor may be at work."),
+        after(span(0.0), "the client shows nothing: a rank that uses a processor may be working."),
         (),
         None,
         None,
@@ -263,8 +262,8 @@ SITUATIONS: tuple[Situation, ...] = (
         "A rank is stopped (SIGSTOP), and others wait.",
         by(
             AT_ONCE,
-            "the watch reports it to the steward, and the rank's state is `stopped`. The steward never takes such a "
-            "rank for dead.",
+            "the watch reports it to the steward, and the rank's state is `stopped`. The steward never counts such a "
+            "rank as dead.",
         ),
         (TELL_HANG,),
         None,
@@ -296,10 +295,13 @@ SITUATIONS: tuple[Situation, ...] = (
     ),
     Situation(
         "watch-killed",
-        "A rank's parent process, its watch, is killed (SIGKILL), and others wait.",
+        "A rank's watch, its parent process, is killed (SIGKILL), and others wait.",
         after(span(0.0), "Linux ends the rank together with its watch (parent-death signal)."),
         (
-            by(span(5.0), "the steward misses the process, takes the rank for dead, and informs every client."),
+            by(
+                span(5.0),
+                "the steward notices that the process is gone, counts the rank as dead, and informs every client.",
+            ),
             by(span("release_grace", 5.0), "the steward frees every waiting rank, as above."),
         ),
         span("release_grace", 6.0),
@@ -326,7 +328,8 @@ SITUATIONS: tuple[Situation, ...] = (
         "The steward is killed.",
         by(
             span(1.5),
-            "the client misses the process. By then Linux has ended `mpiexec` and all ranks (parent-death signal).",
+            "the client notices that the process is gone. By then Linux has ended `mpiexec` and all ranks "
+            "(parent-death signal).",
         ),
         (by(span(3.0), "the guard ends the world's remaining processes and removes its folders."),),
         span(3.0),
@@ -339,11 +342,11 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "controller-killed",
         "ipyparallel's controller is killed, and with it the way to the ranks.",
-        by(span(1.5), "the steward misses the process."),
+        by(span(1.5), "the steward notices that the process is gone."),
         (by(span("stop_timeout", 3.0), "the steward ends all ranks and removes the world's folders."),),
         span(3.0),
         "lost",
-        ("ipyparallel's controller ended with -9",),
+        ("ipyparallel's controller was killed (SIGKILL)",),
         LOGS_ALONE,
         "ended",
         "ended",
@@ -351,7 +354,7 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "mpiexec-killed",
         "`mpiexec` is killed.",
-        by(span(1.5), "the steward misses the process."),
+        by(span(1.5), "the steward notices that the process is gone."),
         (by(span(1.5), "the steward informs every client. From then on it checks by itself whether the ranks live."),),
         span(1.0),
         "ok",

@@ -145,7 +145,7 @@ class Interruption:
 
         def tell(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
-            self._say(working, now, f"An exception is raised in the cell. Where it was:\n{where}")
+            self._say(working, now, f"An exception is raised in the cell, which was here:\n{where}")
             raising()
 
         if self._raised:
@@ -159,7 +159,7 @@ class Interruption:
         if self.force and working and not self._killed:
             self._killed = True
             self._end_at = now + DYING
-            self._say(working, now, "Killed, as was asked for.")
+            self._say(working, now, f"Killing {'it' if len(working) == 1 else 'them'}, as --force asks.")
             with contextlib.suppress(DtrainError):
                 self._steward.kill(working, FORCED)
             return
@@ -168,6 +168,6 @@ class Interruption:
         self._release_at = self._end_at = math.inf
 
     def _say(self, working: list[int], now: float, words: str) -> None:
-        goes = "goes" if len(working) == 1 else "go"
+        runs = "is still running" if len(working) == 1 else "are still running"
         who = count_ranks(working).capitalize()
-        self._note(f"{who} {goes} on {now - self._begun:.0f} s after the interrupt. {words}")
+        self._note(f"{who} {runs} {now - self._begun:.0f} s after the interrupt. {words}")

@@ -73,7 +73,9 @@ class Settings(msgspec.Struct, frozen=True):
                 continue
             name = key[len(PREFIX) :].lower()
             if name not in known:
-                raise BadRequest(f"{key} is no setting. There are: {', '.join(PREFIX + n.upper() for n in known)}.")
+                raise BadRequest(
+                    f"{key} is not a setting. The settings are {', '.join(PREFIX + n.upper() for n in known)}."
+                )
             try:
                 value = int(text) if known[name].type is int else float(text)
             except ValueError:

@@ -145,7 +145,7 @@ def _disagreement(name: str, begun: dict[int, dict[int, str]]) -> str:
         return ""
     call = next(calls[top] for calls in begun.values() if top in calls)
     has = "has" if len(behind) == 1 else "have"
-    return f"{count_ranks(behind).capitalize()} {has} not come to collective {top}{of}, {call}."
+    return f"{count_ranks(behind).capitalize()} {has} not reached collective {top}{of}, {call}."
 
 
 def _grouped(stacks: Stacks, describe: Callable[[Stack | None], str]) -> list[str]:

@@ -72,7 +72,7 @@ class Given:
         """Set ``variables``, whatever was there; where ``--env`` had another value, this one is no secret."""
         others = [name for name in self._hidden if name in variables and variables[name].value != os.environ.get(name)]
         self._hidden = [name for name in self._hidden if name not in others]
-        told = {name: Variable(variables[name].value, f"{variables[name].why}; not as --env has it") for name in others}
+        told = {name: Variable(variables[name].value, f"{variables[name].why}; differs from --env") for name in others}
         self.note({**variables, **told}, framework)
         os.environ.update(values_of(variables))
 
@@ -90,10 +90,10 @@ class Given:
         if name in self._hidden:
             return SeenVariable(name, None, f"{HIDDEN}; {why}", framework, hidden=True)
         if value is None:
-            return SeenVariable(name, None, f"taken away since by your code; {why}", framework)
+            return SeenVariable(name, None, f"removed by your code; {why}", framework)
         if value != variable.value:
-            return SeenVariable(name, value, f"set since by your code, was {variable.value}; {why}", framework)
-        return SeenVariable(name, value, f"yours, left as it was; {why}" if variable.by_user else why, framework)
+            return SeenVariable(name, value, f"changed by your code, was {variable.value}; {why}", framework)
+        return SeenVariable(name, value, f"your own value, kept; {why}" if variable.by_user else why, framework)
 
 
 given = Given()

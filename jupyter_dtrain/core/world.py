@@ -203,20 +203,20 @@ def rank_environment(place: Placement, *, master_addr: str, master_port: int, ru
     """
     return {
         "RANK": Variable(str(place.rank), "the rank's number in the world"),
-        "WORLD_SIZE": Variable(str(place.size), "ranks of the world"),
-        "LOCAL_RANK": Variable(str(place.local_rank), "the rank's number on its host: which GPU it takes"),
-        "LOCAL_WORLD_SIZE": Variable(str(place.local_size), "ranks of this host"),
-        "GROUP_RANK": Variable(str(place.node), "the host's number, in torchrun's words"),
-        "NODE_RANK": Variable(str(place.node), "the host's number, as scripts read it"),
-        "GROUP_WORLD_SIZE": Variable(str(place.nodes), "hosts of the world"),
-        "ROLE_RANK": Variable(str(place.rank), "as RANK: torchrun's roles, of which there is one"),
-        "ROLE_WORLD_SIZE": Variable(str(place.size), "as WORLD_SIZE: torchrun's roles, of which there is one"),
-        "ROLE_NAME": Variable("default", "torchrun's roles, of which there is one"),
+        "WORLD_SIZE": Variable(str(place.size), "number of ranks in the world"),
+        "LOCAL_RANK": Variable(str(place.local_rank), "the rank's number on its host, which chooses its GPU"),
+        "LOCAL_WORLD_SIZE": Variable(str(place.local_size), "number of ranks on this host"),
+        "GROUP_RANK": Variable(str(place.node), "the host's number, under torchrun's name"),
+        "NODE_RANK": Variable(str(place.node), "the host's number, under the name that scripts read"),
+        "GROUP_WORLD_SIZE": Variable(str(place.nodes), "number of hosts of the world"),
+        "ROLE_RANK": Variable(str(place.rank), "equals RANK: there is only one torchrun role"),
+        "ROLE_WORLD_SIZE": Variable(str(place.size), "equals WORLD_SIZE: there is only one torchrun role"),
+        "ROLE_NAME": Variable("default", "the only torchrun role"),
         "MASTER_ADDR": Variable(master_addr, "where ranks meet: the world's own store"),
         "MASTER_PORT": Variable(str(master_port), "where ranks meet: the world's own store"),
         "TORCHELASTIC_RUN_ID": Variable(run_id, "torchrun's name for a run: here the world's id"),
-        "TORCHELASTIC_RESTART_COUNT": Variable("0", "torchrun's restarts, of which there are none"),
-        "TORCHELASTIC_MAX_RESTARTS": Variable("0", "torchrun's restarts, of which there are none"),
+        "TORCHELASTIC_RESTART_COUNT": Variable("0", "torchrun's restarts: none here"),
+        "TORCHELASTIC_MAX_RESTARTS": Variable("0", "torchrun's restarts: none here"),
         "TORCHELASTIC_USE_AGENT_STORE": Variable("True", "no rank has to serve the store at MASTER_PORT"),
     }
 
@@ -237,4 +237,4 @@ def check_environment(env: Mapping[str, str]) -> None:
         if "\0" in value:
             raise BadRequest(f"The variable {key!r} cannot have a value with a NUL character.")
         if not (_can_be_bytes(key) and _can_be_bytes(value)):
-            raise BadRequest(f"The variable {key!r} has a character that is no Unicode text (a lone surrogate).")
+            raise BadRequest(f"The variable {key!r} has a character that is not Unicode text (a lone surrogate).")

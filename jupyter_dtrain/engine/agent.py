@@ -280,7 +280,7 @@ class Agent:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
         with self._taking:
             if run in self._taken:
-                raise Refused(f"Rank {self._rank} has begun run {run} already, or will not.")
+                raise Refused(f"Rank {self._rank} has already begun run {run}, or never will.")
             self._taken.add(run)
 
     def _recover(self, code: str) -> None:
@@ -372,7 +372,7 @@ class Agent:
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
             if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
-                say(refused(Refused("An earlier question is still at work.")))
+                say(refused(Refused("The rank is still answering an earlier question.")))
             return
         say(replied(lambda: self._answer(request)))
 

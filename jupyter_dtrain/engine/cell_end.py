@@ -106,7 +106,7 @@ class CellEnd:
                 if exception is not None and outcome != "ok":
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)
-                with self._despite("Processes that this cell has started may go on"):
+                with self._despite("Processes that this cell has started may still run"):
                     self._end_children(interrupted=interrupted)
                 with self._despite("The last output of child processes may be missing"):
                     self._descriptors.drain()
@@ -120,7 +120,7 @@ class CellEnd:
                     outcome = "interrupted"
                 if self._interrupts.ending:
                     outcome, words = "lost", f"rank {self._rank} received SIGTERM"
-                with self._despite("The process groups are made anew"):
+                with self._despite("The process groups will be rebuilt"):
                     regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
                     steps = self._plugins.steps()
@@ -146,7 +146,8 @@ class CellEnd:
         if left:
             names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
             self._recorder.write(
-                "stderr", f"[jupyter-dtrain] These processes go on: {names}. %distributed restart ends them.\n"
+                "stderr",
+                f"[jupyter-dtrain] These processes are still running: {names}. %distributed restart ends them.\n",
             )
 
     def _outcome(self, exception: BaseException | None) -> Outcome:
@@ -195,7 +196,11 @@ class CellEnd:
             except (KeyboardInterrupt, CellStopped):
                 stopped = True
             if not done:
-                why = "an interrupt ended the wait" if stopped else f"not there after {self.metrics_patience:g} s"
+                why = (
+                    "an interrupt ended the wait"
+                    if stopped
+                    else f"they were not ready after {self.metrics_patience:g} s"
+                )
                 self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {why}.\n")
         return done
 

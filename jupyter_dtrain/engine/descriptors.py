@@ -158,7 +158,7 @@ class Holder:
         enough = lost + HELD_BYTES // 2
         while self._held and lost < enough:
             lost += len(self._held.popleft()[1])
-        words = f"\n[jupyter-dtrain] {lost} bytes were left out here: the rank did not take them for {PATIENCE:g} s\n"
+        words = f"\n[jupyter-dtrain] {lost} bytes of output are missing here: the rank took none for {PATIENCE:g} s\n"
         note: tuple[Stream, bytes] = ("stderr", words.encode())
         self._lost, self._note = lost, note
         self._held.extendleft(reversed([*sent, note]))

@@ -53,7 +53,8 @@ def _try(hook: Callable[[Any], object], otherwise: str, module: Any) -> None:
         hook(module)
     except Exception as error:  # noqa: BLE001 — the user's import goes on
         package = module.__name__.partition(".")[0]
-        words = f"{package}{_version(package)} is not as this package knows it ({str(error).rstrip('.')}): {otherwise}."
+        why = str(error).rstrip(".")
+        words = f"{package}{_version(package)} lacks parts that jupyter-dtrain uses ({why}): {otherwise}."
         with _lock:
             if otherwise not in _told:
                 _told.add(otherwise)

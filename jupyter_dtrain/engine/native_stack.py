@@ -78,7 +78,7 @@ class Look:
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
             text = self._said.decode(errors="replace").strip()
             why = text.splitlines()[0] if text else "it took too long"
-            return Stack("silent", f"py-spy cannot look at it: {why}")
+            return Stack("silent", f"py-spy cannot read the stack: {why}")
 
     def _frames(self, stack: list[dict[str, Any]]) -> list[Frame]:
         frames: list[Frame] = []

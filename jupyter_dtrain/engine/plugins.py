@@ -139,7 +139,7 @@ class Plugins:
             try:
                 facts = _facts(call())
             except BaseException as error:  # noqa: BLE001 — a library of another version; the reader sees why
-                facts = Facts(call.name, "", "", imported=True, details={"cannot be told": words_of(error)})
+                facts = Facts(call.name, "", "", imported=True, details={"unknown": words_of(error)})
             if facts is not None:
                 found[call.name] = facts
         return found

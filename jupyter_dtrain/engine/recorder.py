@@ -300,7 +300,7 @@ class Recorder:
             return Batch(run, self.rank, from_seq, events[-1].seq, events, opened.tail.totals())
 
     def _drop_reason(self, opened: _Open) -> str:
-        return opened.spool.failure or f"the run printed more than the {self._cap} bytes that are kept"
+        return opened.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
 
     def _spool_pending(self, opened: _Open) -> None:
         pending, self._pending, self._pending_size = self._pending, [], 0

@@ -54,7 +54,9 @@ class Accelerate(Framework):
 
 def _hook_state(state: Any) -> None:
     if not has_accelerator():
-        given.offer({CPU: Variable("true", "no GPU here: only with this does it see the other ranks")}, Accelerate.name)
+        given.offer(
+            {CPU: Variable("true", "no GPU here: Accelerate then sees the other ranks only with this")}, Accelerate.name
+        )
     for kind in (state.PartialState, state.AcceleratorState):
         require(kind, "_reset_state")
     state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
@@ -76,7 +78,7 @@ def _details() -> dict[str, str]:
         return {"state": "none yet: Accelerator() makes it"}
     precision = state.get("_mixed_precision")
     words = f", mixed precision {precision}" if precision not in (None, "no") else ""
-    return {"state": f"{state['num_processes']} processes, this one on {state.get('device', 'nothing')}{words}"}
+    return {"state": f"{state['num_processes']} processes, this one on {state.get('device', 'no device')}{words}"}
 
 
 def has_accelerator() -> bool:

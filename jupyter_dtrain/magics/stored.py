@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TOLD = 10
 """The most runs that one message names when they finished while no client followed them."""
 
-_RUN_HELP = "41 or #41, as %%distributed runs shows it, WORLD/RUN such as world/3, or a variable that holds a Run (-o)"
+_RUN_HELP = "run: 41 or #41, as in %%distributed runs; WORLD/RUN, such as world/3; or a variable that holds a Run (-o)"
 
 
 def runs_arguments(parser: MagicParser) -> None:
@@ -64,7 +64,7 @@ def show(args: Parsed) -> None:
 def compare_arguments(parser: MagicParser) -> None:
     """Arguments of ``compare``."""
     parser.add_argument("first", metavar="A", help=_RUN_HELP, completer=stored_runs)
-    parser.add_argument("second", metavar="B", help="the run to compare it with", completer=stored_runs)
+    parser.add_argument("second", metavar="B", help="run to compare it with", completer=stored_runs)
 
 
 def compare(args: Parsed) -> None:

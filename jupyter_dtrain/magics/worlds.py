@@ -76,11 +76,11 @@ def _keep(session: Session, asked: Asked) -> None:
     )
     if find_paths(wanted) != request.options or asked.framework_values != request.frameworks:
         raise BadRequest(
-            f"World {session.name!r} is running in this notebook, and it is not the one asked for: "
+            f"World {session.name!r} is running in this notebook, and its options differ from those asked for: "
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."
         )
     ranks = f"{request.size} rank{'s' if request.size > 1 else ''}"
-    print(f"World {session.name!r} with {ranks} is running already; %distributed restart gives it fresh ranks.")
+    print(f"World {session.name!r} with {ranks} is already running; %distributed restart gives it fresh ranks.")
 
 
 def start_world(**options: Any) -> Session:

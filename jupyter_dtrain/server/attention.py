@@ -189,4 +189,12 @@ def _slow(picture: Picture) -> list[Finding]:
     more = paces[worst] / median(pace for rank, pace in paces.items() if rank != worst) - 1
     if more <= _SLOW:
         return []
-    return [Finding("slow", "warning", f"Rank {worst} takes {100 * more:.0f} % longer for a step", [worst], str(worst))]
+    return [
+        Finding(
+            "slow",
+            "warning",
+            f"Steps of rank {worst} take {100 * more:.0f} % longer than the others'",
+            [worst],
+            str(worst),
+        )
+    ]

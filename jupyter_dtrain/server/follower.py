@@ -168,7 +168,7 @@ class Follower:
             if going_on is not None and run.number not in going_on and run.number != newest:
                 # The steward said so before this reading, so nothing more will come.
                 for rank in [rank for rank in run.unfinished if rank in run.quiet]:
-                    run.lose(rank, "it has no end in its log")
+                    run.lose(rank, "its log does not say how it ended")
         return more
 
     def leave(self) -> None:

@@ -121,7 +121,7 @@ class Handler(APIHandler):
         """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
         if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
-            raise BadRequest(f"The world has ranks 0 to {observer.listing.size - 1} only.")
+            raise BadRequest(f"The world only has ranks 0 to {observer.listing.size - 1}.")
         return ranks
 
 

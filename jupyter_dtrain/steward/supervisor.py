@@ -262,7 +262,7 @@ class Supervisor:
             if self._silence:
                 self._fail(f"{self._silence}\nRank {died.rank} was here:\n{said}")
                 return
-            self._fail(f"{died.words} while the world started." + (f" It said:\n{said}" if said else ""))
+            self._fail(f"{died.words} while the world was starting." + (f" It said:\n{said}" if said else ""))
             return
         if self._state.phase != "running":
             return
@@ -285,7 +285,7 @@ class Supervisor:
     def _mpiexec_ended(self, code: int) -> None:
         if self._state.phase == "starting":
             log = self._cluster.said("mpiexec", 40)
-            reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world started."
+            reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world was starting."
             self._fail(reason + (f" It said:\n{log}" if log else ""))
         elif self._state.phase == "running":
             self._state.healable = False

@@ -80,7 +80,7 @@ class Store:
         found = _NAME.match(str(name).strip())
         if found is None:
             raise BadRequest(
-                f"{name!r} names no run. Write its number from %distributed runs (41 or #41), or WORLD/RUN "
+                f"{name!r} names no run. Give its number from %distributed runs (41 or #41), or WORLD/RUN "
                 f"(world/3).{self._suggest(str(name))}"
             )
         if found["id"]:

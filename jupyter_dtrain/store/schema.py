@@ -204,8 +204,8 @@ def explain(error: Exception, path: Path) -> str:
     words = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, sqlite3.DatabaseError) and any(part in words for part in ("not a database", "malformed")):
         return (
-            f"The store {path} is damaged ({words}), so runs are not stored and the file stays unchanged. Move it "
-            f"away, and a new one begins."
+            f"The store {path} is damaged ({words}), so runs are not stored and the file stays unchanged. Move "
+            f"the file away, and a new store begins."
         )
     return f"The store {path} cannot be used ({words}): runs are not stored until it can. Cells still run."
 

@@ -223,7 +223,7 @@ class Panel:
         self._fill(
             {
                 widget.VIEW: self._link.view,
-                "text/plain": f"{self._title} is shown here while it goes on.",
+                "text/plain": f"{self._title} is shown here while it runs.",
             }
         )
         self._calm_from = now + LIVELY

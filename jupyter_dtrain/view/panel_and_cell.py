@@ -110,7 +110,7 @@ class PanelAndCell:
         try:
             return tell(self._panel)
         except Exception:  # noqa: BLE001 — whatever fails, the run goes on, and so does the other part
-            _log.exception("The panel of a distributed cell fails; its output is still shown.")
+            _log.exception("The panel of a distributed cell has failed; its output is still shown.")
             self._panel = None
             return None
 

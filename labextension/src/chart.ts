@@ -270,8 +270,8 @@ export class Chart {
     const notes = new Map<string, number[]>();
     for (const [rank, words] of names === null ? outliers(metric) : [])
       notes.set(words, [...(notes.get(words) ?? []), rank]);
-    const words = [...notes].map(
-      ([what, ranks]) => `${ranks.length > 1 ? "ranks" : "rank"} ${rankList(ranks)} ${what}`,
+    const words = [...notes].map(([what, ranks]) =>
+      ranks.length > 1 ? `ranks ${rankList(ranks)} ${what.replace("is", "are")}` : `rank ${ranks[0]} ${what}`,
     );
     const nonFinite = metric.nonFinite;
     if (nonFinite.length > 0) {

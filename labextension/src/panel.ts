@@ -246,7 +246,7 @@ export class RunPanel {
       `Run ${model.run}`,
       ranks.length === model.size
         ? `${count(model.size)} rank${model.size === 1 ? "" : "s"}`
-        : `rank ${rankList(ranks)}`,
+        : `rank${ranks.length === 1 ? "" : "s"} ${rankList(ranks)}`,
       clock(model.elapsed),
     ];
     const steps = model.ranks.map((rank) => rank.step).filter((step) => step !== null);

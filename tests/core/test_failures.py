@@ -96,15 +96,13 @@ def test_every_time_of_the_table_is_a_setting_or_a_number() -> None:
 def test_last_words_of_a_library_say_what_a_crash_was() -> None:
     said = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
 
-    assert "gloo aborts when ranks give one collective different sizes" in describe_exit(
-        1, ended("os.abort()"), said=said
-    )
+    assert "gloo aborts when ranks pass different sizes" in describe_exit(1, ended("os.abort()"), said=said)
     assert describe_exit(1, ended("os.abort()"), "by us", said) == "rank 1 crashed (SIGABRT), by us"
 
 
 def test_the_end_of_mpiexec_names_the_ranks_that_go_on():
     """``MPI_Abort`` ends it together with the rank that calls."""
-    assert "mpiexec has ended (0). Ranks 1-2 go on, but" in describe_mpiexec_end(0, [1, 2], 3)
-    assert "mpiexec has ended (3). Rank 1 goes on, but" in describe_mpiexec_end(3, [1], 3)
-    assert "mpiexec has ended (-9). The ranks go on, but" in describe_mpiexec_end(-9, [0, 1], 2)
+    assert "mpiexec has ended (exit code 0). Ranks 1-2 go on, but" in describe_mpiexec_end(0, [1, 2], 3)
+    assert "mpiexec has ended (exit code 3). Rank 1 goes on, but" in describe_mpiexec_end(3, [1], 3)
+    assert "mpiexec has ended (SIGKILL). The ranks go on, but" in describe_mpiexec_end(-9, [0, 1], 2)
     assert "and so have all ranks. %distributed restart" in describe_mpiexec_end(3, [], 2)

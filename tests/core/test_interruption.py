@@ -63,7 +63,9 @@ def test_ranks_that_wait_for_others_are_released(scene):
     scene.wait(4)
 
     assert scene.steward.did == [(at, "release", (7,)) for at in (1, 3)]
-    assert scene.notes == ["Ranks 0-1 go on 1 s after the interrupt. The steward releases ranks that wait for others."]
+    assert scene.notes == [
+        "Ranks 0-1 are still running 1 s after the interrupt. The steward releases ranks that wait for others."
+    ]
 
 
 def test_an_exception_is_raised_where_the_signal_was_caught(scene):
@@ -72,7 +74,9 @@ def test_an_exception_is_raised_where_the_signal_was_caught(scene):
 
     assert scene.ranks.times(ReadStack()) == [5]
     assert scene.exceptions == [5, 5.5, 6]
-    assert scene.notes[1].startswith("Ranks 0-1 go on 5 s after the interrupt. An exception is raised in the cell.")
+    assert scene.notes[1].startswith(
+        "Ranks 0-1 are still running 5 s after the interrupt. An exception is raised in the cell"
+    )
 
 
 def test_the_cell_ends_without_the_ranks_that_have_not(scene):
@@ -99,7 +103,7 @@ def test_with_force_ranks_that_have_not_ended_are_killed(scene):
 
     assert scene.ending.over
     assert scene.steward.times("kill") == [8]
-    assert "Killed, as was asked for." in scene.notes[-1]
+    assert "as --force asks." in scene.notes[-1]
 
 
 def test_a_second_press_takes_all_steps_at_once_and_a_third_ends(scene):
@@ -129,7 +133,9 @@ def test_ranks_that_have_ended_are_left_alone(scene):
     """Notes name who is left; nothing is asked of any rank when none is."""
     scene.run.unfinished = [1]
     scene.wait(1)
-    assert scene.notes == ["Rank 1 goes on 1 s after the interrupt. The steward releases ranks that wait for others."]
+    assert scene.notes == [
+        "Rank 1 is still running 1 s after the interrupt. The steward releases ranks that wait for others."
+    ]
     scene.run.unfinished = []
     asked = len(scene.ranks.asked)
     scene.wait(8)

@@ -42,7 +42,9 @@ def test_a_size_is_a_whole_number():
 
 def test_a_misspelt_setting_is_refused_with_those_that_exist():
     """Rather than ignored."""
-    with pytest.raises(BadRequest, match=r"JUPYTER_DTRAIN_LEESE is no setting. There are: JUPYTER_DTRAIN_LEASE"):
+    with pytest.raises(
+        BadRequest, match=r"JUPYTER_DTRAIN_LEESE is not a setting. The settings are JUPYTER_DTRAIN_LEASE"
+    ):
         Settings.from_environment({"JUPYTER_DTRAIN_LEESE": "1"})
 
 

@@ -30,7 +30,7 @@ def test_what_the_user_has_set_stays_and_is_said_to_be_the_users(monkeypatch):
     given.offer(WANTED, "some")
 
     assert (os.environ["DTRAIN_A"], os.environ["DTRAIN_B"]) == ("mine", "2")
-    assert seen(given) == {"DTRAIN_A": ("mine", "yours, left as it was; first"), "DTRAIN_B": ("2", "second")}
+    assert seen(given) == {"DTRAIN_A": ("mine", "your own value, kept; first"), "DTRAIN_B": ("2", "second")}
     assert {one.framework for one in given.seen()} == {"some"}
 
     given.put(WANTED)
@@ -46,8 +46,8 @@ def test_what_was_changed_since_is_told(monkeypatch):
     monkeypatch.delenv("DTRAIN_B")
 
     assert seen(given) == {
-        "DTRAIN_A": ("9", "set since by your code, was 1; first"),
-        "DTRAIN_B": (None, "taken away since by your code; second"),
+        "DTRAIN_A": ("9", "changed by your code, was 1; first"),
+        "DTRAIN_B": (None, "removed by your code; second"),
     }
 
 
@@ -73,7 +73,7 @@ def test_what_was_given_and_is_not_taken_is_told(monkeypatch):
     given.hide(WANTED)
     given.put(WANTED)
 
-    assert seen(given) == {"DTRAIN_A": ("1", "first; not as --env has it"), "DTRAIN_B": (None, f"{HIDDEN}; second")}
+    assert seen(given) == {"DTRAIN_A": ("1", "first; differs from --env"), "DTRAIN_B": (None, f"{HIDDEN}; second")}
 
 
 def test_what_is_left_unset_is_set():

@@ -182,7 +182,7 @@ def test_a_rank_that_cannot_read_does_not_stop_what_writes(line, recorder, texts
     reader.drain()
     found = texts()
     assert found["stdout"].endswith("e\nthe end\n")
-    lost = [int(text.split()[1]) for text in found["stderr"].splitlines() if "left out" in text]
+    lost = [int(text.split()[1]) for text in found["stderr"].splitlines() if "are missing here" in text]
     assert lost
     assert 100 * len(piece) + 8 == len(found["stdout"]) + sum(lost)
     line.close()

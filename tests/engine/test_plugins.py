@@ -201,7 +201,7 @@ def test_exceptions_that_are_answers():
     for ask, member in ((lambda: plugins.on_host(1), "on_host"), (lambda: list(plugins.recover()), "recover")):
         with pytest.raises(RuntimeError, match=f"^The plug-in 'x' failed in {member}: SystemExit: no$"):
             ask()
-    facts = Facts("x", "", "", imported=True, details={"cannot be told": "SystemExit: no"})
+    facts = Facts("x", "", "", imported=True, details={"unknown": "SystemExit: no"})
     assert plugins.describe() == {"x": facts}
 
 

@@ -161,7 +161,7 @@ def test_an_ordinary_loop_goes_on_after_a_failure(up):
     run = up.run("for _ in range(2): params, state, loss = step(params, state, data)\nfloat(loss)", view=None)
 
     assert {rank: float(result.data["text/plain"]) for rank, result in run.results.items()} == expected
-    assert "params, state: lost with the failed computation; rank 1's values have taken their place" in run.text(0)
+    assert "params, state: lost with the failed computation, and restored with the values of rank 1" in run.text(0)
 
 
 def test_what_was_begun_when_another_rank_failed_does_not_meet_the_next_cell(up):
@@ -208,7 +208,7 @@ def test_resync_keeps_the_order_of_a_dictionary(up):
 
 def test_a_rank_that_does_not_come_is_named(pair):
     error = failing(pair, DOWN + FAIL + "jax.distributed.initialize()")
-    assert "initialize: rank 1 did not come" in error.run.errors[0].evalue
+    assert "initialize: rank 1 did not arrive" in error.run.errors[0].evalue
     assert play(pair, UP + SUM) == {0: 3.0, 1: 3.0}
 
 

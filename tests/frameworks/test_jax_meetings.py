@@ -118,9 +118,9 @@ def test_ranks_meet(server):
 
 def test_a_rank_that_waits_too_long_names_who_is_missing(server):
     """So does one that was released; both have left the meeting then."""
-    with pytest.raises(TimeoutError, match=r"rank 1 did not come within 0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"rank 1 did not arrive within 0\.05 s"):
         meet("init()", server, "a", 0, 2, 0.05, lambda: False)
-    with pytest.raises(RuntimeError, match=r"init\(\): rank 1 did not come"):
+    with pytest.raises(RuntimeError, match=r"init\(\): rank 1 did not arrive"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: True)
 
 
@@ -134,7 +134,7 @@ def test_a_rank_that_has_gone_is_not_counted(server, meetings):
 def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
     """At once."""
     stay_away(server, "a", 1)
-    with pytest.raises(Absent, match="rank 1 had none"):
+    with pytest.raises(Absent, match="rank 1 had not set it up"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: False)
 
 
@@ -142,7 +142,7 @@ def test_a_rank_learns_why_there_is_no_coordinator(server, meetings, coordinator
     """In the words of what failed."""
     coordinators.fails = OSError("no port")
     meetings.arrive("a", 1, comes=True)
-    with pytest.raises(RuntimeError, match=r"init\(\): JAX's coordinator cannot begin: OSError: no port"):
+    with pytest.raises(RuntimeError, match=r"init\(\): JAX's coordinator cannot start: OSError: no port"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: False)
 
 

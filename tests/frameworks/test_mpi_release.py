@@ -65,7 +65,7 @@ def test_a_rank_raises_while_others_wait_in_mpi(waiting, before, wait, call):
     assert processes == pids(waiting)
     name = {"Win.Fence": "win", "File.Sync": "file"}.get(call)
     if name:
-        words = f"{name}: ranks were released there; make again"
+        words = f"{name}: ranks were released there. Make it again"
         assert all(words in text for text in texts(after).values()), texts(after)
         run(waiting, f"del {name}")
 

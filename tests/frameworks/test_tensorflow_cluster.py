@@ -122,7 +122,7 @@ def test_a_config_of_the_users_stays(launch, monkeypatch):
         assert configs(session) == {0: json.loads(mine)}
         hidden = {one.name: one for one in session.surroundings()[0].variables}["TF_CONFIG"]
 
-    assert (told.value, told.why.partition(";")[0]) == (mine, "yours, left as it was")
+    assert (told.value, told.why.partition(";")[0]) == (mine, "your own value, kept")
     assert (hidden.value, hidden.hidden) == (None, True)
 
 

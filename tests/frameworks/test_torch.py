@@ -237,9 +237,9 @@ def test_a_set_up_to_which_a_rank_does_not_come_can_be_interrupted(torch_world):
 def test_a_set_up_with_a_deadline_names_the_ranks_that_did_not_come(torch_world):
     """In the words of the user's world; the next set-up works."""
     late = "from datetime import timedelta\ndist.init_process_group(timeout=timedelta(seconds=1))"
-    with pytest.raises(DistributedError, match=r"ranks 1-2 did not come within 1 s.*Every rank") as failure:
+    with pytest.raises(DistributedError, match=r"ranks 1-2 did not arrive within 1 s.*Every rank") as failure:
         cell(torch_world, late, "0")
-    with pytest.raises(DistributedError, match=r"rank 0 did not come within 1 s"):
+    with pytest.raises(DistributedError, match=r"rank 0 did not arrive within 1 s"):
         cell(torch_world, late, "1-2")
     cell(torch_world, "dist.init_process_group()")
 
@@ -332,7 +332,7 @@ def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
     url = f"tcp://127.0.0.1:{port}"
     with pytest.raises(DistributedInterrupt):
         torch_world.run(f"dist.init_process_group('gloo', {url!r}, rank=1, world_size=2)", 2, view=None, timeout=1)
-    with pytest.raises(DistributedError, match="rank 0 of the group did not come"):
+    with pytest.raises(DistributedError, match="rank 0 of the group did not arrive"):
         cell(
             torch_world,
             "from datetime import timedelta\n"

@@ -856,7 +856,7 @@ jupyter_dtrain.log(three=torch.ones(3), none=torch.ones(0), turned=torch.tensor(
     run = torch_world.run(code, 0, view=None, timeout=PATIENCE)
 
     assert {name: points(run, name)[0][1] for name in run.metrics} == {"value": 2.5, "whole": 3, "yes": 1, "half": 0.5}
-    assert "'three' is left out: a tensor with 3 elements is no number" in run.text(0)
+    assert "'three' is left out: a tensor with 3 elements is not one number" in run.text(0)
     assert "'turned' is left out: it is complex" in run.text(0)
 
 

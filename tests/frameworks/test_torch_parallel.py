@@ -54,7 +54,7 @@ def pair(launch):
 def test_a_group_to_which_a_rank_does_not_come(pair):
     """gloo would wait for it where nothing ends it; the rank is named, and the next group works."""
     failed = fail(pair, FAIL + "dist.new_group([0, 1])")
-    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("new_group", "new_group: rank 1 did not come.")
+    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("new_group", "new_group: rank 1 did not arrive.")
     again = "group = dist.new_group([0, 1]); total = torch.ones(1); dist.all_reduce(total, group=group); total.item()"
     assert values(run(pair, again)) == same(2.0, 2)
 
@@ -96,7 +96,7 @@ found
     failed = fail(
         pair, "dist.destroy_process_group()\n" + FAIL + code.replace("    dist.destroy_process_group()\n", "")
     )
-    assert failed.errors[0].evalue == "init_process_group: rank 1 did not come."
+    assert failed.errors[0].evalue == "init_process_group: rank 1 did not arrive."
     run(pair, "dist.init_process_group()")
 
 

@@ -130,7 +130,7 @@ def test_an_address_of_the_cells_own_cannot_keep_ranks_from_meeting(workers):
         failed = fail(workers, f"if rank: raise ValueError('a bug')\n{by_hand}")
         called = [values(run(workers, f"{way}called = {CALL}\nrpc.shutdown()\ncalled")) for way in (by_hand, by_url)]
     run(workers, f"os.environ['MASTER_PORT'] = '{kept}'")
-    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not come.")
+    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not arrive.")
     assert called == [CALLED, CALLED]
 
 
@@ -218,14 +218,14 @@ def test_an_interrupt_of_an_end_is_an_end_for_all(pair):
             assert values(run(pair, again + CALL)) == CALLED
     told = fail(pair, CALL)
     assert {error.evalue.partition(".")[0] for error in told.errors.values()} == {"RPC has not been initialized"}
-    assert "was ended on other ranks, in an init_rpc() or shutdown() that did not come to its end" in texts(told)[0]
+    assert "was ended on other ranks, in an init_rpc() or shutdown() that did not finish" in texts(told)[0]
 
 
 @pytest.mark.slow
 def test_a_set_up_to_which_a_rank_does_not_come(workers):
     """It is named, and the next set-up works."""
     failed = fail(workers, f"if rank: raise ValueError('a bug')\n{INIT}")
-    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not come.")
+    assert (failed.errors[0].waited, failed.errors[0].evalue) == ("init_rpc", "init_rpc: rank 1 did not arrive.")
     assert values(run(workers, INIT + CALL)) == CALLED
     run(workers, "rpc.shutdown()")
 

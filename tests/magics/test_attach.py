@@ -48,7 +48,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
     assert "True" in after.said
     assert "this notebook" in notebook.ok("%distributed list").display_texts[0]
-    assert "is already driven by this notebook" in notebook.ok("%distributed attach").out
+    assert "This notebook already drives world" in notebook.ok("%distributed attach").out
     notebook.ok("%distributed stop")
 
 

@@ -143,13 +143,13 @@ def test_a_second_press_ends_the_cell_soon_and_names_the_busy_ranks(patient):
 
     assert still_running
     assert "Rank 1 goes on" in cell.err
-    assert "An exception is raised in the cell. Where it was:\nRank 1: running" in cell.err
+    assert "An exception is raised in the cell, which was here:\nRank 1: running" in cell.err
     assert cell.ename == "DistributedInterrupt"
     assert "Still busy: rank 1." in cell.traceback
     assert "%distributed kill 1 ends it" in cell.traceback
     assert "still busy: rank 1" in cell.error["evalue"]
     assert refused.ename == "RanksBusy"
-    assert "Rank 1 still works" in refused.traceback
+    assert "Rank 1 is still working" in refused.traceback
     assert free.display_texts == ["[0] 'deaf'"]
     assert "Rank 0: idle\nRank 1: running" in stacks
     assert patient.ok("%%distributed\nstage").display_texts == ["[0-1] 'deaf'"]

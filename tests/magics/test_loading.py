@@ -106,7 +106,7 @@ def test_a_name_that_another_extension_owns_is_left_to_it(beside, name):
     theirs = notebook.ok(f"%%{name} 0\n1").out
     choice = [line.strip() for line in told.splitlines() if line.startswith("    ")]
 
-    assert f"%%{name} belongs to other_magics" in told
+    assert f"%%{name} already belongs to other_magics" in told
     assert theirs == "the other one answers\n"
     assert notebook.value(OWNED) == [f"{name} (cell)"]
 

@@ -122,8 +122,8 @@ async def test_who_may_only_read_cannot_act(jp_fetch):
         ('{"cwd": "a\\u0000b"}', "no folder 'a"),
         (json.dumps({"cwd": "long" * 2000}), "no folder 'longlong"),
         ('{"cwd": 5}', "cwd must be the path of a folder, as text, not 5"),
-        ('{"options": {"env": {"A": "\\ud800"}}}', "'A' has a character that is no Unicode text"),
-        ('{"options": {"env": {"\\udfff": ""}}}', "is no Unicode text"),
+        ('{"options": {"env": {"A": "\\ud800"}}}', "'A' has a character that is not Unicode text"),
+        ('{"options": {"env": {"\\udfff": ""}}}', "is not Unicode text"),
         (b'{"cwd": "\xff"}', "must be JSON in UTF-8"),
     ],
 )

@@ -224,9 +224,9 @@ def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
     assert ("interrupted", [1]) == (cell.outcome, cell.busy)
     assert {0: "interrupted", 2: "interrupted"} == cell.outcomes
     assert hasty.world.ranks[1].state == "running"
-    with pytest.raises(RanksBusy, match=f"Rank 1 still works on run {cell.number}, .* %distributed kill 1"):
+    with pytest.raises(RanksBusy, match=f"Rank 1 is still working on run {cell.number}, .* %distributed kill 1"):
         run(hasty, "1")
-    with pytest.raises(RanksBusy, match="rank 1 still works"):
+    with pytest.raises(RanksBusy, match="rank 1 is still working"):
         hasty.push({"a": 1})
     assert {0: 1, 2: 1} == values(run(hasty, "1", ranks="0,2"))
     until(lambda: hasty.world.ranks[1].state == "idle")

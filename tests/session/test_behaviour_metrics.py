@@ -111,9 +111,9 @@ def test_what_cannot_be_logged_is_said_once_and_left_out(world):
     assert points(cell, "good") == [(0, 1.0), (1, 2.0)]
     assert set(cell.metrics) == {"good", "two lines and more", "value", "x" * 200, "7"}
     assert "'text' is left out: 'high' is text, not a number" in said
-    assert "'three' is left out: a tensor with 3 elements is no number" in said
+    assert "'three' is left out: a tensor with 3 elements is not one number" in said
     assert "'nothing' is left out: NoneType is not one number" in said
-    assert "a step is a whole number, not 'soon'" in said
+    assert "a step must be a whole number, not 'soon'" in said
 
 
 def test_points_that_cannot_be_recorded_cost_no_others(world):

@@ -86,7 +86,7 @@ def test_a_queued_cell_makes_its_ranks_busy_at_once(world):
     """From the moment that run() has returned: nothing may be sent behind it."""
     for _ in range(50):
         cell = later(world, "import time; time.sleep(0.01)")
-        with pytest.raises(RanksBusy, match=f"ranks 0-2 still work on run {cell.number}"):
+        with pytest.raises(RanksBusy, match=f"ranks 0-2 are still working on run {cell.number}"):
             world.push({"behind": 1})
         assert cell.wait(20)
 

@@ -118,7 +118,7 @@ def test_a_name_that_no_folder_should_have_is_refused(launch, name):
 
 def test_a_name_that_is_taken_is_refused(launch, world):
     """With the way on."""
-    with pytest.raises(BadRequest, match="running already: stop it, or choose another"):
+    with pytest.raises(BadRequest, match="already running: stop it, or choose another"):
         launch(n=1, name=world.name)
 
 

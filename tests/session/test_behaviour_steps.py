@@ -56,13 +56,18 @@ def test_a_cell_that_swallows_the_interrupt_is_ended(world):
 
     until(lambda: notes.words)
     assert not cell.done
-    assert "Ranks 0-2 go on 1 s after the interrupt. The steward releases ranks that wait for others." == notes.words[0]
+    assert (
+        "Ranks 0-2 are still running 1 s after the interrupt. The steward releases ranks that wait for others."
+        == notes.words[0]
+    )
     assert cell.wait(20)
     assert ("interrupted", []) == (cell.outcome, cell.busy)
     assert {"CellStopped"} == {error.ename for error in cell.errors.values()}
     assert cell.elapsed < world.settings.interrupt_timeout
     assert 2 == len(notes.words)
-    assert notes.words[1].startswith("Ranks 0-2 go on 5 s after the interrupt. An exception is raised in the cell.")
+    assert notes.words[1].startswith(
+        "Ranks 0-2 are still running 5 s after the interrupt. An exception is raised in the cell"
+    )
     assert "time.sleep(0.05)" in notes.words[1]
     assert before == pids(world)
     assert same(7) == world["kept"]
@@ -101,7 +106,7 @@ def test_a_rank_that_nothing_ends_is_named_and_killed(quick):
     quick.interrupt()
     assert cell.wait(20)
     assert ("interrupted", [1]) == (cell.outcome, cell.busy)
-    assert any("Rank 1 goes on" in words and "An exception is raised" in words for words in notes.words)
+    assert any("Rank 1 is still running" in words and "An exception is raised" in words for words in notes.words)
     with pytest.raises(RanksBusy, match=r"%distributed kill 1\."):
         run(quick, "1")
 
@@ -125,7 +130,7 @@ def test_force_kills_what_has_not_ended(quick):
     assert cell.wait(20)
     assert ("interrupted", []) == (cell.outcome, cell.busy)
     assert {0: "rank 0 was killed (SIGKILL), since an interrupt with --force did not end it"} == cell.lost
-    assert notes.words[-1].endswith("Killed, as was asked for.")
+    assert notes.words[-1].endswith("as --force asks.")
     assert {1: 2, 2: 2} == values(run(quick, "2", ranks="1-2"))
 
 

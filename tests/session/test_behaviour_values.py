@@ -128,9 +128,9 @@ def test_a_busy_rank_refuses_values_at_once(world, tmp_path):
     world.push({"free": 1})
     cell = begin(world, wait_for(tmp_path / "go"), ranks=1)
 
-    with pytest.raises(RanksBusy, match=f"Cannot push free: rank 1 still works on run {cell.number}"):
+    with pytest.raises(RanksBusy, match=f"Cannot push free: rank 1 is still working on run {cell.number}"):
         world.push({"free": 2})
-    with pytest.raises(RanksBusy, match=f"Cannot pull free: rank 1 still works on run {cell.number}"):
+    with pytest.raises(RanksBusy, match=f"Cannot pull free: rank 1 is still working on run {cell.number}"):
         world.pull("free")
     others = world.pull("free", ranks="0,2")
     (tmp_path / "go").touch()

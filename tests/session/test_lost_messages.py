@@ -177,7 +177,7 @@ def test_a_busy_rank_refuses_a_cell(driver, first, way) -> None:
     other = driver.run("ran = 'never'; time.sleep(1000)", "all", wait=False, view=None)
 
     assert cell.wait(20)
-    assert f"Rank 0 still works on run {number}" in cell.not_sent
+    assert f"Rank 0 is still working on run {number}" in cell.not_sent
     assert other.wait(20)
     assert lost.lost
     way.heal()

@@ -132,11 +132,11 @@ def test_losses_of_a_script_have_their_names(world, script):
 def test_what_is_no_script_goes_nowhere(world, script, tmp_path):
     """And says why."""
     number = world.last_run
-    with pytest.raises(BadRequest, match=r"No script to run at .*gone.py: No such file"):
+    with pytest.raises(BadRequest, match=r"The script .*gone.py cannot be read: No such file"):
         play(world, tmp_path / "gone.py")
-    with pytest.raises(BadRequest, match=r"No script to run at .*: Is a directory"):
+    with pytest.raises(BadRequest, match=r"The script .* cannot be read: Is a directory"):
         play(world, tmp_path)
-    with pytest.raises(BadRequest, match=r"train.py, line 2: .*Nothing was run"):
+    with pytest.raises(BadRequest, match=r"train.py, line 2: .*No rank ran it"):
         play(world, script("x = 1\ndef\n"))
     with pytest.raises(BadRequest, match=r"train.py"):
         play(world, script("x = 1\0"))

@@ -160,7 +160,7 @@ def test_all_runs_that_go_on_are_followed(first, attach) -> None:
 
     assert [run.ranks for run in runs] == [[0], [1, 2]]
     assert [(run.run, run.ranks, run.working) for run in told] == [(run.number, run.ranks, run.ranks) for run in runs]
-    with pytest.raises(RanksBusy, match=f"Cannot push x: rank 0 still works on run {runs[0].number}"):
+    with pytest.raises(RanksBusy, match=f"Cannot push x: rank 0 is still working on run {runs[0].number}"):
         session.push({"x": 1}, 0)
     behind = session.run("'behind'", "0", wait=False, view=None)
     for run in runs:

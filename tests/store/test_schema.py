@@ -100,7 +100,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(store):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        pytest.param(b"not a database at all " * 100, "is damaged.*not a database.*Move it away", id="text"),
+        pytest.param(b"not a database at all " * 100, "is damaged.*not a database.*Move the file away", id="text"),
         pytest.param(b"SQLite format 3\x00" + b"\x07" * 4096, "is damaged", id="a header and rubbish"),
         pytest.param(None, "another program's", id="another program's"),
     ],

@@ -132,6 +132,6 @@ def test_the_verb_takes_the_folder(open_notebook, own_data, tmp_path):
     notebook.ok("%distributed stop")
     (folder,) = (notebook.folder / "boards").glob("*/run-1/rank-0")
 
-    assert "is running already" in again
+    assert "is already running" in again
     assert other.ename == "BadRequest"
     assert scalars(folder) == {"loss": [(0, 2.0)]}

@@ -90,9 +90,9 @@ def test_html_has_the_same_and_is_escaped():
     [
         ("2.13.0+cpu", "2.13", "tested with 2.13"),
         ("2.13.7", "2.13", "tested with 2.13"),
-        ("2.14.0a0+git", "2.13", "newer than 2.13"),
-        ("3.0", "2.13", "newer than 2.13"),
-        ("2.9.1", "2.13", "older than 2.13"),
+        ("2.14.0a0+git", "2.13", "newer than the tested version, 2.13"),
+        ("3.0", "2.13", "newer than the tested version, 2.13"),
+        ("2.9.1", "2.13", "older than the tested version, 2.13"),
         ("unknown", "2.13", "tested with 2.13"),
     ],
 )

@@ -100,7 +100,10 @@ class DeepSpeed(Framework):
 
 def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
     if not has_accelerator():
-        given.offer({ACCELERATOR: Variable("cpu", "no GPU here: DeepSpeed need not search and warn")}, DeepSpeed.name)
+        given.offer(
+            {ACCELERATOR: Variable("cpu", "no GPU here: so DeepSpeed neither searches for one nor warns")},
+            DeepSpeed.name,
+        )
 
 
 def _hook_builder(module: Any) -> None:
@@ -118,7 +121,7 @@ def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise RuntimeError(
                 f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
-                f'or use what needs none: a torch optimizer, or "torch_adam": true in the parameters of "Adam".'
+                f'or use an optimizer that needs none: one of torch, or "Adam" with the parameter "torch_adam": true.'
             ) from error
 
     return jit_load
@@ -179,7 +182,7 @@ def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _details() -> dict[str, str]:
     chosen = getattr(sys.modules.get("deepspeed.accelerator.real_accelerator"), "ds_accelerator", None)
-    without = "none: without its shared memory for inference, and without optimizers of its own"
+    without = "none: DeepSpeed's own optimizers and its shared memory for inference cannot be compiled"
     return {
         "accelerator": str(getattr(chosen, "_name", "") or "not chosen yet"),
         "C++ compiler": "found" if has_compiler() else without,

@@ -25,17 +25,17 @@ def tune_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--model",
         required=True,
-        help="a function on the ranks that makes a fresh module, whose forward gives the loss",
+        help="function on the ranks that returns a fresh module, whose forward returns the loss",
         **named,
     )
     parser.add_argument(
         "--batch",
         required=True,
-        help="a function on the ranks that takes a number of samples and gives the arguments of one forward",
+        help="function on the ranks that takes a number of samples and returns the arguments of one forward",
         **named,
     )
     parser.add_argument(
-        "--config", help="a dictionary on the ranks: DeepSpeed's configuration without stage and micro-batch", **named
+        "--config", help="dictionary on the ranks: DeepSpeed's configuration without stage and micro-batch", **named
     )
     parser.add_argument(
         "--stages", type=numbers, default=STAGES, metavar="N,N", help="ZeRO stages to measure (default: 0,1,2,3)"
@@ -45,14 +45,14 @@ def tune_arguments(parser: MagicParser) -> None:
         type=numbers,
         default=MICRO_BATCHES,
         metavar="N,N",
-        help="samples that each rank takes at once (default: 1,2,4,8,16)",
+        help="micro-batches to measure, in samples per rank (default: 1,2,4,8,16)",
     )
-    parser.add_argument("--steps", type=count, default=5, metavar="N", help="how many steps to measure (default: 5)")
+    parser.add_argument("--steps", type=count, default=5, metavar="N", help="number of steps to measure (default: 5)")
     parser.add_argument(
-        "--warmup", type=int, default=2, metavar="N", help="how many steps come before those (default: 2)"
+        "--warmup", type=int, default=2, metavar="N", help="number of steps before the measured ones (default: 2)"
     )
     parser.add_argument(
-        "-o", "--output", type=variable, metavar="NAME", help="bind the table to this notebook variable"
+        "-o", "--output", type=variable, metavar="NAME", help="variable of the notebook that gets the table"
     )
 
 

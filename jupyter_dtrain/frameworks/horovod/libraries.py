@@ -79,7 +79,7 @@ class Library:
             self._ending.join(END_PATIENCE)
             if self._ending.is_alive():
                 raise TimeoutError(
-                    "Horovod cannot shut down, because a rank does not answer: %distributed restart makes new ranks."
+                    "Horovod cannot shut down, because a rank does not answer: %distributed restart starts fresh ranks."
                 )
 
     def set_up_again(self) -> None:

@@ -44,9 +44,7 @@ _OF_GRAPHS = {"", "call_function"}
 """Functions by which TensorFlow runs a graph."""
 _GENERATED = "<string>"
 """The file name of the code that TensorFlow generates for each Horovod operation."""
-_LOST = (
-    "Horovod is not set up any more (only some ranks had set it up, or with arguments): call hvd.init() on all ranks."
-)
+_LOST = "Horovod is no longer set up (only some ranks had called hvd.init(), or with arguments): call it on all ranks."
 
 
 class Horovod(Framework):

@@ -271,7 +271,7 @@ class JaxGroups:
         if whole is None:
             return [
                 *carried.lost(),
-                "JAX is not set up any more: call jax.distributed.initialize() again on all ranks.",
+                "JAX is no longer set up: call jax.distributed.initialize() again on all ranks.",
             ]
         try:
             self._join(inspect.unwrap(self._distributed.initialize), name, whole, RECOVER_PATIENCE)
@@ -279,14 +279,14 @@ class JaxGroups:
         except Exception as error:  # noqa: BLE001 — other frameworks still need their recovery
             return [
                 *carried.lost(),
-                f"JAX is not set up any more ({error}): call jax.distributed.initialize() again on all ranks.",
+                f"JAX is no longer set up ({error}): call jax.distributed.initialize() again on all ranks.",
             ]
         self._joined = self._generation
         _keep_sigterm()
         try:
             notes = self._refill(carried)
         except Exception as error:  # noqa: BLE001 — the arrays that are left still have to arrive
-            notes = [f"Lost JAX arrays could not be taken from other ranks ({error})."]
+            notes = [f"Lost JAX arrays could not be restored from other ranks ({error})."]
         except BaseException:
             carried.arrive()  # the next recovery does not have them any more
             raise

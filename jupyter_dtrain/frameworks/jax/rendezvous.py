@@ -62,11 +62,11 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
                 read += part
             answer = json.loads(read)
             if answer["problem"]:
-                raise RuntimeError(f"{call}: JAX's coordinator cannot begin: {answer['problem']}")
+                raise RuntimeError(f"{call}: JAX's coordinator cannot start: {answer['problem']}")
             if answer["address"]:
                 return str(answer["address"])
             if answer["absent"]:
-                raise Absent(f"{count_ranks(answer['absent'])} had none")
+                raise Absent(f"{count_ranks(answer['absent'])} had not set it up")
             missing = [one for one in range(size) if one not in answer["here"]]
             if end := end_of_wait(call, missing, deadline, timeout, released):
                 raise end

@@ -50,7 +50,7 @@ def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, pa
                 carried.fill(lost[replica], data)
         if taken:
             names = ", ".join(sorted({replica.name for replica in taken}))
-            notes.append(f"{names}: lost with the failed computation; rank {source}'s values have taken their place.")
+            notes.append(f"{names}: lost with the failed computation, and restored with the values of rank {source}.")
     return notes
 
 

@@ -149,13 +149,13 @@ class Mpi(Framework):
         notes = []
         if of_world:
             notes.append(
-                f"{', '.join(of_world)} is MPI's previous world, which can send nothing any more: "
+                f"{', '.join(of_world)} is MPI's previous world, which can no longer send: "
                 f"`{' = '.join(of_world)} = MPI.COMM_WORLD`"
             )
         if others:
-            notes.append(f"{', '.join(others)}: made from MPI's previous world; make again from MPI.COMM_WORLD.")
+            notes.append(f"{', '.join(others)}: made from MPI's previous world. Make it again from MPI.COMM_WORLD.")
         if windows:
-            notes.append(f"{', '.join(windows)}: ranks were released there; make again from MPI.COMM_WORLD.")
+            notes.append(f"{', '.join(windows)}: ranks were released there. Make it again from MPI.COMM_WORLD.")
         return notes
 
     def _broken_windows(self, mpi: ModuleType, revoked: list[Any]) -> list[str]:
@@ -226,7 +226,7 @@ def with_patience(call: Callable[[], T]) -> T:
     while not found:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                "Some ranks did not arrive to make MPI's world again: %distributed restart makes a new one."
+                "Some ranks did not arrive to rebuild MPI's world: %distributed restart starts fresh ranks."
             )
         time.sleep(POLL)
     if isinstance(found[0], Exception):

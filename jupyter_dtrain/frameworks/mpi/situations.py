@@ -19,8 +19,8 @@ from jupyter_dtrain.core.failures import (
 SITUATIONS = (
     Situation(
         "sizes-mpi",
-        "Ranks give one collective of MPI different sizes.",
-        by(AT_ONCE, "the agent of the rank that gets more than it has room for reports the error."),
+        "Ranks pass different sizes to one collective of MPI.",
+        by(AT_ONCE, "the agent of the rank that receives more than it has room for reports the error."),
         (RELEASE,),
         span("release_grace", 1.5),
         "error",

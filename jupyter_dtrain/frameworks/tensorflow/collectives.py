@@ -309,7 +309,7 @@ def _wait_for_threads() -> None:
     ):
         if time.monotonic() > deadline:
             raise TimeoutError(
-                "A thread of this rank does not leave TensorFlow's collectives: %distributed restart makes new ranks."
+                "A thread does not leave TensorFlow's collectives: %distributed restart starts fresh ranks."
             )
         time.sleep(POLL)
 
@@ -325,7 +325,7 @@ def meet() -> None:
         while not request.Test():
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    "Not all ranks came to restart TensorFlow's collectives: %distributed restart makes new ranks."
+                    "Not all ranks came to restart TensorFlow's collectives: %distributed restart starts fresh ranks."
                 )
             time.sleep(POLL)
     except mpi.Exception:

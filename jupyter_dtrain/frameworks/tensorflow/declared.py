@@ -18,14 +18,14 @@ class TensorFlowOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             title="Chief",
-            description="make rank 0 TensorFlow's chief, which gives work to the others (default: all ranks are alike)",
+            description="make rank 0 TensorFlow's chief, which gives work to the others (default: no chief)",
         ),
     ] = False
     ps: Annotated[
         int,
         Meta(
             title="Parameter servers",
-            description="number of TensorFlow's parameter servers, the last ranks; they need a chief (default: 0)",
+            description="make the last N ranks TensorFlow's parameter servers, which need a chief (default: 0)",
             ge=0,
         ),
     ] = 0

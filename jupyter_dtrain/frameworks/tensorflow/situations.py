@@ -19,15 +19,15 @@ SITUATIONS = (
         None,
         None,
         ("Rank {rank} was killed (SIGKILL)",),
-        "All variables on the other ranks and on the parameter servers are kept, and so is all that the lost rank had "
-        "reported.",
+        "The other ranks and the parameter servers keep their variables. All that the lost rank had reported is kept, "
+        "too.",
         "dead",
         "dead",
         "tensorflow",
     ),
     Situation(
         "server-killed",
-        "A parameter server of TensorFlow's chief is killed, and its variables are gone.",
+        "A parameter server of TensorFlow's chief is killed, and its variables are lost.",
         EXIT_SEEN,
         (LOST, by(span(5.0), "TensorFlow raises an error in the chief, whose loop ends with it.")),
         span(10.0),

@@ -21,7 +21,7 @@ def number(value: Any) -> tuple[Any, Any] | None:
     if value.shape.num_elements() != 1:
         raise ValueError(f"it has the shape {tuple(value.shape)}: log one number, such as tf.reduce_mean(...)")
     if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
-        raise ValueError(f"it has the type {value.dtype.name}, and is no number")
+        raise ValueError(f"it has the type {value.dtype.name}, which is not a number")
     # A variable may have changed by the time it is read.
     return tensorflow.identity(value), read
 

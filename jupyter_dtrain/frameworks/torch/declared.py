@@ -33,8 +33,8 @@ DECLARATION = Declaration(
     options=TorchOptions,
     echoes=("Connection closed by peer", "Connection reset by peer"),
     last_words={
-        "op.preamble.length <= op.nbytes": "gloo aborts when ranks give one collective different sizes or types: start "
-        "the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
+        "op.preamble.length <= op.nbytes": "gloo aborts when ranks pass different sizes or types to one collective: "
+        "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
     },
     situations="jupyter_dtrain.frameworks.torch.situations:SITUATIONS",
 )

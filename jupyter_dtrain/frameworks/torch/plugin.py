@@ -81,7 +81,7 @@ class Torch(Framework):
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment()
         for module, hook, otherwise in (
-            ("torch", _is_library, "frames of torch stand in tracebacks as if they were the user's"),
+            ("torch", _is_library, "tracebacks show frames of torch as if they were yours"),
             ("torch.distributed", self._groups.hook, ALONE),
             ("torch.distributed.autograd", hook_autograd, "losses of distributed autograd are not shown"),
             (
@@ -92,7 +92,7 @@ class Torch(Framework):
             (
                 "torch.multiprocessing.spawn",
                 partial(hook_spawn, values_of(variables)),
-                "processes that a rank spawns cannot be a world of their own",
+                "processes that a rank spawns cannot form a process group of their own",
             ),
             ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
         ):

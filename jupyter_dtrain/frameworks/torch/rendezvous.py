@@ -149,11 +149,11 @@ def _await_server(
     deadline = begun + timeout.total_seconds()
     while not world.check([_SERVED]):
         if is_released():
-            raise RuntimeError(f"{call}: rank 0 of the group did not come.")
+            raise RuntimeError(f"{call}: rank 0 of the group did not arrive.")
         now = time.monotonic()
         if now > deadline:
             raise TimeoutError(
-                f"{call}: rank 0 of the group did not come to {address.host}:{address.port} within "
+                f"{call}: rank 0 of the group did not arrive at {address.host}:{address.port} within "
                 f"{timeout.total_seconds():g} s."
             )
         if now > begun + OUTSIDE_PATIENCE and _listens(address):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 INIT = "init_rpc"
 SCHEME = "dtrain-rpc"
 """The scheme of the ``init_method`` by which torch finds our rendezvous."""
-NOT_ALL = "shutdown: not all ranks came."
+NOT_ALL = "shutdown: not all ranks arrived."
 """The text of a ConnectionAbortedError: torch would log a RuntimeError at length."""
 END_PATIENCE = 2.0
 """Seconds in which an agent ends; one that runs a user's function takes as long as that function."""
@@ -108,7 +108,7 @@ class TorchRpc(Framework):
         """The agent that is ending, and the thread that ends it."""
         self._waits_for_none = False
         """Whether the end of rpc skips the wait for RRefs, because some rank has no table for them."""
-        # Whether, in this cell, a set-up or a ``shutdown`` did not come to its end.
+        # Whether, in this cell, a set-up or a ``shutdown`` did not finish.
         self._half_made = self._half_ended = False
         self._arriving = self._leaving = self._released = self._ended = False
         self._api: Any = None
@@ -168,7 +168,7 @@ class TorchRpc(Framework):
         if self._ended:
             why = "to free the ranks that waited in it"
         elif self._agent_generation != self._generation and self._ended_elsewhere():
-            why = "on other ranks, in an init_rpc() or shutdown() that did not come to its end"
+            why = "on other ranks, in an init_rpc() or shutdown() that did not finish"
         else:
             return []
         self._clear()

@@ -7,15 +7,15 @@ from jupyter_dtrain.core.failures import dies, hangs
 SITUATIONS = (
     hangs(
         "sizes-torch",
-        "Ranks give one collective of gloo different sizes, and none gets more than it has room for.",
+        "Ranks pass different sizes to one collective of gloo, and none receives more than it has room for.",
         ("moved for {hang} s.", "is not the same on all ranks: ", "all_reduce of float[2] on "),
         framework="torch",
     ),
     dies(
         "types-torch",
-        "A rank gets more from a collective of gloo than it has room for, because another rank brings a larger size or "
-        "type. gloo aborts the rank.",
-        ("crashed (SIGABRT), gloo aborts when ranks give one collective different sizes or types",),
+        "In a collective of gloo, a rank receives more than it has room for, because another rank passes a larger size "
+        "or type, and gloo aborts the rank.",
+        ("crashed (SIGABRT), gloo aborts when ranks pass different sizes or types to one collective",),
         framework="torch",
     ),
 )

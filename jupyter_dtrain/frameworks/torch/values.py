@@ -72,7 +72,9 @@ def number(tensor: Any) -> float | Later:
     found = take(tensor)
     if found is None:
         count = tensor.numel()
-        raise ValueError(f"a tensor with {count} elements is no number" if count != 1 else "the tensor has no value")
+        raise ValueError(
+            f"a tensor with {count} elements is not one number" if count != 1 else "the tensor has no value"
+        )
     return found
 
 

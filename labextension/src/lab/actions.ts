@@ -80,7 +80,7 @@ export class Actions {
   async attach(world: World): Promise<void> {
     const panel = this.notebooks?.currentWidget;
     if (panel == null) {
-      this.fail(new Error(this.trans.__("Open the notebook that you want to attach first.")));
+      this.fail(new Error(this.trans.__("First open the notebook that you want to attach.")));
       return;
     }
     insertCell(panel, attachCode(world));

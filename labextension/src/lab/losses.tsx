@@ -32,11 +32,17 @@ interface RunProps {
   trans: SectionProps["trans"];
 }
 
+/** The ranks of a run, in words; empty if they are all ranks of the world. */
+function ranksOf({ ranks }: RunSummary, world: World, trans: SectionProps["trans"]): string {
+  if (ranks.length === world.size) return "";
+  return ranks.length === 1 ? trans.__("rank %1", ranks[0]) : trans.__("ranks %1", rankList(ranks));
+}
+
 function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
   const now = useNow(1000);
   const title = [
     trans.__("Run %1", summary.number),
-    summary.ranks.length === world.size ? "" : trans.__("rank %1", rankList(summary.ranks)),
+    ranksOf(summary, world, trans),
     summary.outcome === "running" ? trans.__("running") : summary.outcome,
     clock(Math.max(0, (summary.ended ?? now / 1000) - summary.started)),
   ]
