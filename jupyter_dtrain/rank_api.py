@@ -39,7 +39,7 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
     """
     pairs = {**(values or {}), **named}
     if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
-        _complain(f"log(): a step must be a whole number, not {step!r}: counted instead")
+        _complain(f"log(): a step must be a whole number, not {step!r}; log() counts instead")
         step = None
     if (home := rank_home()) is not None:
         for name, value in pairs.items():

@@ -266,7 +266,7 @@ def _spans_one_rank(distribution: Any) -> str:
     alone = "each rank trains a model of its own"
     if backend != "jax":
         return (
-            f"keras.distribution spans no ranks on Keras' {backend} backend: {alone}. It does on JAX: "
+            f"keras.distribution spans no ranks on Keras' {backend} backend: {alone}. On JAX it spans them: "
             "`%distributed stop`, `%distributed start --env KERAS_BACKEND=jax`, then keras.distribution.initialize(). "
             "On TensorFlow, tf.distribute.MultiWorkerMirroredStrategy spans them."
         )

@@ -35,7 +35,7 @@ class NameHints:
             name = error.name
             there = "%%distributed" if everywhere else f"%%distributed -r {format_ranks(ranks)}"
             print(
-                f"{name!r} is not defined in the notebook, but on {count_ranks(ranks)}. Run this cell there with "
+                f"{name!r} is not defined in the notebook, but it is on {count_ranks(ranks)}. Run this cell there with "
                 f"{there} on its first line, or bring the values here as {{rank: value}} with\n"
                 f"    {there} --pull {name}\n    {name}",
                 file=sys.stderr,

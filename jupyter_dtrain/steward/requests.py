@@ -120,7 +120,7 @@ class Requests:
     def _join(self, join: Join) -> Joined:
         if join.protocol != PROTOCOL:
             raise Refused(
-                f"World {self._request.name!r} speaks protocol {PROTOCOL}, this client speaks {join.protocol}: another "
+                f"World {self._request.name!r} speaks protocol {PROTOCOL}, and this client {join.protocol}: another "
                 f"version of jupyter-dtrain started the world. %distributed stop {self._request.name} ends it."
             )
         if self._lease.join(join.client, take_over=join.take_over):

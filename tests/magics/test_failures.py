@@ -127,7 +127,7 @@ def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
     cure = "\n".join(line.strip() for line in told if line.startswith("    "))
 
     assert cell.ename == "NameError"
-    assert "'faraway' is not defined in the notebook, but on ranks 0,2" in cell.err
+    assert "'faraway' is not defined in the notebook, but it is on ranks 0,2" in cell.err
     assert "%%distributed -r 0,2 on its first line" in cell.err
     assert cure == "%%distributed -r 0,2 --pull faraway\nfaraway"
     assert ranks.ok(cure).said.strip()
@@ -139,7 +139,7 @@ def test_a_name_that_lives_on_all_ranks_needs_no_choice_of_ranks(ranks):
     ranks.ok("%%distributed\nbroad = 7")
     cell = ranks.run("broad + 1")
 
-    assert "but on ranks 0-2. Run this cell there with %%distributed on its first line" in cell.err
+    assert "but it is on ranks 0-2. Run this cell there with %%distributed on its first line" in cell.err
     assert "\n    %%distributed --pull broad\n    broad\n" in cell.err
 
 

@@ -142,7 +142,7 @@ def test_a_second_press_ends_the_cell_soon_and_names_the_busy_ranks(patient):
     (patient.folder / "release").unlink()
 
     assert still_running
-    assert "Rank 1 goes on" in cell.err
+    assert "Rank 1 is still running" in cell.err
     assert "An exception is raised in the cell, which was here:\nRank 1: running" in cell.err
     assert cell.ename == "DistributedInterrupt"
     assert "Still busy: rank 1." in cell.traceback

@@ -35,7 +35,7 @@ def test_a_world_of_another_protocol_can_be_listed_interrupted_and_stopped_but_n
     print(caught.value)
     assert str(caught.value) == (
         f"World 'older' was started by an older version of jupyter-dtrain ({session._link.listing.version}): it speaks "
-        f"protocol {PROTOCOL}, this one speaks {PROTOCOL + 1}, so it cannot be joined from here. %distributed list "
+        f"protocol {PROTOCOL}, and this one {PROTOCOL + 1}, so it cannot be joined from here. %distributed list "
         f"shows it, %distributed interrupt older interrupts its cell, %distributed stop older ends it."
     )
     listing = worlds.find_world("older")
@@ -61,7 +61,7 @@ def test_a_world_without_a_number_is_older_than_the_first(launch) -> None:
         file.write_text(json.dumps(content))
 
         assert "unnumbered" in [one.name for one in worlds.list_worlds()]
-        with pytest.raises(OtherVersion, match=r"an older version of jupyter-dtrain: it speaks protocol 0, this one"):
+        with pytest.raises(OtherVersion, match=r"an older version of jupyter-dtrain: it speaks protocol 0, and"):
             Session.attach("unnumbered")
         assert session.drives
 
@@ -104,7 +104,7 @@ def test_a_steward_answers_what_it_cannot_read_and_goes_on(launch) -> None:
             session._link.ask(Dance())
         with pytest.raises(Refused, match=r"Expected `int`, got `str` - at `\$.run`"):
             session._link.ask(ReleaseRun("first"))
-        with pytest.raises(Refused, match=f"speaks protocol {PROTOCOL}, this client speaks {PROTOCOL + 1}"):
+        with pytest.raises(Refused, match=f"speaks protocol {PROTOCOL}, and this client {PROTOCOL + 1}"):
             session._link.ask(Join(client, take_over=True, protocol=PROTOCOL + 1))
         assert session.drives
         assert session._link.ask(ReadState()).phase == "running"
