@@ -118,7 +118,7 @@ class Membership:
         """As :meth:`.Session.stop`."""
         name = self._request.name
         if self._link.closed:
-            raise NoWorld(f"World {name!r} has already been stopped.")
+            raise NoWorld(f"World {name!r} was stopped before.")
         self._fold.world_lost("its world was stopped")
         if worlds.is_alive(self._link.listing):
             self._link.stop()
