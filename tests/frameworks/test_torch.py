@@ -388,6 +388,7 @@ def test_a_store_that_is_slow_to_start_holds_up_no_stop(launch):
     finally:
         store.resume()
     again = cell(session, "dist.init_process_group()\n" + SUM)
+    session.stop()
 
     assert ended
     assert (run.outcome, run.busy) == ("interrupted", [])
