@@ -26,7 +26,9 @@ from statistics import median
 from typing import Any
 
 from jupyter_dtrain.core.failures import situations
-from tests.faults.play import HANG, ROWS, Plan, Stage, all_plans
+from tests.faults.plans import ROWS, Plan, all_plans
+from tests.faults.stage import Stage
+from tests.faults.worlds import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ROOT / "build" / "faults.jsonl"

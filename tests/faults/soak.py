@@ -27,7 +27,8 @@ import psutil
 
 from jupyter_dtrain import Session
 from tests.faults.__main__ import ROOT, digest
-from tests.faults.play import LIBRARIES, ROWS, Plan, Stage, frameworks_of, modes_of
+from tests.faults.plans import LIBRARIES, ROWS, Plan, frameworks_of, modes_of
+from tests.faults.stage import Stage
 from tests.steward.until import child_named, steward_of
 
 LINES = ROOT / "build" / "soak.jsonl"

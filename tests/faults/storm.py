@@ -35,7 +35,9 @@ from jupyter_dtrain import DistributedError, DistributedInterrupt, DtrainError, 
 from jupyter_dtrain.core.causes import blocks
 from tests.faults.__main__ import ROOT, digest, keep, lines
 from tests.faults.draws import DIES, HINTS, PREPARE, RAISES, STUCK, UNSTOPPABLE, Act, Draw, draw
-from tests.faults.play import SLACK, Stage, left_of, new_mark
+from tests.faults.play import SLACK
+from tests.faults.stage import Stage
+from tests.faults.worlds import left_of, new_mark
 from tests.processes import loose_segments
 from tests.steward.until import running
 

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_dtrain.core.failures import situations
-from tests.faults.play import (
+from tests.faults.plans import (
     LIBRARIES,
-    QUICK,
     SERVERS,
     SERVERS_SIZE,
     Framework,
     Mode,
     Plan,
-    Stage,
     frameworks_of,
     in_turns,
     victim_of,
 )
+from tests.faults.stage import Stage
+from tests.faults.worlds import QUICK
 
 SIZE = 3
 

@@ -10,7 +10,9 @@ import pytest
 
 from jupyter_dtrain import DistributedError
 from jupyter_dtrain.core.stacks import Wait
-from tests.faults.play import QUICK, Plan, Stage
+from tests.faults.plans import Plan
+from tests.faults.stage import Stage
+from tests.faults.worlds import QUICK
 from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,6 +34,20 @@ def points(name: str, values: list[float], first: int = 0) -> Metrics:
         columns.times.append(1000.0 + step)
         columns.values.append(value)
     return Metrics([pack(name, columns)])
+
+
+def drain(writer: StoreWriter, db: sqlite3.Connection) -> None:
+    """Poll until nothing is left."""
+    while writer.poll(db):
+        pass
+
+
+def gone_process() -> tuple[int, float]:
+    """A process that ran on this machine, and does no longer."""
+    code = "import os, psutil; print(os.getpid(), psutil.Process().create_time())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    pid, created = said.split()
+    return int(pid), float(created)
 
 
 class FakeWorld:

@@ -15,8 +15,7 @@ from jupyter_dtrain import BadRequest, Store
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Error, Output
 from jupyter_dtrain.view import stored as view
-from tests.store.conftest import points
-from tests.store.test_writer import drain, gone_process
+from tests.store.conftest import drain, gone_process, points
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 from jupyter_dtrain import Store
 from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.store.schema import open_for_writing
-from tests.store.conftest import FakeWorld, points
-from tests.store.test_writer import drain
+from tests.store.conftest import FakeWorld, drain, points
 
 
 @pytest.fixture(scope="module")

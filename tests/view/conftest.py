@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Event, Output, Totals
+from jupyter_dtrain.core.events import Batch, Display, Event, Output, Totals
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view import CellView, Pace
+
+
+def png(data: str) -> Display:
+    """A picture."""
+    return Display({"image/png": data, "text/plain": "<Figure>"})
 
 
 class Recorder:

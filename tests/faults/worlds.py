@@ -1,0 +1,111 @@
+"""The worlds in which plays take place: kept from one play to the next, replaced when one has broken them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from jupyter_dtrain import NoWorld, Session, Settings
+from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.launch.local import find_mpiexec
+from tests.faults import cells
+from tests.processes import loose_segments, wait_for_segments, wait_until_gone
+from tests.steward.until import until
+
+HANG = 3.0
+"""Seconds after which the worlds here report that no rank moves."""
+SETTINGS = Settings(hang_notice=HANG)
+QUICK = Settings(hang_notice=HANG, interrupt_raise=2.0, interrupt_timeout=3.5)
+"""With the same steps, sooner."""
+OLD_MPI = """#!/bin/sh
+[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.6" && exit
+exec {mpiexec} "$@"
+"""
+"""A launcher that knows no ``--with-ft``: its MPI has no ULFM."""
+
+
+def new_mark() -> str:
+    """A name that no other world has."""
+    return f"play-{secrets.token_hex(8)}"
+
+
+class World:
+    """A world, the session that drives it, and how to see that nothing of it is left."""
+
+    def __init__(self, size: int, mpiexec: str | None, settings: Settings, mark: str) -> None:
+        self.mark = mark
+        """Its name, and the value of ``DTRAIN_TEST_MARK`` in all of its processes."""
+        self.shared = loose_segments()
+        with environment(DTRAIN_TEST_MARK=self.mark):
+            self.session = Session.start(size, name=self.mark, settings=settings, mpiexec=mpiexec)
+        self.session.run(cells.PREPARE, view=None)
+
+    def restart(self) -> None:
+        """Fresh ranks."""
+        self.session.restart()
+        self.session.run(cells.PREPARE, view=None)
+
+    def end(self) -> list[str]:
+        self.session.leave()
+        with contextlib.suppress(NoWorld):
+            worlds.stop_world(self.mark)
+        return left_of(self.mark, self.session.request.passing_folders, self.shared)
+
+
+class Worlds:
+    """Keeps worlds for one play after the other, one for each size and MPI."""
+
+    def __init__(self, folder: Path, settings: Settings = SETTINGS) -> None:
+        """``folder``: for files of the plays; ``settings``: of the worlds."""
+        self.folder = folder
+        self.settings = settings
+        self._worlds: dict[tuple[int, bool], World] = {}
+
+    def world(self, size: int, *, old_mpi: bool, mark: str | None = None) -> World:
+        """A world with all of its ranks, idle. ``mark``: the name of one that has to be started."""
+        key = (size, old_mpi)
+        if key not in self._worlds:
+            self._worlds[key] = World(size, self._mpiexec() if old_mpi else None, self.settings, mark or new_mark())
+        return self._worlds[key]
+
+    def discard(self, size: int, *, old_mpi: bool) -> list[str]:
+        """End the world of that size; the lines that name its leftovers."""
+        world = self._worlds.pop((size, old_mpi), None)
+        return [] if world is None else world.end()
+
+    def close(self) -> list[str]:
+        """End all worlds; what they left behind."""
+        return [line for size, old_mpi in list(self._worlds) for line in self.discard(size, old_mpi=old_mpi)]
+
+    def _mpiexec(self) -> str:
+        path = self.folder / "mpiexec"
+        path.write_text(OLD_MPI.format(mpiexec=find_mpiexec(None)))
+        path.chmod(0o755)
+        return str(path)
+
+
+def left_of(mark: str, folders: list[str], shared: set[str]) -> list[str]:
+    """The leftovers of a world that has ended: processes, and with them their sockets; folders; shared memory."""
+    left = [f"left behind: process {line}" for line in wait_until_gone(mark)]
+    with contextlib.suppress(AssertionError):  # the lines below name what is still there
+        until(lambda: not any(Path(folder).exists() for folder in folders), 5)
+    left += [f"left behind: {folder}" for folder in folders if Path(folder).exists()]
+    return left + [f"left behind: /dev/shm/{name}" for name in wait_for_segments(shared)]
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set these variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,114 @@
+"""A steward stores its own runs and those of killed stewards, and removes old ones."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+
+from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.events import Output
+from jupyter_dtrain.store.intake import StoreIntake
+from jupyter_dtrain.store.schema import open_for_writing
+from jupyter_dtrain.store.source import SpoolFolder
+from jupyter_dtrain.store.writer import SKIPPED
+from tests.store.conftest import FakeWorld, gone_process, points
+
+
+def intake_of(world: FakeWorld, store, said: list[str], days: float = 365.0) -> StoreIntake:
+    """What the steward of ``world`` would have."""
+    return StoreIntake(store.path, world.owner, SpoolFolder(world.folder, SKIPPED), days, said.append)
+
+
+def poll_all(intake: StoreIntake) -> None:
+    while intake.poll():
+        pass
+
+
+def test_what_a_killed_steward_did_not_store_the_next_one_does(store, make_world):
+    """The rest of the text, the points, and the end: as far as its spools tell it."""
+    killed, living, said = make_world(owner=gone_process()), make_world(name="world-2"), []
+    killed.begin(1, when=100.0)
+    killed.say(1, 0, points("loss", [1.0]), when=101.0)
+    with closing(open_for_writing(store.path)) as db:
+        killed.writer.poll(db)
+    before = store.runs()[0].outcome, store.runs()[0].elapsed
+    killed.say(1, 0, points("loss", [2.0], 1), Output("stdout", "late\n"), when=105.0)
+    killed.begin(2, ranks=[0], when=106.0)
+    killed.finish(2, [0], when=107.0)
+    intake = intake_of(living, store, said, days=1e6)
+    poll_all(intake)
+    intake.close("done")
+    second, first = store.runs()
+
+    assert before == ("lost", 1.0)
+    assert said == []
+    assert (first.number, first.outcome, first.elapsed) == (1, "lost", 5.0)
+    assert list(first.metrics["loss"][0].values) == [1.0, 2.0]
+    assert first.text(0) == "late\n"
+    assert "its steward was killed" in first.parts[1].words
+    assert (second.number, second.outcome) == (2, "ok")
+
+
+def test_a_world_whose_steward_lives_is_not_touched(store, make_world):
+    """Another steward only looks after the dead."""
+    living, other, said = make_world(owner=own_process()), make_world(name="other"), []
+    living.begin(1)
+    with closing(open_for_writing(store.path)) as db:
+        living.writer.poll(db)
+    intake = intake_of(other, store, said)
+    poll_all(intake)
+    intake.close("done")
+
+    assert store.runs()[0].outcome == "running"
+
+
+def test_runs_are_kept_for_days_and_their_numbers_are_not_given_again(store, make_world):
+    """A start removes what is older, with all that belongs to it."""
+    world, said = make_world(), []
+    now = time.time()
+    for number, age in ((1, 400), (2, 366), (3, 364)):
+        world.begin(number, when=now - age * 86400)
+        world.say(number, 0, points("loss", [1.0]), Output("stdout", "x"))
+        world.finish(number, when=now - age * 86400 + 1)
+    first = intake_of(world, store, said)
+    poll_all(first)
+    first.close("done")
+    assert len(store.runs()) == 3
+    new = make_world(name="new")
+    second = intake_of(new, store, said)
+    poll_all(second)
+    (left,) = store.runs()
+    new.begin(1)
+    poll_all(second)
+    second.close("done")
+
+    assert left.number == 3
+    assert [run.id for run in store.runs()] == [4, 3]
+    with closing(sqlite3.connect(store.path)) as db:
+        belonging = "SELECT run FROM parts UNION SELECT run FROM series UNION SELECT run FROM texts"
+        assert {run for (run,) in db.execute(belonging)} == {3, 4}
+        assert db.execute("SELECT count(*) FROM blocks").fetchone() == (1,)
+    assert said == []
+
+
+def test_a_store_that_fails_is_told_once_and_written_when_it_can_be(store, fake, monkeypatch):
+    """A file stands where its folder belongs, for some polls."""
+    monkeypatch.setattr("jupyter_dtrain.store.intake.RETRY", 0.0)
+    store.path.parent.touch()
+    said: list[str] = []
+    intake = intake_of(fake, store, said)
+    fake.begin(1)
+    fake.say(1, 0, points("loss", [1.0]))
+    for _ in range(3):
+        intake.poll()
+    store.path.parent.unlink()
+    fake.finish(1)
+    poll_all(intake)
+    intake.close("done")
+
+    assert len(said) == 1
+    assert "Not a directory" in said[0] or "File exists" in said[0]
+    assert "Cells still run" in said[0]
+    assert store.runs()[0].outcome == "ok"
+    assert list(store.runs()[0].metrics["loss"][0].values) == [1.0]

@@ -1,0 +1,66 @@
+"""Text goes out in few messages of bounded size, at the pace that the server takes."""
+
+from __future__ import annotations
+
+from jupyter_dtrain.view.pace import ENVELOPE, Pace
+
+
+def test_many_lines_cost_at_most_twice_their_bytes(scene):
+    """2 ranks x 400 lines x 60 characters, with the envelopes of the messages."""
+    s = scene(2)
+    payload = 0
+    for n in range(0, 400, 10):
+        for rank in range(2):
+            lines = "".join(f"{rank} {n + k} ".ljust(59, ".") + "\n" for k in range(10))
+            payload += len(lines)
+            s.say(rank, lines)
+        s.wait(0.01)
+    s.close()
+    cost = sum(len(text) + ENVELOPE for _, text in s.painter.calls)
+    assert len(s.painter.text().splitlines()) == 800
+    assert cost <= 2 * payload
+    print(f"{payload} bytes printed, {cost} sent in {len(s.painter.calls)} messages")
+
+
+def test_text_after_a_quiet_time_goes_at_once_and_then_together(scene):
+    """The first line does not wait to be gathered; the next ones do, up to 50 ms."""
+    s = scene(1)
+    s.say(0, "first\n")
+    assert s.painter.calls == [("stdout", "first\n")]
+    s.say(0, "second\n")
+    s.now += 0.02
+    s.say(0, "third\n")
+    assert len(s.painter.calls) == 1
+    s.wait(0.031)
+    assert s.painter.calls[1:] == [("stdout", "second\nthird\n")]
+
+
+def test_messages_are_of_bounded_size(scene):
+    """No stream message is larger than 64 kB."""
+    s = scene(1)
+    s.say(0, "".join(f"line {n}\n" for n in range(30_000)))
+    s.close()
+    assert max(len(text) for _, text in s.painter.calls) <= 65_536
+    assert s.painter.text() == "".join(f"line {n}\n" for n in range(30_000))
+
+
+def test_what_the_pace_does_not_let_through_waits_and_is_not_dropped(scene):
+    """Text is late rather than lost; the end waits for the pace, in small steps and not for long."""
+    s = scene(1, pace=Pace(rate=100_000, burst=100_000))
+    text = "".join(f"line {n}\n" for n in range(40_000))
+    s.say(0, text)
+    early = len(s.painter.text())
+    assert early < 101_000
+    s.wait(1.0)
+    assert early < len(s.painter.text()) < 220_000
+    s.close()
+    assert s.painter.text() == text
+    assert 1.0 < s.slept <= 3.05
+
+
+def test_a_terminal_does_not_wait(scene, recorder):
+    """There is no server that drops output."""
+    s = scene(1, painter=recorder(paced=False), pace=Pace(rate=1, burst=1))
+    s.say(0, "a\n" * 10_000)
+    s.close()
+    assert s.slept == 0.0
