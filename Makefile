@@ -1,6 +1,6 @@
-# Needs Linux, make and Python 3.10 or newer; Node for the front end, from PyPI where the machine has none. What it
-# makes lies in .venv and build, and the front end in jupyter_dtrain/static, jupyter_dtrain/labextension and
-# labextension/{lib,node_modules}, which git ignores.
+# Needs Linux, make and Python 3.10 or newer; Node for the front end, from PyPI where the machine has none. Its
+# outputs lie in .venv and build, and those of the front end in jupyter_dtrain/static, jupyter_dtrain/labextension
+# and labextension/{lib,node_modules}, which git ignores.
 #
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
@@ -120,7 +120,7 @@ $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py scripts/install
 	@$(PIP) -c constraints.txt $(TORCH) -e '.[torch,test]'
 	@touch $(VENV)/installed-demo $@
 
-# Of its own: what Horovod's build wants of setuptools, others do not.
+# An environment of its own: Horovod's build needs an old setuptools.
 $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 	test -x $(HOROVOD)/bin/python || $(PYTHON) -m venv $(HOROVOD)
 	$(HOROVOD)/bin/python scripts/install.py -c constraints.txt $(TORCH) $(HOROVOD_TENSORFLOW) -e '.[torch]' \

@@ -1,4 +1,4 @@
-"""What an empty cell on 4 ranks costs, against a blocking ``%%px`` of the same on 4 engines, through one kernel."""
+"""The cost of an empty cell on 4 ranks, compared with a blocking ``%%px`` on 4 engines, through one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What printing costs: bytes, the way to the first line, and a flood through a real server."""
+"""The cost of printing: bytes, the time to the first line, and a flood through a real server."""
 
 from __future__ import annotations
 

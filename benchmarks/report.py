@@ -1,4 +1,4 @@
-"""What a measurement found."""
+"""The results of a measurement."""
 
 from __future__ import annotations
 

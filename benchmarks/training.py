@@ -1,4 +1,4 @@
-"""What it costs a training loop to be watched: steps a second in a cell with everything on, against torchrun.
+"""The cost of watching a training loop: steps a second in a cell with everything on, compared with torchrun.
 
 Two ranks train one model with DDP: in a cell, through a kernel, with losses, resources, the store and the cell's view;
 and in two processes of torchrun that run the same code. Both are up all the time and take short turns, so that what
@@ -173,14 +173,14 @@ class _Pipe:
         self.fd = os.open(path, os.O_RDWR)
 
     def line(self, timeout: float = 120.0) -> str:
-        """What comes, which is one line. Raises :class:`RuntimeError` when nothing comes within ``timeout`` seconds."""
+        """The line that comes. Raises :class:`RuntimeError` when nothing comes within ``timeout`` seconds."""
         if not select.select([self.fd], [], [], timeout)[0]:
             raise RuntimeError("the ranks have ended or take too long")
         return os.read(self.fd, 4096).decode()
 
 
 def _interval(ordered: list[float]) -> tuple[float, float]:
-    """Of the median, by the order of the values alone (binomial): at least 95 %, for 6 values or more."""
+    """The median's interval, from the order of the values alone (binomial): at least 95 %, for 6 values or more."""
     size = len(ordered)
     below, rank = 0.0, 0
     chances = [_binomial(size, hits) for hits in range(size + 1)]

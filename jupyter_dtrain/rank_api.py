@@ -1,4 +1,4 @@
-"""What user code calls: ``log``, ``progress`` and ``resync``. In a rank, and everywhere else.
+"""The functions that user code calls: ``log``, ``progress`` and ``resync``. In a rank, and everywhere else.
 
 In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, and
 appended to a CSV file where one was named.

@@ -169,7 +169,7 @@ class Session:
         self._link.join(take_over=True)
         self._cells.follow_all(lambda _: None)
 
-    # What it is.
+    # The world's facts.
 
     @property
     def name(self) -> str:
@@ -342,7 +342,7 @@ class Session:
         return self._requests.stacks(self._choose(ranks), timeout, native=native)
 
     def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
-        """What each of ``ranks`` (default: all) sees: its variables and why they are set, and its frameworks.
+        """The surroundings of each of ``ranks`` (default: all): its variables and why they are set, and its frameworks.
 
         Ranks answer also while a cell runs. A rank that is dead, or has not answered within ``timeout`` seconds, gives
         None. Values that were given as ``env`` are left out.

@@ -180,7 +180,7 @@ def written(kind: types.Type, *, named: bool = True) -> str:  # noqa: C901, PLR0
 
 
 def described(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """What the text below each field says, those of its bases included."""
+    """The text below each field, those of its bases included."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("msgspec") or base is object:

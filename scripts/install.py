@@ -58,7 +58,7 @@ class Progress:
                 self._doing = words.format(*(Path(group).name for group in found.groups()))
 
     def words(self) -> str:
-        """What pip is doing now."""
+        """The current activity of pip."""
         if not self._packages:
             return self._doing
         done = set(self._installed()) & set(self._packages)

@@ -1,4 +1,4 @@
-"""What a session's fold keeps of one run: what to send, what shows it, and how far it has come.
+"""A session's record of one run: what to send, the view that shows it, and how far it has come.
 
 Only the fold thread changes an entry once it was submitted.
 """

@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class Steward(Acts, Protocol):
-    """What the steward does for runs; see :class:`.Link`."""
+    """The steward's acts for runs; see :class:`.Link`."""
 
     def advance(self, run: int) -> int:
         """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
@@ -459,7 +459,7 @@ class Fold:
                     self._steward.advance(run.number),
                 )
         if run.outcome != "ok":
-            # What was queued behind it would meet ranks in an unknown state.
+            # The runs queued behind it would meet ranks in an unknown state.
             for other in self._runs.behind(run):
                 self._refuse(other, f"run {run.number}, which it was queued behind, ended with: {run.outcome}")
         self._send_ready()

@@ -1,4 +1,4 @@
-"""What a session missed of its ranks' events, asked for again.
+"""The events of its ranks that a session missed, requested again.
 
 Ranks number their events and announce them; an announcement may be lost, and a rank that says nothing may have said
 something. A hole in the numbers is read from the rank, a piece at a time; a rank that has been quiet for
@@ -28,7 +28,7 @@ QUIET = 1.0
 
 
 class Asks(Protocol):
-    """What asks agents and passes on what they answer; see :class:`.Questions`."""
+    """A component that asks agents and passes on their answers; see :class:`.Questions`."""
 
     def ask(
         self,

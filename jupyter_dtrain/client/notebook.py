@@ -23,7 +23,7 @@ def _id_of_cell(shell: object) -> str:
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         return ""
-    # What JupyterLab, Notebook 7 and VS Code send with every request to execute a cell.
+    # JupyterLab, Notebook 7 and VS Code send it with every request to execute a cell.
     found = kernel.get_parent("shell").get("metadata", {}).get("cellId", "")
     return found if isinstance(found, str) else ""
 

@@ -4,11 +4,11 @@ A view may block: a terminal under Ctrl-S takes no more text, a pipe is full, a 
 something. So the thread that folds runs never calls a view. It posts batches, notes and the end of the run to a
 :class:`Painting` and goes on; stopping, interrupting and noticing a death wait for no view.
 
-What it promises:
+Its promises:
 
 - The view gets everything in order, from one thread, and the end of the run last. A view that is behind gets the time
   at which a batch came, so that lines of several ranks which came together are still shown together.
-- What waits for a view that is behind is bounded. Past :data:`BACKLOG` bytes a batch keeps only how its rank's cell
+- The queue of a view that is behind is bounded. Past :data:`BACKLOG` bytes a batch keeps only how its rank's cell
   began and ended, and the rank's totals, as if the rank had printed faster than it may announce. The view counts the
   rest; :class:`~jupyter_dtrain.core.run.Run` and the spool have it.
 - The cell ends when its view has shown everything: output stands in its own cell, before the traceback. A view that
@@ -192,7 +192,7 @@ class Painting:
         self._shown()
 
     def _next(self, patience: float) -> tuple[Call | None, float]:
-        """What to call next, and when that was posted."""
+        """The next call, and the time at which it was posted."""
         with self._news:
             if not self._waiting and patience > 0:
                 self._news.wait(patience)
@@ -205,7 +205,7 @@ class Painting:
             return call, came
 
     def _call(self, call: Call, now: float) -> object:
-        """What the view answers; None where it fails."""
+        """The view's answer; None where it fails."""
         if self._view is None:
             return None
         self._now, self._busy_since = now, None if isinstance(call, _End) else time.monotonic()

@@ -1,4 +1,4 @@
-"""What went wrong in a run, in words: one message for each distinct cause, with the ranks that share it.
+"""The causes of a run's failure, in words: one message for each distinct cause, with the ranks that share it.
 
 The root comes before its echoes: exceptions that say something of their own first, then lost ranks, then ranks that
 were interrupted, then ranks that waited for another one which had gone, then ranks that are still busy.
@@ -247,7 +247,7 @@ def _of_cell(frames: list[Frame], source: str) -> set[str]:
 def _frame(frame: Frame, source: str) -> list[str]:
     function = "" if frame.function in ("", "<module>") else f", in {_GREEN}{frame.function}{_OFF}"
     if not source:
-        # Of another cell, or of a module of the user's own.
+        # The frame is in another cell, or in a module of the user's own.
         lines = [f"  {Path(frame.file).name}, line {frame.line}{function}"]
         return [*lines, f"{_GREEN}{f'----> {frame.line}':>10}{_OFF} {frame.source}"] if frame.source else lines
     lines = [f"  line {frame.line}{function}"]

@@ -29,7 +29,7 @@ class Declaration(msgspec.Struct, frozen=True):
     name: str
     """As the framework's plug-in in the ranks calls itself."""
     title: str = ""
-    """What people call the framework; empty: its :attr:`name`."""
+    """The framework's name as people write it; empty: its :attr:`name`."""
     options: type[msgspec.Struct] | None = None
     """Start options: a Struct whose fields all have defaults and carry descriptions. Ranks find their values in
     ``RankSpec.options`` under :attr:`name`."""
@@ -39,7 +39,7 @@ class Declaration(msgspec.Struct, frozen=True):
     echoes: tuple[str, ...] = ()
     """Parts of messages that the library shows on a rank whose peer has gone: never the cause of a failure."""
     last_words: dict[str, str] = {}
-    """What the library writes before it ends its process, and what that means."""
+    """Words that the library writes before it ends its process, and their meaning."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
     methods: dict[str, str] = {}
@@ -73,7 +73,7 @@ def echoes() -> tuple[str, ...]:
 
 
 def explain_last_words(said: str) -> str:
-    """What a library meant that wrote ``said`` before it ended its process; empty where no framework knows."""
+    """The meaning of ``said``, which a library wrote before it ended its process; empty where no framework knows."""
     known = (item for one in declarations() for item in one.last_words.items())
     return next((meaning for words, meaning in known if words in said), "")
 
@@ -85,7 +85,7 @@ def session_methods() -> dict[str, str]:
 
 
 def load(place: str) -> Any:
-    """What stands at ``module:NAME``."""
+    """The object at ``module:NAME``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 

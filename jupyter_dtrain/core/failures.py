@@ -66,7 +66,7 @@ class Situation(NamedTuple):
     ends: Span | None
     """Until when the cell has ended by itself; None: it goes on until it is interrupted or what holds it ends."""
     outcome: Literal["ok", "error", "lost"] | None
-    """Of the cell that ended by itself."""
+    """The outcome of the cell, if it ended by itself."""
     words: tuple[str, ...]
     """Parts of what the user reads: ``{rank}`` is the rank that it happened to, ``{last}`` is the highest one,
     ``{call}`` is what the others wait in, ``{were}`` fits their number, ``{hang}`` is the setting ``hang_notice``."""
@@ -75,7 +75,7 @@ class Situation(NamedTuple):
     after: After
     """The state of the world then."""
     interrupted: After
-    """What the world is when the cell was interrupted instead."""
+    """The state of the world if the cell was interrupted instead."""
     framework: str = ""
     """The only framework in which this can come about, by its name; empty: any."""
 
@@ -412,6 +412,6 @@ INTERRUPT: tuple[Step, ...] = (
         "`--force`, it kills them itself.",
     ),
 )
-"""What is done after Stop, ``%distributed interrupt`` or a ``--timeout``, one after the other, until all ranks have
+"""The steps after Stop, ``%distributed interrupt`` or a ``--timeout``, one after the other, until all ranks have
 ended the cell. A second press takes the steps up to the exception at once and ends the cell a second later; a third
 ends it."""

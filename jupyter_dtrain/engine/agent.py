@@ -158,7 +158,7 @@ class Agent:
         self._cell = Cell()
         """The notebook's cell that runs."""
         self._cells: dict[str, str] = {}
-        """What cells are called, by the file names of their code."""
+        """Names of cells, by the file names of their code."""
         self._hearing = False
         """Whether callbacks of widgets run, between cells."""
 

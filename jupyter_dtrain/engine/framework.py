@@ -79,7 +79,7 @@ class Start:
 
 
 class Description:
-    """What this rank sees of the framework. Any thread may ask, also while a cell runs."""
+    """The framework as this rank sees it. Any thread may ask, also while a cell runs."""
 
     def describe(self) -> Facts | None:
         """Return what the framework sees in this rank; None where there is nothing to say.
@@ -134,7 +134,7 @@ class Cells:
 
 
 class Values:
-    """What the framework's tensors hold. The main thread asks, from user code."""
+    """The contents of the framework's tensors. The main thread asks, from user code."""
 
     def on_host(self, value: Any) -> Any:
         """Return ``value`` with this framework's tensors, however deep in it, as tensors on the host.

@@ -48,7 +48,7 @@ PATIENCE = 10.0
 _BY_KEYWORD = ("failed", "idle")
 """The arguments that a member gets by keyword in any case."""
 _BITS = 63
-"""Of a count, without its sign: what the rank's messages take."""
+"""Size of a count in the rank's messages, without its sign."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Plugins:
         """``plugins``: names and objects, in the order in which they are asked. ``log`` takes failures at length."""
         self.log = log
         self.is_interrupt: Callable[[BaseException], bool] = lambda _: False
-        """Whether an exception is the user's interrupt, which no guard may hold up. Of a rank, once it runs cells."""
+        """Whether an exception is the user's interrupt, which no guard may delay. A rank sets it once it runs cells."""
         self.bounded: Callable[[Callable[[], Any], float], Any] = lambda call, _: call()
         """Makes a call within so many seconds, at the end of a cell. A rank sets it once it runs cells."""
         self.was_cut = False
@@ -145,7 +145,7 @@ class Plugins:
         return found
 
     def in_use(self) -> list[str]:
-        """What people call the frameworks that user code has imported."""
+        """Titles of the frameworks that user code has imported."""
         return [title for _, title in self._answers("in_use", _text) if title]
 
     # Cells.
@@ -201,7 +201,7 @@ class Plugins:
         return value
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
-        """What to add to the metrics for ``value``, and what reads it. Raises :class:`ValueError` with why not."""
+        """The number that metrics take for ``value``, and the call that reads it. Raises :class:`ValueError` with why not."""
         answers = self._answers("number", _point, value, documented=(ValueError,))
         return next((point for _, point in answers if point is not None), None)
 
@@ -419,7 +419,7 @@ def _taken(take: Callable[[Any], Any], call: _Call) -> Any:
     return take(call())
 
 
-# What answers may be. Each raises for another; the guard names the plug-in then.
+# The types that answers may have. Each raises for another type; the guard then names the plug-in.
 
 
 def _text(answer: Any) -> str:

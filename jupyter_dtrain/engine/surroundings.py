@@ -1,4 +1,4 @@
-"""What a rank tells of its surroundings: the variables that it was given, and what each framework sees.
+"""A rank's surroundings: the variables that it was given, and what each framework sees.
 
 A rank answers while a cell runs, too, and imports nothing for it. Under failure: the answer names a framework that
 cannot say what it sees, with the reason.

@@ -145,7 +145,7 @@ class Keras(Framework):
 
         return fit
 
-    # What keras.distribution spans.
+    # The ranks that keras.distribution spans.
 
     def _hook_distribution(self, module: Any) -> None:
         require(module, "initialize", "set_distribution")

@@ -53,7 +53,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """What it does, and its default; begins in lower case and has no full stop."""
+        """The effect and the default; begins in lower case and has no full stop."""
         return str(self.schema.get("description", ""))
 
     @property

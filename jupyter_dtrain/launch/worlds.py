@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What a world's file says of it, without asking its steward."""
+    """A world as its file describes it, without a request to its steward."""
 
     name: str
     id: str

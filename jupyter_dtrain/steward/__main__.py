@@ -14,7 +14,7 @@ def main() -> None:
     """Start the world, then serve its clients until it has ended."""
     data = sys.stdin.buffer.read()
     gc.disable()  # while it imports, as in launch.local.program
-    # What the steward and the controller write is for this user alone; ranks write as the notebook does.
+    # Files of the steward and the controller are for this user alone; ranks write as the notebook does.
     umask = os.umask(0o077)
     if os.fork():
         os._exit(0)

@@ -1,4 +1,4 @@
-"""What the steward does to ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask.
+"""The steward's acts on ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask.
 
 The supervisor's thread does all of it. Requests come on any thread and are posted there, so no client waits for a
 rank; the events of the ranks say what becomes of them.
@@ -85,7 +85,7 @@ class Actions:
         }
         """By request of a client, what answers it. Any thread."""
 
-    # What clients ask for.
+    # Requests of clients.
 
     def _release_asked(self, request: ReleaseRun) -> Done:
         self._post(lambda: self.release(request.run))

@@ -1,8 +1,8 @@
 """The addresses at which ranks meet, held by the steward from the world's first second.
 
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
-see :class:`~jupyter_dtrain.engine.framework.Server`) starts in a process of its own when a rank first connects. What
-connected meanwhile waits in the socket's queue. Connections of other users of the host start no store: they are closed.
+see :class:`~jupyter_dtrain.engine.framework.Server`) starts in a process of its own when a rank first connects. Until
+then connections wait in the socket's queue. Connections of other users of the host start no store: they are closed.
 
 Under failure: a store that died is started again at the next connection, at most :data:`MAX_STARTS` times; its keys
 are gone, so the supervisor must begin a new generation.

@@ -1,4 +1,4 @@
-"""What clients ask the steward, and its answers.
+"""Requests of clients to the steward, and its answers.
 
 Requests come on the control thread, which answers at once: it reads a snapshot, or posts to the supervisor's thread.
 

@@ -1,4 +1,4 @@
-"""What the steward knows of its world, which every thread may read at any time.
+"""The steward's knowledge of its world, which every thread may read at any time.
 
 The supervisor's thread changes it; the control thread, which answers clients, reads :meth:`State.snapshot` and begins a
 restart. Thread-safe; nothing here waits or fails.
@@ -55,7 +55,7 @@ class State:
         self.mpi = ""
         """The version of MPI; empty until it is known."""
 
-    # What it is.
+    # Facts.
 
     @property
     def ranks(self) -> list[Rank]:
@@ -131,7 +131,7 @@ class State:
                 runs=runs,
             )
 
-    # What becomes of it.
+    # Changes.
 
     def begin_restart(self, by: Restarter) -> int:
         """Start anew: the number of the next set of ranks. Raises :class:`Refused` unless the world runs."""

@@ -115,7 +115,7 @@ class Supervisor:
             request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers
         )
 
-    # What other threads call.
+    # Calls of other threads.
 
     def start(self) -> None:
         """Begin to start the world; returns at once."""

@@ -49,7 +49,7 @@ RankState = Literal["idle", "waiting", "running", "ok", "error", "interrupted", 
 
 
 RunOutcome = Literal["running", "ok", "error", "interrupted", "lost"]
-"""What the front end shows of a run."""
+"""The outcome of a run as the front end shows it."""
 
 Steps = str | tuple[int, int, int]
 """Steps in base64, or evenly spaced steps as first, distance and count."""
@@ -152,7 +152,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: list[str]
     ranks: Annotated[list[list[Any]], msgspec.Meta(extra={"rows": RankRow})]
     words: dict[str, str]
-    """What happened to ranks that were lost."""
+    """The end of each rank that was lost, in words."""
     bars: list[Bar]
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
@@ -188,7 +188,7 @@ class Picture:
     progress: Mapping[int, Sequence[Progress]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
-    """What happened to ranks that were lost."""
+    """The end of each rank that was lost, in words."""
     pace: Mapping[int, float] = field(default_factory=dict)
     """Seconds per step."""
     steps: Mapping[int, int] = field(default_factory=dict)

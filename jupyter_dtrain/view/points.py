@@ -29,7 +29,7 @@ class SeriesRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has changed in a run since the last message."""
+    """The changes in a run since the last message."""
 
     seq: int
     """Counts the messages with points."""

@@ -1,4 +1,4 @@
-"""What a run's view is asked to show.
+"""The calls that a run's view gets.
 
 A thread of the run's own calls every method (see :mod:`jupyter_dtrain.client.painting`). A view should return soon,
 ``close`` within about 3 s, and not raise. One that blocks delays neither Stop nor the news of a death, and a cell that

@@ -47,9 +47,9 @@ class RunState:
         self.pipelines = Pipelines()
         """The actions of pipelines' stages."""
         self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "waiting")
-        """What each rank does, or how it ended."""
+        """The state of each rank, or how it ended."""
         self.words: dict[int, str] = {}
-        """What happened to ranks that were lost."""
+        """The end of each rank that was lost, in words."""
 
     @property
     def has_something(self) -> bool:

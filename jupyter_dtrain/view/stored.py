@@ -50,7 +50,7 @@ class Part(Protocol):
 
     @property
     def words(self) -> str:
-        """What happened to a rank that was lost; else empty."""
+        """The end of a rank that was lost, in words; else empty."""
 
 
 class Kept(Protocol):

@@ -32,7 +32,7 @@ _log = logging.getLogger("jupyter_dtrain")
 
 
 class Actions(NamedTuple):
-    """What a person may request while a cell runs. Called from any thread."""
+    """Actions that a person may request while a cell runs. Called from any thread."""
 
     interrupt: Callable[[], None]
     stacks: Callable[[], str]

@@ -1,4 +1,4 @@
-"""What a rank's agent and its watch are asked, and what they answer.
+"""Requests to a rank's agent and its watch, and their answers.
 
 :mod:`.messages` says how these travel. A cell and values go to the rank's main thread, which takes them between cells;
 everything else is answered at once, also while a cell runs.
@@ -70,7 +70,7 @@ class FetchValues(ValuesRequest[Fetched], frozen=True, tag="fetch"):
 
 
 class WidgetsSaid(msgspec.Struct, frozen=True):
-    """What the rank's widgets have said since the last cell."""
+    """Messages of the rank's widgets since the last cell."""
 
     messages: list[CommMessage]
 
@@ -172,7 +172,7 @@ class Complete(AgentRequest[Completions], frozen=True, tag="complete"):
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What a name stands for; None where it stands for nothing."""
+    """The object behind a name; None where there is none."""
 
     found: Description | None
 
@@ -186,7 +186,7 @@ class Describe(AgentRequest[Described], frozen=True, tag="describe"):
 
 
 class SurroundingsRead(msgspec.Struct, frozen=True):
-    """What the rank sees around it."""
+    """The rank's surroundings."""
 
     found: Surroundings
 

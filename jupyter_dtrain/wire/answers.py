@@ -17,7 +17,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a name stands for on one rank."""
+    """The object behind a name on one rank."""
 
     type: str
     value: str

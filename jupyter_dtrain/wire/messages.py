@@ -59,7 +59,7 @@ STEWARD_REQUEST: Final = "dtrain_world_request"
 STEWARD_REPLY: Final = "dtrain_world_reply"
 """The answer of the steward."""
 STEWARD_EVENT: Final = "dtrain_world_event"
-"""What the steward broadcasts: a :class:`~.steward_messages.Broadcast`."""
+"""A broadcast of the steward: a :class:`~.steward_messages.Broadcast`."""
 
 A = TypeVar("A", bound=msgspec.Struct)
 M = TypeVar("M")
@@ -84,7 +84,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Watching(msgspec.Struct, frozen=True):
-    """What a cell wants to see without a line of code."""
+    """The measurements that a cell wants without a line of code."""
 
     metrics: bool = True
     grad_norm: bool = False

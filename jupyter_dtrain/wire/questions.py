@@ -31,7 +31,7 @@ OUTSIDE_PATIENCE = 5.0
 A = TypeVar("A", bound=msgspec.Struct)
 
 Answers = dict[int, A | None]
-"""What each rank answered; None for one that did not."""
+"""The answer of each rank; None for one that did not answer."""
 
 Futures = dict[int, Future[A]]
 

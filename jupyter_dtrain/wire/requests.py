@@ -1,4 +1,4 @@
-"""What a world is asked to be, and what each rank needs to start.
+"""The request for a world, and the data that each rank needs to start.
 
 Both travel as JSON over a pipe or in the environment, never on a command line: they may hold secrets.
 """
@@ -26,7 +26,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person may ask of a world, whatever frameworks are installed.
+    """The options of a world that do not depend on the installed frameworks.
 
     This is the only list of these options. :mod:`jupyter_dtrain.launch.options` adds those that frameworks declare; the
     signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the checks come from both.
@@ -79,7 +79,7 @@ class WorldRequest(msgspec.Struct, frozen=True):
 
     id: str
     options: WorldOptions
-    """What was asked for, with ``n``, ``name`` and ``mpiexec`` chosen where the person left them open."""
+    """The options as requested, with ``n``, ``name`` and ``mpiexec`` chosen where the person left them open."""
     frameworks: dict[str, dict[str, Any]]
     """The values of each framework's start options, by the framework's name."""
     folder: str

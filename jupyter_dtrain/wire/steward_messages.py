@@ -1,4 +1,4 @@
-"""What clients ask a world's steward, what it answers, and what it broadcasts to all of them.
+"""Requests of clients to a world's steward, its answers, and its broadcasts to all of them.
 
 :mod:`.messages` says how these travel and which of them may never change.
 """
@@ -92,7 +92,7 @@ class Stop(StewardRequest[Done], frozen=True, tag="stop"):
     followed: list[Followed] = msgspec.field(default_factory=list)
 
 
-# What a client that speaks the same protocol asks for.
+# Requests of clients that speak the same protocol.
 
 
 class OpenRun(msgspec.Struct, frozen=True):
@@ -157,7 +157,7 @@ class WorldState(msgspec.Struct, frozen=True):
     mpi: str
     """The version of MPI; empty until it is known."""
     notices: list[str]
-    """What the user must read."""
+    """Texts that the user must read."""
     protocol: int = PROTOCOL
     progress: str = ""
     """How far a start has come, in words."""
@@ -172,7 +172,7 @@ class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """What the world was asked to be."""
+    """The request that the world was started with."""
 
     request: WorldRequest
     protocol: int = PROTOCOL

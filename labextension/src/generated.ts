@@ -127,7 +127,7 @@ export interface RunDocument {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** What happened to ranks that were lost. */
+  /** The end of each rank that was lost, in words. */
   words: Record<string, string>;
   bars: Bar[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
@@ -149,7 +149,7 @@ export interface Status {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** What happened to ranks that were lost. */
+  /** The end of each rank that was lost, in words. */
   words: Record<string, string>;
   bars: Bar[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
@@ -168,7 +168,7 @@ export type SeriesRow = [
   distance?: number,
 ];
 
-/** What has changed in a run since the last message. */
+/** The changes in a run since the last message. */
 export interface News {
   /** Counts the messages with points. */
   seq: number;
