@@ -1,4 +1,4 @@
-"""What all tests share: a private home for worlds, the one fixture that starts them, and a look for what is left.
+"""Set-up that all tests share: a private home for worlds, the one fixture that starts them, a search for leftovers.
 
 Another launcher runs the behaviour suite again by overriding :func:`launch` alone.
 """
@@ -52,7 +52,7 @@ def long_hold() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Launch]:
-    """Start a world: ``launch(n=2, **options) -> Session``. What a test does not stop is stopped at the end."""
+    """Start a world: ``launch(n=2, **options) -> Session``. Worlds that tests leave running stop at the end."""
     sessions: list[Session] = []
 
     def start(n: int = 2, **options: Any) -> Session:

@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 
 class Loss:
-    """What gets lost, and how often that has happened."""
+    """The messages that get lost, and how often that has happened."""
 
     def __init__(self, wanted: Callable[[Message], bool], most: float) -> None:
         self.wanted = wanted

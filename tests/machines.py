@@ -8,7 +8,7 @@ SENT, NOT_SENT = Signalled(sent=True), Signalled(sent=False)
 
 
 def position(run, *, finished=False, upcoming=0, waits=None):
-    """What a rank says that has begun ``run``; ``upcoming``: the number of its next event."""
+    """The position of a rank that has begun ``run``; ``upcoming``: the number of its next event."""
     return RankPosition(
         rank=0,
         state="idle" if run is None or finished else "running",

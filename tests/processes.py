@@ -33,7 +33,7 @@ def processes_of(marker: str) -> list[str]:
 
 
 def wait_until_gone(marker: str, patience: float = LEFT_BEHIND_PATIENCE) -> list[str]:
-    """What is left of :func:`processes_of` after at most ``patience`` seconds."""
+    """The rest of :func:`processes_of` after at most ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while (left := processes_of(marker)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -50,7 +50,7 @@ def loose_segments() -> set[str]:
 
 
 def wait_for_segments(before: set[str], patience: float = 5.0) -> set[str]:
-    """What :func:`loose_segments` has beyond ``before``, after at most ``patience`` seconds."""
+    """The :func:`loose_segments` that are not in ``before``, after at most ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while (left := loose_segments() - before) and time.monotonic() < deadline:
         time.sleep(0.05)

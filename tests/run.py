@@ -1,4 +1,4 @@
-"""What ``make test`` and ``make check`` run: style, types, then each test directory in a process of its own.
+"""Runs the parts of ``make test`` and ``make check``: style, types, then each test directory in its own process.
 
     python -m tests.run                  everything that is not marked slow
     python -m tests.run --all            everything
@@ -87,7 +87,7 @@ TYPESCRIPT = ["check", "test"]
 """npm's scripts, in the order in which they run."""
 
 COUNT = re.compile(r"^ *Tests +(?:(\d+) failed)?[ |]*(?:(\d+) passed)?[ |]*(?:(\d+) skipped)?", re.MULTILINE)
-"""What vitest says in the end."""
+"""The counts that vitest prints at its end."""
 
 LINT = {
     "ruff check": ["-m", "ruff", "check", "."],

@@ -1,4 +1,4 @@
-"""What frameworks declare reaches the parts without ranks; what cannot be loaded is left out, and the rest counts."""
+"""Declarations of frameworks reach the parts without ranks; one that cannot be loaded is left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print([one.name for one in declarations()], len(verbs()), len(situations()))
 
 @pytest.fixture
 def read(tmp_path):
-    """What a process reads beside which a package of such source declares something: its output and its log."""
+    """Runs a process that reads the declarations of a package with this source; its output and its log."""
 
     def read(source: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "broken.py").write_text(source)

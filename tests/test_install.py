@@ -1,4 +1,4 @@
-"""What a person reads while ``make demo`` and ``make test`` install."""
+"""The lines that a person reads while ``make demo`` and ``make test`` install."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_the_import_is_light():
 
 
 def test_the_magics_are_light_as_well():
-    """What %load_ext imports beyond an IPython that is there already."""
+    """%load_ext adds no framework to the imports of IPython."""
     code = (
         "import sys, time, IPython, ipykernel.kernelapp\n"
         "from IPython.testing.globalipapp import start_ipython\n"

@@ -1,4 +1,4 @@
-"""What ``make test`` makes of its parts: an exit status, a table, the output of what failed."""
+"""``make test`` makes an exit status and a table from its parts, and shows the output of those that failed."""
 
 from __future__ import annotations
 

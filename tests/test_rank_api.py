@@ -13,7 +13,7 @@ import jupyter_dtrain
 
 @pytest.fixture(autouse=True)
 def no_csv():
-    """What a test has chosen does not reach the next."""
+    """A test's choice does not reach the next test."""
     yield
     jupyter_dtrain.log_to_csv(None)
 

@@ -201,7 +201,7 @@ class Plugins:
         return value
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
-        """The number that metrics take for ``value``, and the call that reads it. Raises :class:`ValueError` with why not."""
+        """The number that metrics take for ``value``, and its reader. Raises :class:`ValueError` with why not."""
         answers = self._answers("number", _point, value, documented=(ValueError,))
         return next((point for _, point in answers if point is not None), None)
 

@@ -32,7 +32,7 @@ def find() -> str | None:
 
 
 def installers() -> list[list[list[str]]]:
-    """What may be tried, one after the other: commands that must all succeed."""
+    """Ways to install it, to try one after the other; all commands of a way must succeed."""
     ways = []
     if os.geteuid() == 0 and shutil.which("apt-get"):
         ways.append([["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "chromium"]])

@@ -1,4 +1,4 @@
-"""What a cell for the ranks shows, and what helps to write it: pills, completion, inspection, the status bar."""
+"""A cell for the ranks in the browser: pills, completion, inspection, the status bar."""
 
 from __future__ import annotations
 

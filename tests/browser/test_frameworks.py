@@ -1,4 +1,4 @@
-"""What frameworks show in a notebook: the schedule of a pipeline, live and saved, and what they see in the ranks."""
+"""Frameworks in a notebook: the schedule of a pipeline, live and saved, and the ranks' surroundings."""
 
 from __future__ import annotations
 

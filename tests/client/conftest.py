@@ -36,5 +36,5 @@ def finished():
 
 @pytest.fixture
 def totals():
-    """Of a rank that has printed much."""
+    """The totals of a rank that has printed much."""
     return Totals(1000, 10, ["the end"])

@@ -17,7 +17,7 @@ from tests.steward.until import until
 
 
 class Channel:
-    """What a session sends to ranks."""
+    """Keeps the cells that a session sends to ranks."""
 
     def __init__(self):
         self.cells = []
@@ -177,7 +177,7 @@ def test_a_cell_has_its_own_time(scene, submit):
 
 
 def test_everything_ends_with_its_world(scene, submit):
-    """What is queued never goes out, what comes later is lost at once; a new world takes cells again."""
+    """Queued cells never go out, later ones are lost at once, and a new world takes cells again."""
     first, second = submit(1), submit(2)
     scene.fold.world_lost("the steward is gone")
     late = submit(3)

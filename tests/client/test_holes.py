@@ -1,4 +1,4 @@
-"""What was missed of a rank's events is asked for again."""
+"""A session requests again the events of a rank that it missed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Scene:
 
 @pytest.fixture
 def scene(make_run):
-    """Of run 1."""
+    """A scene of run 1."""
     return Scene(make_run())
 
 

@@ -1,4 +1,4 @@
-"""Who drives a world, by what its steward says, and what a client may still do with it."""
+"""A client learns from the steward whether it drives the world, and does what it then may do."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class Steward:
 
 @pytest.fixture
 def steward():
-    """Of a world that no client drives."""
+    """The steward of a world that no client drives."""
     return Steward()
 
 
 @pytest.fixture
 def listing():
-    """Of a world whose steward is alive: this process."""
+    """A world whose steward is alive: it is this process."""
     return Listing("w", "id", 2, "/", os.getpid(), psutil.Process().create_time(), "")
 
 
@@ -105,7 +105,7 @@ def notices():
 
 @pytest.fixture
 def link(steward, listing, notices):
-    """Of a client, closed in the end."""
+    """A client's link; it is closed in the end."""
     link = Link(listing, steward, Settings(), notices, "the notebook a.ipynb")
     yield link
     if not link.closed:
@@ -113,7 +113,7 @@ def link(steward, listing, notices):
 
 
 def words(notices, capsys):
-    """What the user was shown."""
+    """The words that the user sees."""
     notices.show()
     return capsys.readouterr().err
 
@@ -151,7 +151,7 @@ def test_a_client_that_is_taken_over_observes_and_says_so_once(link, steward, no
 
 
 def test_a_silent_steward_is_not_waited_for_before_a_cell(link, steward):
-    """What was known last counts."""
+    """The last answer counts."""
     link.join(take_over=False)
     steward.silent = True
 
@@ -220,7 +220,7 @@ def test_a_world_that_was_left_is_no_world_any_more(link, steward):
 
 
 def test_the_thread_that_folds_runs_waits_little_for_the_steward(link, steward):
-    """What an interruption and the end of a run ask for."""
+    """The requests of an interruption and of the end of a run do not wait."""
     link.release(7)
     link.kill([0, 1], "a reason")
     assert link.advance(7) == 3

@@ -1,4 +1,4 @@
-"""What the tests of the shared words share: runs made of events."""
+"""Runs made of events, for the tests of the shared words."""
 
 from __future__ import annotations
 

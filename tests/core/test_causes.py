@@ -79,7 +79,7 @@ def test_library_frames_are_one_line(ended_run):
 
 
 def test_notes_and_the_cause_are_shown(ended_run):
-    """What was added to the exception, and what it came from."""
+    """The text shows the notes of the exception and the exception behind it."""
     text = plain(ended_run(2, {1: value_error(notes=["try smaller"], cause="KeyError: 'x'")}, source=SOURCE))
     assert text.endswith("ValueError: bad shape\ntry smaller\nCaused by KeyError: 'x'")
 
@@ -92,7 +92,7 @@ def test_a_syntax_error_shows_its_caret(ended_run):
 
 
 def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
-    """What a library says because its peer has gone is told last, in one line."""
+    """A library's complaint that its peer has gone comes last, in one line."""
     echo = Error("RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:2342", [cell(7)])
     run = ended_run(4, {0: echo, 2: value_error(), 3: echo}, source=SOURCE, lost={1: KILLED})
     text = plain(run)

@@ -38,7 +38,7 @@ def ended(how: str) -> int:
     ],
 )
 def test_the_end_of_a_rank_has_words(how, words):
-    """Of a process that really ended so."""
+    """Each process really ended so."""
     assert describe_exit(1, ended(how)).startswith(words)
 
 
@@ -55,7 +55,7 @@ Odd().name
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls through C have a limit of their own from Python 3.12 on")
 def test_endless_recursion_past_pythons_limit_is_told_by_pythons_last_words():
-    """Of a process whose stack really overflowed."""
+    """The stack of a process really overflowed."""
     done = subprocess.run([sys.executable, "-c", ENDLESS], check=False, capture_output=True, text=True)
     words = describe_exit(1, -done.returncode, said=done.stderr)
 

@@ -29,7 +29,7 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """Of two ranks."""
+    """A scene of two ranks."""
     return Scene()
 
 

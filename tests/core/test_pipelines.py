@@ -28,7 +28,7 @@ def one_forward_one_backward(ranks, microbatches):
 
 
 def told(place, actions, *, step=0, ranks=(0, 1), number=0, began=100.0, **more):
-    """What the rank at ``place`` tells of a step."""
+    """A step as the rank at ``place`` reports it."""
     return PipelineStep(number, "1F1B", step, list(ranks), place, 2, 1, began, pack(actions), **more)
 
 

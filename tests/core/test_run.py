@@ -86,7 +86,7 @@ def test_a_hole_is_not_jumped_over(run):
 
 
 def test_nothing_comes_after_the_end(run):
-    """Of a rank that has finished."""
+    """The run drops later events of a rank that has finished."""
     run.apply(batch(0, 4))
     story = [*STORY, Output("stdout", "late\n")]
 

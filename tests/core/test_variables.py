@@ -19,12 +19,12 @@ def _unset(monkeypatch):
 
 
 def seen(given):
-    """What is told, by name."""
+    """The reported variables, by name."""
     return {one.name: (one.value, one.why) for one in given.seen()}
 
 
 def test_what_the_user_has_set_stays_and_is_said_to_be_the_users(monkeypatch):
-    """What is put is set whatever was there."""
+    """``offer`` keeps a value that is there; ``put`` replaces it."""
     monkeypatch.setenv("DTRAIN_A", "mine")
     given = Given()
     given.offer(WANTED, "some")

@@ -161,7 +161,7 @@ def test_torchrun_sets_nothing_that_we_leave_out(tmp_path):
     subprocess.run(command, check=True, timeout=100, capture_output=True)
     added = set(json.loads((tmp_path / "env.json").read_text())) - set(os.environ)
     ours = set(rank_environment(placements(["a"])[0], master_addr="a", master_port=1, run_id="x"))
-    # Of the launcher itself: where it keeps its logs and workers' error files, and what Python and torch add.
+    # The launcher's own: the places of its logs and of workers' error files, and additions of Python and torch.
     theirs = {name for name in added if name.startswith(("TORCHELASTIC_", "MASTER_"))} | {
         name for name in added if name.endswith(("RANK", "WORLD_SIZE"))
     }

@@ -1,4 +1,4 @@
-"""What the tests of the rank's side share."""
+"""Set-up for the tests of the rank's side."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def running(make_recorder, heard):
 
 @pytest.fixture
 def said(running, heard):
-    """What was said, as (stream, text) pairs, once the run is over."""
+    """The output as (stream, text) pairs, once the run is over."""
 
     def all_of_it() -> list[tuple[str, str]]:
         running.finish("ok")

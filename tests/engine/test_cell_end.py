@@ -121,7 +121,7 @@ def rank(tmp_path_factory):
 
 @contextlib.contextmanager
 def gate():
-    """What blocks does so inside; its threads go on afterwards."""
+    """Calls that block do so inside; their threads go on afterwards."""
     hostile.gate.clear()
     try:
         yield
@@ -194,7 +194,7 @@ class Late(Framework):
 
 
 def test_a_plugin_that_never_returns_is_left_out_by_a_deadline(rank):
-    """Of a failed cell: what an ok one still computes may take longer."""
+    """The deadline is that of a failed cell; a cell that is ok may compute for longer."""
     bodies = rank.play(Late(), source="1 / 0")
     text = "".join(body.text for body in bodies if isinstance(body, Output))
 

@@ -1,4 +1,4 @@
-"""What native code and child processes write comes whole, once and in order, also when the rank dies or is stuck."""
+"""Text of native code and child processes comes whole, once and in order, also when the rank dies or is stuck."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def reader(line, recorder):
 
 @pytest.fixture
 def texts(path_of):
-    """What is spooled, by stream."""
+    """The spooled text, by stream."""
 
     def texts() -> dict[str, str]:
         found = {"stdout": "", "stderr": ""}

@@ -1,4 +1,4 @@
-"""What a rank tells of its names, without running what is the user's."""
+"""A rank describes its names without running the user's code."""
 
 from __future__ import annotations
 

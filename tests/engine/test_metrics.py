@@ -18,7 +18,7 @@ from tests.core.test_metrics import columns
 
 
 class Said:
-    """What a buffer has recorded, and what it has complained of."""
+    """The events that a buffer has recorded, and its complaints."""
 
     def __init__(self) -> None:
         self.events: list[Metrics] = []
@@ -181,7 +181,7 @@ def test_many_threads_lose_no_point_beyond_what_may_wait(buffer, said):
 
 
 def test_more_points_than_the_wire_takes_are_spooled_whole_and_announced_thinned(make_recorder, heard, path_of):
-    """What was left out is counted, and extremes are not left out."""
+    """The recorder counts the points that it leaves out, and keeps the extremes."""
     recorder = make_recorder()
     recorder.begin(1)
     many = columns([float(k % 1000) for k in range(4 * WIRE_POINTS)])

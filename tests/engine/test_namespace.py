@@ -1,4 +1,4 @@
-"""What a cell will put into a rank's namespace by itself."""
+"""The names that a cell puts into a rank's namespace by itself."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_an_interrupt_of_the_users_passes():
 
 
 def test_exceptions_that_are_answers():
-    """Of a value, of facts, and of what cannot be made whole."""
+    """Some exceptions are documented answers, for example that a value is spread over ranks."""
     spread = named("spread", on_host=raising(ValueError("spread over ranks")), recover=raising(TimeoutError("late")))
     plugins, _ = plugins_of(spread)
     with pytest.raises(ValueError, match="spread over ranks"):
@@ -270,7 +270,7 @@ def test_arguments_by_name():
 
 
 def test_the_order_of_recovery_and_who_is_released():
-    """Who stands on others comes last; a release is for the named, or for all."""
+    """A framework that builds on others comes last; a release is for the named ones, or for all."""
     made, released = [], []
     plugins, _ = plugins_of(
         *(

@@ -91,7 +91,7 @@ DRIVER = SimpleNamespace(
 
 
 def test_a_gpu_tells_what_it_can():
-    """What the driver does not know is not available."""
+    """Facts that the driver does not know are not available."""
     assert GpuReader(DRIVER, None, 2).read(5) == Gpu(2, None, 3, 10, 5, 41.0, None)
 
 

@@ -37,7 +37,7 @@ def raised(source: str, **options) -> BaseException:
 
 
 def test_frames_before_the_cell_are_left_out(tracebacks):
-    """What runs the cell is nobody's concern."""
+    """The frames of the code that runs the cell help no reader."""
     frames = tracebacks.error(raised("def f():\n    1 / 0\nf()")).frames
 
     assert [("cell [1]", 3, "", "f()", True), ("cell [1]", 2, "f", "1 / 0", True)] == [

@@ -59,7 +59,7 @@ def test_every_example_is_executed_by_a_test():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_examples_are_kept_without_outputs(path):
-    """What a newcomer sees is made on their own machine; a diff shows what was changed."""
+    """A newcomer sees outputs of their own machine, and a diff shows changes of the cells alone."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
 

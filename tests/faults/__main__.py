@@ -36,13 +36,13 @@ TABLE = ROOT / "build" / "faults.md"
 
 
 def digest() -> str:
-    """Of the package's code: plays of other code do not count."""
+    """A digest of the package's code: plays of other code do not count."""
     files = sorted((ROOT / "jupyter_dtrain").rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def lines(path: Path = LINES) -> list[dict[str, Any]]:
-    """What was played so far."""
+    """The plays so far."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]

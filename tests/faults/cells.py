@@ -1,7 +1,7 @@
-"""What each situation of the failure table looks like in a cell, in torch and in MPI; one in libraries, too.
+"""A cell for each situation of the failure table, in torch and in MPI; for one situation in libraries, too.
 
 In every cell there are ``rank``, ``last`` (the highest rank) and ``victim``; ``meet()`` is a collective of all ranks.
-A cell of which it is asked comes to ``go()`` before it comes about, so that the driver can be gone by then.
+A cell calls ``go()`` before its situation comes about, so that the driver can be gone by then.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def meet():
 """A real all-reduce, or a training; its value is the number of ranks."""
 
 CALL = {"torch": "all_reduce", "mpi": "allreduce", **libraries.CALL}
-"""What ranks wait in there."""
+"""The call in which ranks wait there."""
 
 BEGIN = """{meet}
 victim = {victim}
@@ -139,7 +139,7 @@ assert float(weight) >= 3001
 """On the chief."""
 
 LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
-"""What is found on a rank: its process, whether its objects are there, and what an all-reduce gives."""
+"""A look at a rank: its process, whether its objects are there, and the result of an all-reduce."""
 
 
 def cell_of(situation: str, framework: str) -> str:

@@ -218,4 +218,4 @@ CALL = dict.fromkeys(MEET, "backward") | {
     "jax": "descend",
     "tensorflow": "tensorflow_step",
 }
-"""What ranks wait in there."""
+"""The call in which ranks wait there."""

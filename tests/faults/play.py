@@ -114,7 +114,7 @@ class Play:
             self._comes(lambda: not Path(session.request.folder).exists(), "without a client the world goes on", ends)
             return
 
-        # Of a rank whose watch is gone nobody writes the end, nor where the disk is full.
+        # No process writes the end of a rank whose watch is gone, nor where the disk is full.
         unwritten = self.plan.situation in ("watch-killed", "disk-full")
         ranks = self._others if unwritten else range(self.plan.size)
         ends = limit - time.monotonic()
@@ -235,7 +235,7 @@ class Play:
 
     def _has_befallen(self, session: Session, run: Run, before: dict[int, Any]) -> bool:
         if self.plan.situation in DEATHS:
-            # What the dead say last comes with their death, and by then the others may have ended.
+            # The last words of dead ranks come with their death, and by then the others may have ended.
             return not all(runs(pid) for (pid,) in before.values())
         match self.plan.situation:
             case "stopped":
@@ -259,7 +259,7 @@ class Play:
             self.problems.append(words)
 
     def _hear(self, text: str, wanted: list[str] | None = None) -> None:
-        """What is told has the words of the table."""
+        """Check that ``text`` has the words of the table."""
         call = cells.CALL.get(self.plan.framework, "")
         if self.plan.situation == "never-arrives" and self.plan.framework == "torch":
             call = "init_process_group"

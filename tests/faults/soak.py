@@ -33,9 +33,9 @@ from tests.steward.until import child_named, steward_of
 
 LINES = ROOT / "build" / "soak.jsonl"
 TENTH = 10
-"""Of so many cells one has a fault."""
+"""One cell in so many has a fault."""
 KEEPS = ("whole", "busy", "dead")
-"""What a fault may leave for the world to live on."""
+"""States of the world after faults that it survives."""
 GROWS = 1.1
 MEGABYTES = 8.0
 FILES = 4
@@ -91,7 +91,7 @@ def train(session: Session, ranks: int) -> list[str]:
 
 
 def growth(lines: list[dict[str, Any]]) -> list[str]:
-    """What has grown since this client began, in words."""
+    """The resources that have grown since this client began, in words."""
     lines = [line for line in lines if line["client"] == lines[-1]["client"]]
     third = len(lines) // 3
     if not third:

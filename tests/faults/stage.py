@@ -27,7 +27,7 @@ class Stage(Worlds):
     """Plays plans. A world that a play has broken is replaced before the next play."""
 
     def play(self, plan: Plan) -> Played:
-        """Play it. What the world does wrong is in :attr:`Played.problems`; a play raises nothing for it."""
+        """Play it. Mistakes of the world are in :attr:`Played.problems`; a play raises no exception for them."""
         kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
         play = kinds.get(plan.situation, Play)(self, plan)
         try:

@@ -80,8 +80,8 @@ CALLS = {
     "gradient(lambda x: hvd.alltoall(x) * (rank + 1))": [[1.0, 2.0]] * 2,
     "gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum))": [[2.0, 2.0]] * 2,
 }
-"""What each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the ranks, and
-multiplies those of reducescatter."""
+"""The values that each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the
+number of ranks, and multiplies those of reducescatter."""
 GRADIENT = """
 def gradient(function):
     x = torch.ones(2, requires_grad=True)

@@ -22,7 +22,7 @@ def raising(member):
         raise {error}(f"no {{member}}")
     return property(method) if member in ATTRIBUTES else method
 
-# What cannot prepare is not asked for anything else, so that is another's.
+# A plug-in that cannot prepare gets no other call, so that failure is of another plug-in.
 Raiser = type("Raiser", (Framework,), {{"name": "raiser"}} | {{
     member: raising(member) for member in MEMBERS if member != "prepare"
 }})
@@ -129,7 +129,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     assert f"The plug-in 'raiser' failed in on_host: {error}: no on_host" in runs[3].errors[0].evalue
     assert runs[5].errors[0].waited == "Barrier"
     assert runs[5].errors[1].ename == "ValueError"
-    # What stands in the way of recovery is the cell's error, by contract.
+    # By contract, an obstacle to recovery is the cell's error.
     assert {one.evalue for one in runs[6].errors.values()} == {
         "no recover" if error == "RuntimeError" else "The plug-in 'raiser' failed in recover: SystemExit: no recover"
     }

@@ -211,7 +211,7 @@ def test_a_sweep_survives_what_does_not_fit_and_leaves_the_ranks_as_they_were(pa
     best, second = tuning.trials[:2]
     assert tuning.best is best
     assert best.samples_per_second >= second.samples_per_second
-    # Of two ranks, two batches of one sample each.
+    # Two ranks, with two batches of one sample each.
     assert best.samples_per_second * best.seconds == pytest.approx(4)
     assert best.memory is not None
     assert best.config == {

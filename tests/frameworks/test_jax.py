@@ -173,7 +173,7 @@ def test_what_was_begun_when_another_rank_failed_does_not_meet_the_next_cell(up)
 
 
 def test_a_cell_that_fails_while_its_computation_waits_for_a_rank_that_is_done_is_released(up):
-    """What it has begun behind its own back has no counterpart there, and is ended."""
+    """The computation that it began asynchronously has no counterpart there, and ends."""
     begun = (
         "big = jax.make_array_from_process_local_data(NamedSharding(mesh, P('ranks')), np.ones((1, 500_000)))\n"
         "if rank == 0:\n    later = jax.jit(lambda x: total(jnp.sin(x)) * 2)(big)\n    raise RuntimeError('on purpose')"

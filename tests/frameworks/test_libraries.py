@@ -45,7 +45,7 @@ def failing(library):
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
-    """What the programs leave on each rank under torchrun, by library."""
+    """The results of the programs on each rank under torchrun, by library."""
     folder = tmp_path_factory.mktemp("torchrun")
     names = [name for name in LIBRARIES if has(name)]
     ended = subprocess.run(
@@ -83,7 +83,7 @@ def values(run, name, rank):
 
 
 def true_losses(losses):
-    """Of each step: the mean over its two batches."""
+    """The loss of each step: the mean over its two batches."""
     return [sum(pair) / 2 for pair in zip(losses[::2], losses[1::2], strict=True)]
 
 
@@ -120,7 +120,7 @@ def test_what_a_lightning_module_logs_is_shown(pair):
 
     assert found[0][0] == RANKS
     assert sorted(shown) == ["train_loss_epoch", "train_loss_step", "val_batches", "val_loss"]
-    # Of both ranks together, since it was logged so; of the batches that step.
+    # The mean over both ranks, since it was logged so, for the batches that step.
     both = [(one + other) / 2 for one, other in zip(found[0][1], found[1][1], strict=True)][1::2]
     curve = [*zip(shown["train_loss_step"].steps, shown["train_loss_step"].values, strict=True)]
     assert curve == [(step, pytest.approx(value, rel=1e-5)) for step, value in enumerate(both)]

@@ -1,4 +1,4 @@
-"""What the frameworks of real ranks tell of themselves, and that asking for it changes nothing."""
+"""The frameworks of real ranks describe themselves, and the question changes nothing."""
 
 from __future__ import annotations
 

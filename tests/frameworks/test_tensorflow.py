@@ -76,7 +76,7 @@ def alike(found):
 
 
 def alone(code):
-    """What a process without a world gets: one value."""
+    """The value that a process without a world gets."""
     script = f"{ALONE}{code}"
     *rest, last = script.rstrip().splitlines()
     ended = subprocess.run(
@@ -133,7 +133,7 @@ def test_a_variable_that_is_read_across_ranks_is_known_to_wait_without_being_ask
 
 
 def own_addresses():
-    """Of this host, beside loopback."""
+    """The addresses of this host, without loopback."""
     found = [one for interface in psutil.net_if_addrs().values() for one in interface]
     return [one.address for one in found if one.family == socket.AF_INET and not one.address.startswith("127.")]
 
@@ -188,7 +188,7 @@ def test_a_jacobian_is_no_loss(ranks):
 
 
 def test_ten_strategies_in_a_row_do_not_meet_each_other(ranks):
-    """Of different shapes; and an older one goes on beside the newer."""
+    """Their variables have different shapes, and an older one goes on beside the newer."""
     code = MULTI.replace("strategy =", "newer =") + (
         "with newer.scope():\n    own = tf.Variable([1.0 * rank] * {size})\n"
         "total = newer.run(lambda: tf.distribute.get_replica_context().all_reduce('SUM', own + rank))\n"

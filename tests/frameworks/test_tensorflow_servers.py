@@ -122,12 +122,12 @@ def mortal(launch):
 
 
 def on_chief(session, code):
-    """What it prints."""
+    """The text that ``code`` prints on the chief."""
     return session.run(code, 0, view=None, timeout=PATIENCE).text(0, "stdout")
 
 
 def begin_loop(session, steps=3000, work=2):
-    """A loop of the chief's, in the midst of which something can come about."""
+    """Begin a loop on the chief, in the middle of which something can happen."""
     notes = Notes()
     on_chief(session, "make()")
     run = session.run(f"loop({steps}, {work}, tells=True)", 0, view=notes, wait=False, timeout=PATIENCE)

@@ -85,7 +85,7 @@ def test_every_variable_that_torchrun_sets_is_set(torch_world, tmp_path):
     )
     theirs = {name: text for name, text in json.loads(found.read_text()).items() if os.environ.get(name) != text}
     ours = cell(torch_world, "dict(os.environ)")[1]
-    # What torchrun keeps for itself: threads (a performance choice), how its agent ends; and a pseudo terminal's size.
+    # torchrun's private ones: threads (a performance choice), the way its agent ends, a pseudo terminal's size.
     own = {"OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "COLUMNS", "LINES", "_"}
     same = {
         "RANK",

@@ -27,7 +27,7 @@ def counted(monkeypatch):
 
 
 def backends(wanted: str = "auto") -> Backends:
-    """Of the second of two ranks on one host."""
+    """The back ends of the second of two ranks on one host."""
     return Backends(placements(["host", "host"])[1], wanted)
 
 

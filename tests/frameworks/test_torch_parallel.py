@@ -60,7 +60,7 @@ def test_a_group_to_which_a_rank_does_not_come(pair):
 
 
 def test_groups_are_made_and_left_again_and_again(pair):
-    """Of all ranks and of some, in the same order everywhere, also while the default group is made anew."""
+    """Groups of all ranks and of some, in the same order everywhere, also while the default group is made anew."""
     code = """
 found = []
 for _ in range(3):
@@ -145,7 +145,7 @@ def total(data):
 
 @pytest.mark.slow
 def test_workers_of_a_data_loader(pair):
-    """Of a class that a cell defines: what they print is the rank's, an error in one is the cell's."""
+    """They load a class that a cell defines. Their text is the rank's, and an error in one is the cell's."""
     summed = run(pair, LOADER + "total(Numbers())")
     assert values(summed) == same(28.0, 2)
     assert texts(summed) == same("five\n", 2)

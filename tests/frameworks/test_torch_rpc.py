@@ -151,7 +151,7 @@ found
 
 
 def test_rrefs_after_the_first_shutdown_are_refused_with_the_cure(fresh):
-    """torch's table of them is closed for good; a fresh process has another. What needs none works."""
+    """torch's table of them is closed for good; a fresh process has another. Calls without RRefs work."""
     assert values(run(fresh, TRAIN)) == same(TRAINED, 2)
     run(fresh, "rpc.shutdown()\n" + INIT)
     failed = fail(fresh, TRAIN)
@@ -175,7 +175,7 @@ def test_a_second_set_up_while_it_is_up(pair):
 
 @pytest.mark.slow
 def test_an_end_to_which_a_rank_does_not_come(fresh):
-    """Who waits there is released; what is to be done is said, and works."""
+    """The waiting rank is released. The message names the cure, and the cure works."""
     failed = fail(
         fresh, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
     )
@@ -232,7 +232,7 @@ def test_a_set_up_to_which_a_rank_does_not_come(workers):
 
 @pytest.mark.slow
 def test_a_failure_elsewhere_leaves_rpc_alone(fresh):
-    """What RRefs hold lives on when ranks are released from a collective."""
+    """Objects behind RRefs live on when ranks are released from a collective."""
     run(
         fresh,
         "dist.init_process_group()\nkept = rpc.remote(f'worker{other}', Server)\nkept.rpc_sync().push(torch.ones(2))",

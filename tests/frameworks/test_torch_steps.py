@@ -93,7 +93,7 @@ noted
 
 
 def test_gradient_norms_are_shown_when_asked_for(torch_pair):
-    """Of all kinds of gradients together: sparse and half precision ones, too."""
+    """The norm covers all kinds of gradients together: sparse and half precision ones, too."""
     code = """
 emb, half = nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1).bfloat16()
 optimizer = torch.optim.SGD([*emb.parameters(), *half.parameters()], lr=0.1)

@@ -1,4 +1,4 @@
-"""What the tests of PyTorch share."""
+"""Cells that set PyTorch up."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def is_empty_panel(content: dict[str, Any]) -> bool:
 
 
 class Cell:
-    """What the kernel has said in answer to one request, also after the request was answered."""
+    """Messages of the kernel for one request, also those that come after its answer."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
@@ -58,7 +58,7 @@ class Cell:
         return [message["content"] for message in list(self.messages) if message["msg_type"] in kinds]
 
     def stream(self, name: str) -> str:
-        """What was written to a standard stream, without colours."""
+        """The text of a standard stream, without colours."""
         return plain("".join(content["text"] for content in self.of("stream") if content["name"] == name))
 
     @property
@@ -106,7 +106,7 @@ class Cell:
 
     @property
     def traceback(self) -> str:
-        """What stands below the cell when it failed, without colours."""
+        """The traceback below a cell that failed, without colours."""
         return plain("\n".join(self.error["traceback"])) if self.error else ""
 
     @property
@@ -185,14 +185,14 @@ class Notebook:
         return ast.literal_eval(answer["data"]["text/plain"])
 
     def complete(self, code: str) -> list[str]:
-        """What Tab offers at the end of ``code``: the texts that it would become, each from its last word on."""
+        """The offers of Tab at the end of ``code``: the texts that it would become, each from its last word on."""
         answer = self._asked(self.client.complete(code, len(code)))
         kept = code[: answer["cursor_start"]].split()
         last = "" if code[: answer["cursor_start"]][-1:].isspace() or not kept else kept[-1]
         return [last + match for match in answer["matches"]]
 
     def inspect(self, code: str, detail: int = 0) -> str | None:
-        """What Shift-Tab tells at the end of ``code``; None where it finds nothing."""
+        """The text of Shift-Tab at the end of ``code``; None where it finds nothing."""
         answer = self._asked(self.client.inspect(code, len(code), detail))
         return answer["data"]["text/plain"] if answer["found"] else None
 

@@ -135,7 +135,7 @@ def test_a_pull_that_fails_names_the_ranks_and_binds_nothing(ranks):
 
 
 def test_nothing_is_pulled_from_a_cell_that_failed(ranks):
-    """What is there would be of an earlier cell."""
+    """The value there would be that of an earlier cell."""
     ranks.ok("%%distributed\nvalue = 'old'")
     cell = ranks.run("%%distributed --pull value\n1 / 0\nvalue = 'new'")
 

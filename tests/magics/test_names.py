@@ -1,4 +1,4 @@
-"""What helps to write cells for the ranks: completion of options and of names that live there, and what these are."""
+"""Help with cells for the ranks: completion of options and of names that live there, and these names' descriptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def defined(ranks):
 
 
 def settled(notebook, typed, offered):
-    """What is offered: ranks that take too long on a busy machine are asked again, as a person does."""
+    """The offers of Tab. On a busy machine ranks may take too long: then ask again, as a person does."""
     deadline = time.monotonic() + 15
     while True:
         found = notebook.complete(typed)
@@ -131,7 +131,7 @@ def test_plain_cells_are_completed_from_the_ranks_in_auto_mode(defined):
 
 
 def test_a_name_of_the_ranks_is_told(defined):
-    """What is alike once; nothing of the user's own is run for it."""
+    """Ranks that agree share a line; no code of the user's runs for it."""
     told = defined.inspect("rates")
     assert told == (
         "rates lives on all ranks, not in the notebook.\nRank 0: float 0.0\nRank 1: float 0.1\nRank 2: float 0.2"

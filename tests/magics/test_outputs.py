@@ -1,4 +1,4 @@
-"""What a cell's output looks like in a notebook: lines, displays, results."""
+"""The output of a cell in a notebook: lines, displays, results."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_capture_around_a_cell_keeps_everything(ranks):
 
 
 def test_capture_keeps_the_last_state_of_a_progress_bar_only(ranks):
-    """What cannot move is written once."""
+    """A text that cannot move is written once."""
     ranks.ok(
         "%%capture caught\n%%distributed\nimport time\nfor i in range(5):\n"
         "    print(f'\\rstep {i}', end='')\n    time.sleep(0.1)\nprint()"

@@ -39,7 +39,7 @@ def models(cell, name):
 
 
 def drag(notebook, comm_id, value):
-    """What a front end sends when a slider is moved."""
+    """Send the message of a front end whose slider moves."""
     content = {"comm_id": comm_id, "data": {"method": "update", "state": {"value": value}, "buffer_paths": []}}
     notebook.client.session.send(notebook.client.shell_channel.socket, "comm_msg", content)
 
@@ -83,7 +83,7 @@ def test_what_a_cell_changes_is_changed_in_the_browser(world, made):
 
 
 def test_a_busy_rank_answers_when_it_is_idle_and_a_note_says_so(world, made, tmp_path):
-    """Of many moves the last one counts; the other rank answers at once."""
+    """The last of many moves counts; the other rank answers at once."""
     world.ok(
         f"%%rank 1 --no-wait\nimport pathlib, time\nprint('begun', flush=True)\n"
         f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"

@@ -51,12 +51,12 @@ class Terminal:
         return plain(self.raw).replace("\r\n", "\n")
 
     def run(self, code):
-        """What a cell shows."""
+        """Run a cell; the text that it shows."""
         self.send(code)
         return self.prompt().partition("\n")[2]
 
     def pids(self):
-        """Of the processes of its world."""
+        """The process ids of the ranks of its world."""
         return {int(pid) for pid in re.findall(r"^ *\d+ +\S+ +\d+ +\S+ +(\d+)", self.run("%distributed"), re.MULTILINE)}
 
     def close(self):
@@ -157,7 +157,7 @@ def test_control_c_interrupts_the_ranks_and_variables_stay(opened):
 
 
 def test_a_terminal_under_control_s_holds_up_neither_the_ranks_nor_an_interrupt(opened):
-    """What they have printed meanwhile is shown when the terminal takes text again."""
+    """The terminal shows the output of the meantime as soon as it takes text again."""
     opened.run("import os, pathlib; [os.remove(name) for name in ('end', 'done', '0', '1') if os.path.exists(name)]")
     opened.send(
         "import threading, time, jupyter_dtrain.session as session\n"

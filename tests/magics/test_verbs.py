@@ -1,4 +1,4 @@
-"""What ``%distributed`` tells of a world, and how it steers one."""
+"""``%distributed`` describes a world and steers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page of JupyterLab is to the server: requests and a stream, without a browser."""
+"""A page of JupyterLab without a browser: its requests to the server, and its stream."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it has said."""
+        """The server's log."""
         return self._log.read_text()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Page:
         return next((message for _, _, message in reversed(self.messages) if message["type"] == kind), None)
 
     def until(self, found: Callable[[], Any], patience: float = PATIENCE) -> Any:
-        """What ``found`` gives once that is something; looked at with each message. Fails if that is late."""
+        """The value of ``found`` once it is true, checked at each message. Fails if that takes too long."""
         deadline = time.monotonic() + patience
         with self._came:
             while not (result := found()):
@@ -136,12 +136,12 @@ class Page:
             return result
 
     def world(self, name: str) -> dict[str, Any]:
-        """What was last told of the world of this name; empty where there is none."""
+        """The latest news of the world of this name; empty where there is none."""
         told = self.last("worlds")
         return next((one for one in (told or {}).get("worlds", ()) if one["name"] == name), {})
 
     def items(self, kind: str) -> list[dict[str, Any]]:
-        """What needs attention, of one kind."""
+        """The items of one kind that need attention."""
         return [item for item in (self.last("attention") or {}).get("items", ()) if item["kind"] == kind]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a run, and how much is sent of one."""
+"""The server reports what needs attention in a run, and sends a bounded part of the run."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def columns(*values, first=0):
 
 
 def picture(**more):
-    """Of a run on four ranks."""
+    """The picture of a run on four ranks."""
     known = {"run": 1, "size": 4, "ranks": range(4), "outcome": "running", "elapsed": 1.0, "metrics": {}, "states": {}}
     return Picture(**{**known, **more})
 
 
 def kinds(judge, shown):
-    """What is found."""
+    """The kinds and ranks of what the judge finds."""
     return [(found.kind, found.ranks) for found in judge.look(shown)]
 
 
@@ -98,7 +98,7 @@ def test_a_rank_that_is_apart_is_told_when_it_stays_so():
 
 
 def test_who_is_apart_needs_three_and_a_majority():
-    """Of two, or where half of them differ, nobody can say who is wrong."""
+    """With two ranks, or where half of them differ, it is open which ones are wrong."""
     assert outliers({0: [1.0], 1: [9.0]}) == {}
     assert outliers({0: [1.0], 1: [1.0], 2: [9.0]}) == {2: "above"}
     assert outliers({0: [1.0], 1: [1.0], 2: [9.0], 3: [9.0]}) == {}
@@ -175,7 +175,7 @@ def test_a_step_of_a_pipeline_is_told_when_it_is_new(spool):
 
 
 def test_a_rank_that_died_ends_the_run(spool):
-    """What it has not said it never will."""
+    """It will never send the events that are missing."""
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
     spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
     spool(1, Started(1, "host", ""))

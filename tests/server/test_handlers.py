@@ -1,4 +1,4 @@
-"""Who may ask the server, and what it says to bad questions. No world is needed."""
+"""The server answers its own user alone, and bad requests in words. The tests need no world."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def endpoints():
 
 
 async def status_of(fetch, address, method, **options):
-    """What a request is answered with."""
+    """The status of the answer to a request."""
     body = "{}" if method in ("POST", "PUT", "PATCH") else None
     try:
         answer = await fetch(*address.split("/"), method=method, body=body, **options)
@@ -174,7 +174,7 @@ async def test_files_that_are_damaged_are_no_worlds(jp_fetch, tmp_path):
 
 async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetch, monkeypatch):
     """Its process is there: it is listed, with what is wrong, and a question to it fails in words."""
-    # Who is that young may only not be ready yet; the process that is taken for a steward here is this one.
+    # A steward younger than this may just not be ready yet. Here the test's own process stands for the steward.
     monkeypatch.setattr(monitor, "YOUNG", 0.0)
     folder = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain" / "b-1"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the server says and what the front end reads are one thing."""
+"""The server's messages are those that the front end reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a browser may be made to do by pages of others, and what the server never does."""
+"""Pages of others cannot use a browser's login, and the server unpickles nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = 65534
 
 @pytest.fixture
 def cookies(server):
-    """What a browser that has logged in sends along, to whatever page asks it to."""
+    """The cookies that a browser with a login sends along, whichever page makes it send the request."""
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/api/status?token={server.token}")
     with urllib.request.urlopen(request) as answer:  # noqa: S310 — http
         found = [value.partition(";")[0] for value in answer.headers.get_all("Set-Cookie")]

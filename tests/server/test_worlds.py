@@ -99,7 +99,7 @@ def points(page, name, number):
 
 
 def test_an_idle_world_is_asked_seldom(watching, session):
-    """What a question makes the steward's kernel publish is not taken for news that calls for the next question."""
+    """The steward's kernel publishes messages for each question; they are no news that calls for the next question."""
     client = BlockingKernelClient(connection_file=find_world("seen").connection_file)
     client.load_connection_file()
     client.start_channels(shell=False, stdin=False, hb=False)
@@ -352,7 +352,7 @@ def test_a_run_that_a_restart_ends_is_lost(watching, session):
 
 
 def test_a_rank_is_killed_from_the_page(watching, session):
-    """Who did it is in the words."""
+    """The words name the sidebar."""
     watching.act(session.id, "kill", ranks=[2])
     until(lambda: session.world.ranks[2].state == "dead")
 

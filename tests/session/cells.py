@@ -1,4 +1,4 @@
-"""What the tests of sessions share."""
+"""Ways to run cells in a session, and views that keep what they get."""
 
 from __future__ import annotations
 

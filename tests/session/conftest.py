@@ -16,7 +16,7 @@ if dist is not None and dist.is_initialized():
     dist.destroy_process_group()
 get_ipython().reset(new_session=False)
 """
-"""What a file finds on the ranks: none of the variables and process groups of the one before, but its imports."""
+"""The code that runs on the ranks between files: it removes variables and process groups, and keeps imports."""
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_a_cell_magic_that_fails_fails_the_cell(world):
 
 
 def test_a_question_mark_prints_the_help(world):
-    """What would go to a pager is text."""
+    """Text for a pager is plain output."""
     assert "number of items" in run(world, "len?").text(1)
 
 

@@ -41,7 +41,7 @@ STUBBORN = "trap '' INT TERM; while true; do sleep 1; done"
 
 
 def value(session, code):
-    """What ``code`` comes to on the first rank."""
+    """The value of ``code`` on the first rank."""
     return ast.literal_eval(run(session, code, FIRST).results[0].data["text/plain"])
 
 
@@ -176,5 +176,5 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
 
     assert stayed == [True, True]
     assert (again, anew) == (8, 8)
-    # What workers leave there ends with the world, also when they are killed.
+    # Files that workers leave there go with the world, also when the workers are killed.
     assert folder.startswith(world.request.scratch)

@@ -68,7 +68,7 @@ def test_a_message_that_never_comes_holds_up_no_rank(world):
 
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(3)"])
 def test_a_message_that_raises_is_an_error_like_others(world, raised):
-    """Of a kind that ends programs; the rank lives on."""
+    """The error is of a kind that ends programs, but the rank lives on."""
     code = f"class Mute(Exception):\n    def __str__(self): raise {raised}\nkept = 2\nraise Mute"
     cell = fail(world, SETUP + ONE_FAILS.format(source=code))
 

@@ -1,4 +1,4 @@
-"""What a rank finds around it: variables, folder, modules, interpreter."""
+"""The surroundings of a rank: variables, folder, modules, interpreter."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_module_with_the_name_of_a_library_breaks_no_start(odd):
 
 
 def test_the_paths_of_the_notebook_hold(odd):
-    """What was put on sys.path there, and the same interpreter."""
+    """Ranks have the notebook's additions to sys.path, and its interpreter."""
     cell = run(odd, "import sys, from_extra\n(from_extra.word, sys.prefix, sys.executable)")
 
     assert same(("extra", sys.prefix, sys.executable), 2) == values(cell)
@@ -186,7 +186,7 @@ def test_values_of_variables_are_in_no_command_line_and_in_no_file(odd):
 
 
 def test_only_the_user_can_read_what_a_world_keeps(odd):
-    """What holds keys or output is 0600, and every folder of ours is 0700; other files lie in such a folder."""
+    """Files with keys or output are 0600, and every folder of ours is 0700; other files lie in such a folder."""
     run(odd, "1")
     runtime, spool = runtime_folder() / odd.world.id, spool_folder() / odd.world.id
     folders = [runtime, spool, *(runtime / name for name in ("logs", "profile", "ipython")), *spool.iterdir()]
@@ -198,7 +198,7 @@ def test_only_the_user_can_read_what_a_world_keeps(odd):
 
 
 def test_a_rank_has_no_terminal_to_wait_for(world):
-    """What reads standard input sees its end."""
+    """Code that reads standard input sees its end."""
     assert same((b"", False)) == values(run(world, "import os, sys\n(os.read(0, 1), sys.stdout.isatty())"))
 
 

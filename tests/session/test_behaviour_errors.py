@@ -1,4 +1,4 @@
-"""What a run knows once it has ended: results, errors, outcomes, texts."""
+"""A run that has ended has results, errors, outcomes and texts."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_an_interrupt_ends_whatever_the_cell_waits_for(world, code):
 
 
 def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
-    """What the notebook's stop button does: SIGINT in the middle of run()."""
+    """The notebook's stop button sends SIGINT in the middle of run()."""
 
     def press() -> None:
         until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))

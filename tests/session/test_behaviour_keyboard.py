@@ -1,4 +1,4 @@
-"""What needs a keyboard, or would end a rank, ends at once with the cure."""
+"""Code that needs a keyboard, or would end a rank, fails at once with an error that names the cure."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ faults(50) / 50
 
 
 def test_a_step_finds_the_memory_of_the_one_before(world) -> None:
-    """What was freed is kept: fetched from Linux again it would take longer than what a small model does with it."""
+    """A rank keeps freed memory: to get it from Linux again would take longer than a small model's use of it."""
     found = run(world, STEPS)
 
     assert all(pages < 100 for pages in values(found).values())

@@ -1,4 +1,4 @@
-"""What ranks log, and how far their loops are, is in the run."""
+"""A run has the metrics that ranks log, and the progress of their loops."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_ten_thousand_names_are_a_thousand_and_a_word(world):
 
 
 def test_a_flood_of_points_is_whole_in_the_run(world):
-    """What the wire does not take is read from the spool, in order. A slow machine may announce all of it."""
+    """Points that the wire does not take come from the spool, in order. A slow machine may announce all of them."""
     count = 100_000
     cell = run(world, LOG + f"for k in range({count}): log(loss=k * (rank + 1))")
     metrics = cell.metrics

@@ -1,4 +1,4 @@
-"""What some names hold is made alike on all ranks again."""
+"""``resync`` makes the values of some names alike on all ranks again."""
 
 from __future__ import annotations
 

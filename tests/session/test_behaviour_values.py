@@ -31,7 +31,7 @@ def test_values_of_a_subset_stay_with_it(world):
 
 
 def test_functions_of_the_notebook_travel(world):
-    """What only cloudpickle can do: a lambda that knows a variable."""
+    """Only cloudpickle can send a lambda that knows a variable."""
     factor = 3
     world.push({"triple": lambda x: factor * x})
 
@@ -141,7 +141,7 @@ def test_a_busy_rank_refuses_values_at_once(world, tmp_path):
 
 
 def test_the_ranks_that_know_a_name_are_found(world):
-    """What the hint for a NameError asks."""
+    """The hint for a NameError asks this."""
     run(world, "known_to_two = 1", ranks="1-2")
 
     assert world.names.defined_on("known_to_two") == [1, 2]

@@ -31,7 +31,7 @@ def play(session, path, *arguments, **options):
 
 
 def value(session, code):
-    """What ``code`` comes to on each rank."""
+    """The value of ``code`` on each rank."""
     results = session.run(code, view=None, timeout=PATIENCE).results
     return [ast.literal_eval(results[rank].data["text/plain"]) for rank in sorted(results)]
 

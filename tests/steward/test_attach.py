@@ -290,7 +290,7 @@ def test_an_observer_looks_on(first, attach) -> None:
 
 
 def test_taking_over_tells_the_first(launch, attach, capsys) -> None:
-    """What it has queued is not run, what runs is followed there, too; it can take the world back."""
+    """Its queued cells do not run, it still follows the cell that runs, and it can take the world back."""
     session = launch(n=2, name="contested")
     session.run("import time", view=None)
     begun = session.run("time.sleep(1.5); 7", wait=False, view=None)

@@ -51,7 +51,7 @@ def test_the_first_request_to_a_killed_steward_says_that_it_has_ended(launch) ->
 
 
 def test_ranks_that_were_told_to_end_are_not_the_news(launch) -> None:
-    """What ends them may be told after they have said so: the cell tells who it was."""
+    """The steward may report the cause after the ranks have ended; the cell names it."""
     session = launch(n=2)
     run = sleep_everywhere(session)
     steward = steward_of(session)

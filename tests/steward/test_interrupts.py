@@ -130,7 +130,7 @@ def test_it_is_over_when_the_ranks_have_ended_the_run(scene, answer):
 
 
 def test_it_is_over_when_the_ranks_have_died(scene):
-    """Of those that live the rest is worked on."""
+    """The interrupt goes on with the ranks that live."""
     scene.ask(driven=False)
     scene.interrupts.rank_died(0)
     assert scene.interrupts.tick(scene.clock()) < math.inf

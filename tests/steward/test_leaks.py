@@ -1,4 +1,4 @@
-"""What a failure takes, it gives back: releases in one world, again and again."""
+"""A failure gives back the resources that it takes: releases in one world, again and again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def held(processes) -> dict[int, tuple[int, int]]:
 
 
 def files(folder) -> set[str]:
-    """What lies in a folder, without the sockets of clients."""
+    """The names in a folder, without the sockets of clients."""
     return {path.name for path in folder.iterdir() if not path.name.startswith(("s-", "c"))}
 
 

@@ -20,7 +20,7 @@ def clock():
 
 @pytest.fixture
 def lease(clock):
-    """Of ten seconds."""
+    """A lease of ten seconds."""
     return Lease(10.0, clock)
 
 

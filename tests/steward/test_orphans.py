@@ -1,4 +1,4 @@
-"""What a rank has started does not outlive it, however it was started."""
+"""Processes that a rank has started do not outlive it, however it started them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> N
 
 
 def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
-    """What MPI shares among ranks is in a folder of the world's own, and goes with it."""
+    """The files that MPI shares among ranks are in a folder of the world's own, and go with it."""
     segments = loose_segments()
     session = launch(n=2)
     scratch = Path(session.request.scratch)

@@ -34,7 +34,7 @@ if user != os.geteuid():
 
 
 def run_as(user: int, code: str, *args: object) -> str:
-    """What ``code`` prints as that user, from a folder and with an environment that tell it nothing."""
+    """The output of ``code`` as that user, in a folder and an environment that give nothing away."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", BECOME + code, str(user), *map(str, args)],
         cwd="/",
@@ -103,7 +103,7 @@ for path in json.load(open(sys.argv[1])):
 
 
 def test_no_file_and_no_socket_is_open_to_another_user(session) -> None:
-    """Of the run-time folder, the spool, the store, shared memory and temporary files."""
+    """The test looks at the run-time folder, the spool, the store, shared memory and temporary files."""
     paths = belongings(session)
     given = Path(tempfile.mkstemp()[1])
     given.write_text(json.dumps(paths))
@@ -181,7 +181,7 @@ def servers(session, part: str) -> list[psutil.Process]:
 
 
 def closed(numbers: list[int]) -> str:
-    """What a stranger prints whom nobody answers."""
+    """The output of a stranger who gets no answer."""
     return "".join(f"{port} closed\n" for port in numbers)
 
 

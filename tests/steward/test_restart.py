@@ -96,7 +96,7 @@ def test_a_world_that_was_stopped_cannot_be_restarted(launch) -> None:
 
 
 def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
-    """What a second client would ask for in that moment."""
+    """A second client may request one at that moment."""
     session = launch(n=1)
     before = state_of(session).incarnation
     first = session._link.restart()

@@ -1,4 +1,4 @@
-"""Who listens, who may read, and who is heard."""
+"""A world's listeners, the permissions of its files, and the requests that it accepts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def session(launch):
 
 
 def roles(session: Session) -> dict[psutil.Process, str]:
-    """What each process of the world is."""
+    """The role of each process of the world."""
     found = {}
     ranks = {rank.pid for rank in session.world.ranks}
     for process in family(session):
@@ -132,7 +132,7 @@ def own_addresses() -> set[str]:
 
 
 def permissions(path: Path) -> int:
-    """Who may do what with it; Jupyter makes run-time folders sticky besides."""
+    """The permission bits, without the sticky bit that Jupyter gives run-time folders."""
     return stat.S_IMODE(path.stat().st_mode) & 0o777
 
 
@@ -160,7 +160,7 @@ def test_a_user_s_files_are_made_as_elsewhere(session) -> None:
 
 
 def test_a_secret_is_in_no_command_line_and_no_file(session, tmp_path) -> None:
-    """What --env gives is where it belongs, in the ranks' environment, and nowhere else."""
+    """A value given with --env is in the ranks' environment and nowhere else."""
     session.run("import os; value = os.environ['SECRET_TOKEN']", view=None)
     lines = [word for process in family(session) for word in process.cmdline()]
     folders = [session.request.folder, session.request.spool, "/dev/shm", *Path("/tmp").glob("ompi.*")]
@@ -178,11 +178,11 @@ def test_a_secret_is_in_no_command_line_and_no_file(session, tmp_path) -> None:
 
 
 NOISE = [[b"<IDS|MSG>"], [b"<IDS|MSG>", b"", b"", b""], [b"noise"], [b"<IDS|MSG>", b"x" * 64, *[b"{"] * 4]]
-"""What is no message at all."""
+"""Frames that are no message at all."""
 
 
 def forger(connection_file: str, *, key: bytes) -> tuple[Messages, dict]:
-    """Somebody who knows where things are, and signs with ``key``."""
+    """A client that knows the addresses, and signs with ``key``."""
     info = json.loads(Path(connection_file).read_text())
     return Messages(key=key, signature_scheme=info["signature_scheme"], username="forger"), info
 

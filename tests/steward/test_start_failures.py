@@ -29,7 +29,7 @@ LIMIT = 30.0
 
 
 def folders() -> list[Path]:
-    """What worlds have left on disk, or are using."""
+    """The folders that worlds have left on disk, or are using."""
     places = [Path(jupyter_runtime_dir()) / "dtrain", Path(jupyter_data_dir()) / "dtrain" / "spool"]
     return sorted(path for place in places for path in place.glob("*"))
 

@@ -84,5 +84,5 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def state_of(session: Session) -> WorldState:
-    """What the steward answers."""
+    """The state in the steward's answer."""
     return session._link.ask(ReadState())

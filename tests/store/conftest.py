@@ -27,7 +27,7 @@ from tests.magics.notebook import Notebook
 
 
 def points(name: str, values: list[float], first: int = 0) -> Metrics:
-    """What a rank logs: ``values`` from step ``first`` on."""
+    """The metrics of a rank: ``values`` from step ``first`` on."""
     columns = Columns.empty()
     for step, value in enumerate(values, first):
         columns.steps.append(step)

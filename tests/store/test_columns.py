@@ -44,7 +44,7 @@ def test_values_that_are_not_finite_and_names_of_every_kind_come_back(store, db,
 
 
 def test_columns_that_do_not_fit_each_other_are_left_out(store, db, fake):
-    """What is whole beside them is kept, and so is what follows."""
+    """The store keeps the whole columns beside them, and those that follow."""
     eight = b"\0" * 8
     fake.begin(1)
     fake.say(1, 0, Metrics([Series("bad", eight, eight, eight * 2), Series("odd", b"123", b"123", b"123")]))

@@ -16,7 +16,7 @@ from tests.store.conftest import FakeWorld, gone_process, points
 
 
 def intake_of(world: FakeWorld, store, said: list[str], days: float = 365.0) -> StoreIntake:
-    """What the steward of ``world`` would have."""
+    """The intake that the steward of ``world`` would have."""
     return StoreIntake(store.path, world.owner, SpoolFolder(world.folder, SKIPPED), days, said.append)
 
 

@@ -35,7 +35,7 @@ def filled(store, db, make_world):
     [(1, 1), ("1", 1), ("#2", 2), (" #2 ", 2), ("world/2", 2), ("world/1", 3), ("other/1", 4), ("#04", 4)],
 )
 def test_a_run_is_found_by_number_and_by_name(filled, name, run):
-    """Of several worlds of one name the newest that has it counts."""
+    """Where several worlds share a name, the newest that has the number counts."""
     assert filled.run(name).id == filled[name].id == run
 
 

@@ -10,7 +10,7 @@ from tests.store.conftest import drain, points
 
 
 def test_a_line_that_cannot_be_read_is_passed_over(store, db, fake):
-    """Of a newer vocabulary, say; what follows it is kept."""
+    """It may be of a newer vocabulary. The store keeps the lines that follow it."""
     fake.begin(1)
     path = spool_path(fake.folder, 1, 0)
     with open(path, "ab") as file:

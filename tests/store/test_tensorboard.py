@@ -27,7 +27,7 @@ def without_tensorflow(monkeypatch):
 
 
 def scalars(folder) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard reads in a folder: by name, steps and values."""
+    """Steps and values that TensorBoard reads in a folder, by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_made_is_refused(own_data, tmp_path):
 
 
 def test_a_relative_folder_is_meant_from_here(tmp_path, monkeypatch):
-    """Of the notebook; ~ is the home."""
+    """It is relative to the notebook's folder; ~ is the home."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 

@@ -62,7 +62,7 @@ def test_a_hundred_thousand_points_of_each_of_four_ranks_are_stored_whole_and_in
 
 
 def test_a_run_that_has_just_ended_is_found_whole(launch, own_data):
-    """What a notebook asks for in its next cell: the store is waited for."""
+    """A notebook asks for the run in its next cell, and waits for the store."""
     with launch(n=2) as session:
         for steps in (3, 5000):
             cell = run(session, LOG.format(points=steps, rank=0))
@@ -179,7 +179,7 @@ def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook,
 
 
 def processes_left(mark: str) -> list[str]:
-    """What is left of the notebooks that were closed; others close with the test."""
+    """Processes left by notebooks that were closed; others close with the test."""
     return [line for line in wait_until_gone(mark, patience=0) if "ipykernel" not in line]
 
 

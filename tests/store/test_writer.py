@@ -1,4 +1,4 @@
-"""What a world's spools hold is in the store: once, in order, whatever happens between two polls."""
+"""The store has each event of a world's spools once, in order, whatever happens between two polls."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_ran_when_the_ranks_were_ended_is_lost_and_what_came_later_is_not(s
 
 
 def test_a_log_that_ends_early_is_ended_by_what_the_client_tells(store, db, fake):
-    """Its disk was full: the client knows the outcome. What a rank has said itself counts more."""
+    """Its disk was full: the client knows the outcome. A rank's own outcome counts more."""
     fake.begin(1)
     fake.finish(1, [1], outcome="error")
     drain(fake.writer, db)

@@ -1,4 +1,4 @@
-"""What the tests of the view share: a painter that records, and runs made of events."""
+"""A painter that records, and runs made of events, for the tests of the view."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Recorder:
         return "".join(call[1] for call in self.calls if call[0] in (streams or ("stdout", "stderr")))
 
     def kinds(self) -> list[str]:
-        """What was painted, without the contents."""
+        """The kinds of the painter's calls, in order."""
         return [call[0] for call in self.calls]
 
 

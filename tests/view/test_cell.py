@@ -87,7 +87,7 @@ def test_errors_are_painted_only_for_runs_that_nobody_waits_for(scene):
 
 
 def test_text_that_was_not_kept_is_spoken_of(scene):
-    """What the rank's log dropped is said where it happened."""
+    """A line says how much the rank's log dropped, in the place where that happened."""
     s = scene(1)
     s.say(0, Dropped(3, 2_000_000, "the disk is full"))
     assert s.painter.calls == [("stderr", "2 MB of output were not kept: the disk is full\n")]

@@ -163,7 +163,7 @@ def test_ranks_that_are_level_again_wait_for_each_other_again():
 
 
 def test_an_output_for_one_rank_alone_is_neither_held_nor_joined():
-    """What cannot be merged does not wait, but keeps its place."""
+    """An output that cannot be merged does not wait, but keeps its place."""
     merger = LineMerger([0, 1])
     merger.push(0, "display", "token", 0.0, alone=True)
     assert brief(merger.ready(0.0)) == [((0,), "token")]

@@ -35,7 +35,7 @@ class Kernel:
                 return request
 
     def shown(self, request: str, *kinds: str) -> list[dict]:
-        """What the request's cell shows, of the message types ``kinds``."""
+        """The messages of the types ``kinds`` in the request's cell."""
         return [m for m in self.messages if m["parent_header"].get("msg_id") == request and m["msg_type"] in kinds]
 
     def text(self, request: str, name: str = "stdout") -> str:
@@ -150,7 +150,7 @@ def test_a_file_gets_the_first_and_the_last_state_of_a_display():
 
 
 def test_a_terminal_redraws_one_line_below_the_text():
-    """What a screen shows in the end: text above, the line in its last state."""
+    """In the end the screen shows the text above, and below it the line in its last state."""
     out = io.StringIO()
     painter = TextPainter(out, out, tty=True)
     assert painter.live
@@ -199,5 +199,5 @@ def test_a_closed_stream_raises():
 
 
 def screen(written: str) -> list[str]:
-    """What a terminal shows of text with carriage returns and erased lines."""
+    """Text with carriage returns and erased lines as a terminal shows it."""
     return [line.split("\r\x1b[K")[-1] for line in written.split("\n")]

@@ -122,7 +122,7 @@ def stage(recorder):
 
 @pytest.fixture
 def front_end(monkeypatch):
-    """What a browser gets of the widgets of this test."""
+    """A browser's side of the widgets of this test."""
     found = FrontEnd()
     found.make(monkeypatch)
     return found
@@ -211,7 +211,7 @@ def test_a_short_run_is_kept_without_having_been_shown(stage):
 
 
 def test_the_place_is_kept_for_a_panel_that_comes_later(stage, front_end):
-    """What is painted before it comes below it."""
+    """Text painted before the panel comes stands below it."""
     scene = stage()
     scene.panel.reserve()
     scene.panel.reserve()

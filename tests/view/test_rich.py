@@ -56,7 +56,7 @@ def test_a_plot_that_is_drawn_anew_stays_one_output(scene):
 
 
 def test_clearing_without_wait_empties_the_displays_at_once(scene):
-    """What was cleared is gone before anything new comes."""
+    """A cleared display is gone before anything new comes."""
     s = scene(1)
     s.say(0, png("a"), png("b"), ClearOutput())
     assert list(s.painter.shown.values()) == [{"text/plain": ""}] * 2

@@ -1,4 +1,4 @@
-"""What a notebook keeps of a run: bounded, whole at the edges, and readable everywhere."""
+"""A saved notebook keeps a run in bounded form: whole at the edges, and readable everywhere."""
 
 from __future__ import annotations
 

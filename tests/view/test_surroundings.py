@@ -1,4 +1,4 @@
-"""What ranks see, as tables: once where it is alike, by rank where it is not."""
+"""The surroundings of ranks as tables: a row for all where they are alike, by rank where they differ."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_what_sticks_out_of_the_step_is_cut():
 
 
 def test_a_panel_gathers_steps_and_is_worth_being_shown():
-    """What ranks tell becomes a timeline of the picture."""
+    """The steps that ranks report become a timeline of the picture."""
     gathered = RunState(1, [0, 1], 2)
     for rank in (0, 1):
         assert not gathered.has_something

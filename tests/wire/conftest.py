@@ -1,4 +1,4 @@
-"""What the tests of what travels share."""
+"""Set-up for the tests of messages and spools."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ class Channel:
         self.agents, self.watches = {}, {}
 
     def ask(self, engine, question):
-        """Of an agent."""
+        """Ask an agent."""
         self.agents[engine] = question, Future()
         return self.agents[engine][1]
 
     def ask_watch(self, engine, question):
-        """Of a watch."""
+        """Ask a watch."""
         self.watches[engine] = question, Future()
         return self.watches[engine][1]
 

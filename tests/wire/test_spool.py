@@ -53,7 +53,7 @@ def test_the_last_words_are_as_they_were_written(spool):
 
 
 def test_append_tells_how_many_bytes_it_took(spool):
-    """What the cap counts."""
+    """The cap counts these bytes."""
     assert len(encode(text(0))) == spool.append(text(0))
 
 
@@ -106,7 +106,7 @@ def test_a_line_that_is_cut_short_is_left_out(spool):
 
 
 def test_a_line_that_is_no_event_ends_the_reading(spool):
-    """What comes after it cannot be trusted."""
+    """The lines after it cannot be trusted."""
     spool.append(text(0))
     with open(spool.path, "ab") as file:
         file.write(b"garbage\n" + encode(text(1)))
