@@ -48,7 +48,7 @@ def test_lines_of_pip_become_plain_words(install):
     ]
 
 
-def test_while_pip_is_silent_the_folder_tells_how_far_it_is(install, tmp_path):
+def test_while_pip_is_silent_the_folder_shows_its_progress(install, tmp_path):
     progress = install.Progress()
     progress.feed("Installing collected packages: mpmath, scikit_learn, torch")
     first = progress.words()

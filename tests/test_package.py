@@ -116,7 +116,7 @@ def test_types_are_shipped():
     assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
 
 
-def test_what_jupyterlab_loads_is_small():
+def test_the_files_that_jupyterlab_loads_are_small():
     """As it lies on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
     from pathlib import Path
 

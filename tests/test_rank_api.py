@@ -78,7 +78,7 @@ def test_a_csv_file_is_appended_to(tmp_path, capsys):
     assert [row[3:] for row in rows] == [["name", "value"], ["a,b c", "0.1"], ["a,b c", "nan"]]
 
 
-def test_a_csv_file_that_cannot_be_written_is_said_once(tmp_path, capsys):
+def test_a_csv_file_that_cannot_be_written_gets_one_warning(tmp_path, capsys):
     """Training goes on."""
     jupyter_dtrain.log_to_csv(tmp_path / "none" / "losses.csv")
     jupyter_dtrain.log(loss=1)
@@ -92,7 +92,7 @@ def test_a_csv_file_that_cannot_be_written_is_said_once(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("value", "words"), [("text", "'text' is text"), ([1, 2, 3], "list is not one number"), (None, "NoneType is not")]
 )
-def test_what_is_no_number_is_left_out_with_a_word(value, words):
+def test_a_value_that_is_no_number_is_left_out_with_a_word(value, words):
     """And what was logged with it is kept."""
     said = python(f"from jupyter_dtrain import log\nlog(bad={value!r}, good=1)\nlog(bad={value!r})")
 

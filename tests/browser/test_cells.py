@@ -43,7 +43,7 @@ def write(page: Page, index: int, text: str) -> None:
     page.keyboard.insert_text(text)
 
 
-def test_a_pill_tells_where_a_cell_goes_and_how_it_goes_there(written):
+def test_a_pill_shows_where_a_cell_goes_and_how_it_goes_there(written):
     """The status bar too, while the kernel is busy."""
     expect(pill(written, 1)).to_have_text("all ranks")
     expect(pill(written, 2)).to_have_text("rank 1")

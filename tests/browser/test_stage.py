@@ -78,7 +78,7 @@ def colours_on(page, selector):
     )
 
 
-def test_few_ranks_are_tiles_that_tell_what_each_does(stage):
+def test_few_ranks_are_tiles_that_show_what_each_does(stage):
     """States by shape and word, the slow one, the one that diverges, and two hosts."""
     page = stage()
     show(page, picture(8, nodes=2, names=("loss", "lr")))
@@ -153,7 +153,7 @@ def test_the_keyboard_reaches_ranks_and_charts(stage):
     expect(page.get_by_role("button", name="show all steps")).to_be_hidden()
 
 
-def test_hovering_tells_every_ranks_value_and_dragging_zooms(stage):
+def test_hovering_shows_every_ranks_value_and_dragging_zooms(stage):
     """With the mouse."""
     page = stage()
     show(page, picture(4))
@@ -206,7 +206,7 @@ def test_charts_follow_the_pages_theme(stage):
     assert found.get(dark, 0) == 0
 
 
-def test_a_question_that_nobody_hears_says_what_to_do_instead(stage):
+def test_an_unheard_question_says_what_to_do_instead(stage):
     """Within about a second; and without a live run there are no buttons."""
     page = stage()
     show(page, picture(2))

@@ -114,7 +114,7 @@ def test_a_queued_cell_goes_out_when_its_ranks_are_free(scene, submit, finished)
     assert [second.outcome, other.outcome] == ["running", "running"]
 
 
-def test_what_is_queued_behind_a_failed_cell_never_goes_out(scene, submit, finished):
+def test_a_cell_queued_behind_a_failed_one_never_goes_out(scene, submit, finished):
     """It says why; the ranks make their groups anew where some are unusable."""
     first, second = submit(1), submit(2)
     scene.hear(finished(rank=0, outcome="error"))

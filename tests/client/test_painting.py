@@ -130,7 +130,7 @@ def test_a_view_that_raises_is_left_out_and_the_run_ends(view, shown, make_run, 
     assert "no more paper" in caplog.text
 
 
-def test_a_view_that_blocks_holds_up_nobody_and_shows_the_rest_later(view, shown, make_run, said, totals):
+def test_a_view_that_blocks_delays_no_other_and_shows_the_rest_later(view, shown, make_run, said, totals):
     """It is late once one call has lasted too long, or the end has."""
     view.gate.clear()
     painting = Painting(view, 1)
@@ -195,7 +195,7 @@ def test_stop_leaves_a_view_little_time(view, shown, make_run):
     assert painting.is_late(101.1 + PRESSED)
 
 
-def test_what_waits_for_a_view_is_bounded(view, shown, make_run, said, finished, totals, monkeypatch):
+def test_the_queue_of_a_view_is_bounded(view, shown, make_run, said, finished, totals, monkeypatch):
     """Past the bound a rank's batches become one: its end, the numbers that it covers, and the totals."""
     monkeypatch.setattr(module, "BACKLOG", 2000)
     view.gate.clear()

@@ -131,7 +131,7 @@ def test_a_keyboard_interrupt_of_the_cells_own_is_the_root(ended_run):
     assert text.splitlines()[-1] == "Because of that: rank 1 waited in Barrier and was released"
 
 
-def test_an_error_that_led_to_an_interrupt_is_still_told(ended_run):
+def test_an_error_that_led_to_an_interrupt_is_still_shown(ended_run):
     """Interrupting the ranks that waited does not hide why they waited."""
     run = ended_run(2, {0: value_error(), 1: Error("KeyboardInterrupt", "", [cell(7)])}, source=SOURCE)
     run.interrupted = True
@@ -164,7 +164,7 @@ def test_a_world_of_one_rank_speaks_of_no_ranks(ended_run):
     assert plain(run) == "ValueError\nValueError"
 
 
-def test_a_run_that_ended_well_has_nothing_to_tell(ended_run):
+def test_a_run_that_ended_well_has_no_messages(ended_run):
     """No error, no words."""
     run = ended_run(2)
     run.release()

@@ -54,7 +54,7 @@ Odd().name
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls through C have a limit of their own from Python 3.12 on")
-def test_endless_recursion_past_pythons_limit_is_told_by_pythons_last_words():
+def test_endless_recursion_past_pythons_limit_is_known_from_pythons_last_words():
     """The stack of a process really overflowed."""
     done = subprocess.run([sys.executable, "-c", ENDLESS], check=False, capture_output=True, text=True)
     words = describe_exit(1, -done.returncode, said=done.stderr)
@@ -71,7 +71,7 @@ def test_our_errors_show_as_their_message_alone():
     assert ["\x1b[31mDtrainError\x1b[0m: what to do"] == DtrainError("what to do")._render_traceback_()
 
 
-def test_a_syntax_error_without_a_place_is_told_all_the_same():
+def test_a_syntax_error_without_a_place_is_shown_all_the_same():
     """Some have neither line nor text."""
     error = BadSyntax(SyntaxError("odd"))
 

@@ -33,7 +33,7 @@ def scene():
     return Scene()
 
 
-def test_ranks_that_do_not_move_are_told_of_once(scene):
+def test_ranks_that_do_not_move_are_reported_once(scene):
     """With where they are; nothing is asked before."""
     scene.wait(29.9)
     assert not scene.ranks.asked
@@ -66,7 +66,7 @@ def test_a_rank_that_says_that_it_stands_still_has_not_moved(scene):
     assert len(scene.notes) == 1
 
 
-def test_after_a_move_it_is_told_of_again(scene):
+def test_after_a_move_it_is_reported_again(scene):
     """When it hangs again."""
     scene.wait(30)
     scene.say(0, Output("stdout", "on"))
@@ -91,7 +91,7 @@ def test_only_ranks_that_have_not_ended_count(scene):
 
 
 @pytest.mark.parametrize("end", ["the run", "the standstill"])
-def test_what_has_ended_before_the_ranks_answered_is_not_told_of(scene, end):
+def test_a_run_that_has_ended_before_the_ranks_answered_is_not_reported(scene, end):
     """They take a while to say where they are."""
     answers = []
     scene.ranks.stacks = lambda ranks, patience, then: answers.append((ranks, patience, then))

@@ -86,7 +86,7 @@ def test_ranks_are_put_together_by_their_clocks():
     }
 
 
-def test_the_newest_step_counts_that_all_ranks_have_told():
+def test_the_newest_step_that_all_ranks_have_reported_counts():
     """One rank is ahead, and has told steps that the other will never tell."""
     pipelines = Pipelines()
     for step in (0, 4, 8, 12):

@@ -66,7 +66,7 @@ def test_events_come_in_one_by_one(run):
     assert [0, 2] == list(run.results)
 
 
-def test_what_came_before_is_not_applied_again(run):
+def test_earlier_events_are_not_applied_again(run):
     """Whole batches and overlapping ones: only the new part counts."""
     run.apply(batch(0, 2))
 

@@ -28,7 +28,7 @@ def test_a_duration_may_have_a_fraction():
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1,5", "1 h"])
-def test_what_is_no_number_above_zero_is_refused(text):
+def test_only_numbers_above_zero_are_accepted(text):
     """By the variable's name."""
     with pytest.raises(BadRequest, match="JUPYTER_DTRAIN_LEASE must be"):
         Settings.from_environment({"JUPYTER_DTRAIN_LEASE": text})
@@ -56,7 +56,7 @@ def test_settings_survive_the_way_to_the_steward():
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "5", None, True])
-def test_what_is_given_directly_is_checked_as_well(value):
+def test_values_given_directly_are_checked_as_well(value):
     """By the setting's name."""
     with pytest.raises(BadRequest, match="lease must be a number above 0"):
         Settings(lease=value)

@@ -53,7 +53,7 @@ def test_a_press_amid_handing_on_is_handed_on_once():
     assert heard == ["heard", "heard"]
 
 
-def test_who_handles_the_signal_himself_goes_on_to():
+def test_a_program_with_its_own_handler_keeps_it():
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append("own"))
     try:
@@ -66,7 +66,7 @@ def test_who_handles_the_signal_himself_goes_on_to():
     assert not presses.fell
 
 
-def test_a_latch_lets_everybody_pass_once_it_is_open():
+def test_a_latch_lets_all_pass_once_it_is_open():
     latch = Latch()
     passed = []
     threads = [threading.Thread(target=lambda: passed.append(latch.wait(30))) for _ in range(3)]
@@ -83,7 +83,7 @@ def test_a_latch_lets_everybody_pass_once_it_is_open():
     assert latch.wait(0)
 
 
-def test_who_was_torn_away_with_the_lock_in_his_hands_holds_up_nobody():
+def test_a_waiting_thread_passes_a_latch_whose_lock_was_snatched():
     latch = Latch()
     passed = []
     thread = threading.Thread(target=lambda: passed.append(latch.wait(30)))

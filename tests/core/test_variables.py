@@ -23,7 +23,7 @@ def seen(given):
     return {one.name: (one.value, one.why) for one in given.seen()}
 
 
-def test_what_the_user_has_set_stays_and_is_said_to_be_the_users(monkeypatch):
+def test_the_users_own_variables_stay_and_are_marked_as_theirs(monkeypatch):
     """``offer`` keeps a value that is there; ``put`` replaces it."""
     monkeypatch.setenv("DTRAIN_A", "mine")
     given = Given()
@@ -38,7 +38,7 @@ def test_what_the_user_has_set_stays_and_is_said_to_be_the_users(monkeypatch):
     assert seen(given)["DTRAIN_A"] == ("1", "first")
 
 
-def test_what_was_changed_since_is_told(monkeypatch):
+def test_later_changes_are_reported(monkeypatch):
     """By a cell, for example; also what was taken away."""
     given = Given()
     given.put(WANTED)
@@ -51,7 +51,7 @@ def test_what_was_changed_since_is_told(monkeypatch):
     }
 
 
-def test_what_was_given_is_never_told(monkeypatch):
+def test_secret_values_are_never_shown(monkeypatch):
     """Whether somebody else would have set it or not, and also when a cell sets it anew."""
     monkeypatch.setenv("DTRAIN_A", "hunter2")
     given = Given()
@@ -65,7 +65,7 @@ def test_what_was_given_is_never_told(monkeypatch):
     assert "hunter" not in before + repr(given.seen())
 
 
-def test_what_was_given_and_is_not_taken_is_told(monkeypatch):
+def test_values_of_env_that_are_not_used_are_reported(monkeypatch):
     """As a rank's number: no secret is shown, for the value is another."""
     monkeypatch.setenv("DTRAIN_A", "hunter2")
     monkeypatch.setenv("DTRAIN_B", "2")
@@ -76,7 +76,7 @@ def test_what_was_given_and_is_not_taken_is_told(monkeypatch):
     assert seen(given) == {"DTRAIN_A": ("1", "first; differs from --env"), "DTRAIN_B": (None, f"{HIDDEN}; second")}
 
 
-def test_what_is_left_unset_is_set():
+def test_variables_left_unset_are_set():
     """By whoever starts the ranks, who has an environment that is not his own."""
     assert where_unset(WANTED, {"DTRAIN_B": "x"}) == {
         "DTRAIN_A": Variable("1", "first"),

@@ -71,7 +71,7 @@ def test_ranks_are_read_in_every_form(text, ranks):
         [0.0],
     ],
 )
-def test_what_names_no_rank_is_refused(ranks):
+def test_a_selection_of_no_rank_is_refused(ranks):
     """With a request error, never another."""
     with pytest.raises(BadRequest):
         parse_ranks(ranks, 8)
@@ -92,7 +92,7 @@ def test_ranks_are_counted_in_words():
     assert ("rank 2", "ranks 0-1,3") == (count_ranks([2]), count_ranks([0, 1, 3]))
 
 
-def test_a_rank_of_a_world_of_one_is_told_as_such():
+def test_a_rank_of_a_world_of_one_is_named_as_such():
     """The message names what there is."""
     with pytest.raises(BadRequest, match="this world has rank 0 only"):
         parse_ranks(1, 1)

@@ -51,7 +51,7 @@ def test_a_connection_of_this_user_is_known(monkeypatch, family, served, called,
             assert not own_waits(address)
 
 
-def test_who_has_gone_is_nobody() -> None:
+def test_a_process_that_has_gone_has_no_user() -> None:
     """Linux may say that a connection which its user has closed is root's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as mine:

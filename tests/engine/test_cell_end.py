@@ -214,7 +214,7 @@ def test_stop_ends_what_an_ok_cell_still_waits_for(rank):
     assert "The last points of this cell's metrics are missing: an interrupt ended the wait." in text
 
 
-def test_a_text_that_never_comes_is_replaced_and_the_rest_is_told(rank):
+def test_a_text_that_never_comes_is_replaced_and_the_rest_is_shown(rank):
     """Frames and notes do not wait for the message; the steward has heard before."""
     source = "class Mute(Exception):\n    def __str__(self): gate.wait()\ne = Mute()\ne.__notes__ = ['a note']\nraise e"
     with gate():

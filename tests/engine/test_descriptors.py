@@ -128,7 +128,7 @@ def test_drain_hands_over_what_was_written_so_far(line, reader, texts):
     assert "x" * 500_000 + "\nü" == texts()["stdout"]
 
 
-def test_what_is_spooled_is_let_go(line, reader, texts):
+def test_spooled_text_leaves_memory(line, reader, texts):
     """Five megabytes pass, and the watch holds none of them."""
     piece = b"0123456789abcde\n" * 65536
     for _ in range(5):
@@ -153,7 +153,7 @@ def test_words_that_a_dead_rank_had_taken_and_not_spooled_are_left(line):
     assert [("stderr", "first words\n"), ("stdout", "last words\n")] == line.holder.rest({})
 
 
-def test_words_that_a_dead_rank_had_spooled_are_not_told_twice(line, recorder, path_of):
+def test_words_that_a_dead_rank_had_spooled_are_not_shown_twice(line, recorder, path_of):
     """It died before it could say that they are spooled; its events say so."""
     line.start()
     os.write(line.write["stderr"], b"first words\n")

@@ -79,14 +79,14 @@ def test_attributes_that_would_be_computed_are_not():
         (math, "module", ""),
     ],
 )
-def test_values_are_told_in_few_words(value, type_, words):
+def test_values_are_described_in_few_words(value, type_, words):
     """By what can be read without computing it."""
     found = describe({"x": value}, "x", source=False)
     assert found is not None
     assert (found.type, found.value) == (type_, words)
 
 
-def test_what_only_looks_like_an_array_is_not_computed():
+def test_an_object_that_only_looks_like_an_array_is_not_computed():
     """Its shape is a property."""
     found = describe({"x": Lazy()}, "x", source=False)
     assert found is not None
@@ -117,7 +117,7 @@ def test_nothing_of_the_users_is_run_for_a_signature_or_a_kind():
     assert describe(names, "hostile", source=False).type.endswith("Hostile")
 
 
-def test_a_question_that_waits_stops_nobody():
+def test_a_question_that_waits_stops_no_other():
     """The next one is refused until it is answered; what fails is told as such."""
     go, answers = threading.Event(), queue.SimpleQueue()
 
@@ -135,7 +135,7 @@ def test_a_question_that_waits_stops_nobody():
     assert answers.get(timeout=10) == {"status": "ok", "names": [("loss", "instance")]}
 
 
-def test_functions_and_classes_are_told_as_such():
+def test_functions_and_classes_are_described_as_such():
     """With signature, docstring and, if wanted, source."""
     names = {"resolve": resolve, "Lazy": Lazy, "print": print}
     found = describe(names, "resolve", source=True)

@@ -141,7 +141,7 @@ def test_a_shield_of_another_thread_does_not_hold_it_back(interrupts, shield):
     thread.join()
 
 
-def test_what_is_awaited_is_cancelled(interrupts):
+def test_an_awaited_call_is_cancelled(interrupts):
     """While no code of the cell is on the stack, the loop's own frames are not torn."""
 
     async def main() -> str:

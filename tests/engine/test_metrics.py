@@ -149,7 +149,7 @@ def test_a_device_that_never_answers_costs_its_run_alone(buffer, said):
     assert {series.name for event in said.events for series in event.series} == {"acc"}
 
 
-def test_what_the_user_logs_keeps_its_name(buffer, said):
+def test_a_metric_that_the_user_logs_keeps_its_name(buffer, said):
     """Also what waited before belongs to the framework."""
     with buffer._flushing:
         buffer.add("loss", 1.0)

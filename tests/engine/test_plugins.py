@@ -269,7 +269,7 @@ def test_arguments_by_name():
     assert logged == []
 
 
-def test_the_order_of_recovery_and_who_is_released():
+def test_the_order_of_recovery_and_of_releases():
     """A framework that builds on others comes last; a release is for the named ones, or for all."""
     made, released = [], []
     plugins, _ = plugins_of(
@@ -292,7 +292,7 @@ def test_the_order_of_recovery_and_who_is_released():
     assert released == ["b", "a", "b", "c"]
 
 
-def test_what_cannot_prepare_is_not_asked_again():
+def test_a_plugin_that_cannot_prepare_gets_no_other_call():
     """Nothing that it would have made is there."""
     plugins, _ = plugins_of(named("bad", prepare=raising(OSError("no")), in_use=lambda _: "Bad"))
     before = plugins.in_use()

@@ -19,7 +19,7 @@ def covered(batches) -> list[int]:
     return [seq for batch in batches for seq in range(batch.first, batch.last + 1)]
 
 
-def test_a_run_is_told_from_start_to_finish(make_recorder, heard, path_of):
+def test_a_run_is_recorded_from_start_to_finish(make_recorder, heard, path_of):
     """Numbered from 0, in the order in which it was said, in the file as in the announcements."""
     recorder = make_recorder()
     recorder.begin(1)
@@ -126,7 +126,7 @@ def test_the_last_lines_are_bounded_and_know_progress_bars(make_recorder, heard)
     assert max(map(len, tail)) <= TAIL_WIDTH
 
 
-def test_past_the_cap_text_is_counted_and_told_once(make_recorder, heard, path_of):
+def test_past_the_cap_text_is_counted_and_reported_once(make_recorder, heard, path_of):
     """Other events are kept."""
     recorder = make_recorder(cap=10_000)
     recorder.begin(1)
@@ -145,7 +145,7 @@ def test_past_the_cap_text_is_counted_and_told_once(make_recorder, heard, path_o
     assert isinstance(bodies[-1], Finished)
 
 
-def test_a_disk_that_fails_is_told_and_the_run_goes_on(make_recorder, heard, tmp_path):
+def test_a_failing_disk_is_reported_and_the_run_goes_on(make_recorder, heard, tmp_path):
     """One line on stderr; events are announced, and can be read from memory."""
     (tmp_path / "file").write_text("not a folder")
     recorder = make_recorder(folder=tmp_path / "file")
@@ -159,7 +159,7 @@ def test_a_disk_that_fails_is_told_and_the_run_goes_on(make_recorder, heard, tmp
     assert heard.events == recorder.read(1, 0).events
 
 
-def test_what_is_said_between_runs_belongs_to_the_next(make_recorder, heard):
+def test_output_between_runs_belongs_to_the_next(make_recorder, heard):
     """Text; other events have no place."""
     recorder = make_recorder()
     recorder.begin(1)
@@ -175,7 +175,7 @@ def test_what_is_said_between_runs_belongs_to_the_next(make_recorder, heard):
     assert [("stderr", "between\n"), ("stdout", "second\n")] == [(b.stream, b.text) for b in second[1:3]]
 
 
-def test_what_is_said_before_the_first_run_goes_to_the_log(make_recorder, heard, tmp_path):
+def test_output_before_the_first_run_goes_to_the_log(make_recorder, heard, tmp_path):
     """Libraries that speak while a rank starts."""
     recorder = make_recorder()
     recorder.write("stderr", "early\n")

@@ -90,7 +90,7 @@ DRIVER = SimpleNamespace(
 """The part of NVML that a reader asks, for a card that knows its memory and its temperature, and nothing else."""
 
 
-def test_a_gpu_tells_what_it_can():
+def test_a_gpu_reports_the_facts_that_it_knows():
     """Facts that the driver does not know are not available."""
     assert GpuReader(DRIVER, None, 2).read(5) == Gpu(2, None, 3, 10, 5, 41.0, None)
 

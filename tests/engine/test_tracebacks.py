@@ -129,14 +129,14 @@ def test_a_message_that_cannot_be_made_is_replaced(tracebacks):
         ("raise ValueError('b') from OSError('c')", "OSError: c"),
     ],
 )
-def test_the_cause_is_told(tracebacks, ending, cause):
+def test_the_cause_is_shown(tracebacks, ending, cause):
     """The stated one, else the context unless it was suppressed."""
     error = tracebacks.error(raised(f"try:\n    {{}}['a']\nexcept KeyError as error:\n    {ending}"))
 
     assert cause == error.cause
 
 
-def test_notes_are_told(tracebacks):
+def test_notes_are_shown(tracebacks):
     """Whatever they are."""
     error = ValueError()
     error.__notes__ = ["one", 2]
@@ -156,7 +156,7 @@ def test_notes_are_told(tracebacks):
         (["n"] * 1000, ["n"] * MAX_NOTES + [f"… and {1000 - MAX_NOTES} more notes"]),
     ],
 )
-def test_notes_of_any_kind_are_told_in_bounded_size(tracebacks, notes, told):
+def test_notes_of_any_kind_are_shown_in_bounded_size(tracebacks, notes, told):
     """User code may put anything there; the error stays the user's."""
     error = ValueError("mine")
     error.__notes__ = notes
@@ -164,7 +164,7 @@ def test_notes_of_any_kind_are_told_in_bounded_size(tracebacks, notes, told):
     assert (tracebacks.error(error).evalue, tracebacks.error(error).notes) == ("mine", told)
 
 
-def test_an_exception_whose_class_replaces_everything_is_told(tracebacks):
+def test_an_exception_whose_class_replaces_everything_is_shown(tracebacks):
     """The interpreter's own attributes are read, not the class's."""
     names = ("__cause__", "__context__", "__traceback__", "__notes__", "__suppress_context__", "__class__")
     body = "".join(f"    {name} = property(lambda self: 1 / 0)\n" for name in names)

@@ -288,7 +288,7 @@ def test_a_build_counts_its_seconds_and_one_within_it_says_nothing(capsys):
 
 @COMPILER
 @pytest.mark.slow
-def test_what_torch_compiles_in_one_rank_is_a_bar_and_no_hang(launch, tmp_path):
+def test_a_compilation_by_torch_in_one_rank_is_a_bar_and_no_hang(launch, tmp_path):
     """While the other waits for it."""
     session = launch(n=2, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=4))
     session.run("import os, torch, torch.distributed as dist\ndist.init_process_group()", view=None)

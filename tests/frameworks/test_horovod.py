@@ -119,7 +119,7 @@ LACKING = (
 )
 
 
-def test_what_it_lacks_says_so_and_it_says_what_it_is(pair):
+def test_the_stand_in_says_which_functions_it_lacks_and_what_it_is(pair):
     """Also where the framework tells what it sees."""
     code = f"""
 words = []

@@ -120,7 +120,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("where", WAITING)
-def test_who_waits_for_a_rank_that_failed_is_released_and_the_next_cell_works(pair, where):
+def test_ranks_that_wait_for_a_failed_one_are_released_and_the_next_cell_works(pair, where):
     before, fails = WAITING[where]
     pids = play(pair, before + "\nkept = 5 + rank\nos.getpid()")
     failing(pair, fails)
@@ -164,7 +164,7 @@ def test_an_ordinary_loop_goes_on_after_a_failure(up):
     assert "params, state: lost with the failed computation, and restored with the values of rank 1" in run.text(0)
 
 
-def test_what_was_begun_when_another_rank_failed_does_not_meet_the_next_cell(up):
+def test_a_computation_begun_when_another_rank_failed_does_not_meet_the_next_cell(up):
     big = "big = jax.make_array_from_process_local_data(NamedSharding(mesh, P('ranks')), np.ones((1, 500_000)))\n"
     begun = f"{big}{FAIL}later = jax.jit(lambda x: total(jnp.sin(x)) * 2)(big)"
     play(up, SUM)
@@ -186,7 +186,7 @@ def test_a_cell_that_fails_while_its_computation_waits_for_a_rank_that_is_done_i
     assert play(up, SUM) == {0: 3.0, 1: 3.0}
 
 
-def test_names_that_cannot_be_gone_through_stand_in_nobodys_way(up):
+def test_names_that_cannot_be_walked_through_hinder_no_recovery(up):
     """Deeper than Python goes; an object that answers nothing."""
     define = (
         "class Node:\n    def __init__(self, following): self.following = following\n"

@@ -161,7 +161,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("line", STRANGE, ids=lambda line: line[:40].decode(errors="replace").strip() or "blank")
-def test_who_is_no_rank_gets_no_answer(server, meetings, coordinators, line):
+def test_a_client_that_is_no_rank_gets_no_answer(server, meetings, coordinators, line):
     """The connection is closed, and no coordinator began or ended."""
     meetings.arrive("a", 0, comes=True)
     with socket.create_connection(server[:2], 10) as stranger:
@@ -173,7 +173,7 @@ def test_who_is_no_rank_gets_no_answer(server, meetings, coordinators, line):
 
 
 @pytest.mark.parametrize("drip", [b"", b"{"])
-def test_who_says_nothing_is_not_kept(server, monkeypatch, drip):
+def test_a_silent_connection_is_closed(server, monkeypatch, drip):
     """Nor who takes for ever to say it."""
     monkeypatch.setattr(coordinator, "SILENCE", 0.2)
     with socket.create_connection(server[:2], 10) as silent:

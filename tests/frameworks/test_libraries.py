@@ -109,7 +109,7 @@ def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, refere
 
 
 @pytest.mark.skipif(not has("lightning"), reason="no lightning")
-def test_what_a_lightning_module_logs_is_shown(pair):
+def test_metrics_that_a_lightning_module_logs_are_shown(pair):
     """Steps at their step, means of the epoch at its last; and devices that nobody has named are the world's."""
     run, found = play(
         pair,
@@ -148,7 +148,7 @@ def test_a_fabric_trains_without_launch_and_with_it(pair):
 
 
 @pytest.mark.skipif(not has("transformers"), reason="no transformers")
-def test_what_a_trainer_logs_is_shown(pair):
+def test_metrics_that_a_trainer_logs_are_shown(pair):
     run, found = play(pair, code_of("transformers"), "[entry for entry in trainer.state.log_history]")
     train = [(log["step"] - 1, log["loss"]) for log in found[0] if "loss" in log]
     (evaluated,) = [(log["step"] - 1, log["eval_loss"]) for log in found[0] if "eval_loss" in log]
@@ -207,7 +207,7 @@ for batch, target in loader:
 
 
 @pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
-def test_what_deepspeed_cannot_compile_it_says_with_the_cure(pair):
+def test_deepspeed_says_with_the_cure_that_it_cannot_compile(pair):
     adam = re.sub(r"    optimizer=.*?\n    \),\n", "", code_of("deepspeed"), flags=re.DOTALL).replace(
         '"gradient_acc', '"optimizer": {"type": "Adam", "params": {"lr": 0.05}},\n        "gradient_acc'
     )
@@ -231,7 +231,7 @@ def test_an_engine_of_before_a_failure_is_named_with_the_line_that_makes_it_agai
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
-def test_what_deepspeed_compiles_is_a_bar_and_no_hang(launch, tmp_path):
+def test_a_compilation_by_deepspeed_is_a_bar_and_no_hang(launch, tmp_path):
     """Half a minute and more, in which no rank comes to another line."""
     session = launch(n=RANKS, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=5))
     notes = Notes()

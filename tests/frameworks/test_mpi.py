@@ -59,7 +59,7 @@ answer
     assert cell(world, code) == dict.fromkeys(range(3), (3.0, 3, True))
 
 
-def test_what_open_mpi_logs_for_each_window_stays_out_of_the_cell(world, capsys):
+def test_open_mpis_log_for_each_window_stays_out_of_the_cell(world, capsys):
     """A line of the user's own is shown."""
     code = "import os\nfrom mpi4py import MPI\nMPI.Win.Allocate(8, comm=MPI.COMM_WORLD).Free()\nos.write(2, b'mine')\n0"
 

@@ -86,7 +86,7 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
     assert same((3, True)) == values(run(waiting, LOOK))
 
 
-def test_what_cannot_be_released_is_told_at_once(waiting):
+def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting):
     """With what helps: Stop and kill end it, and a restart makes the world whole."""
     notes = Notes()
     code = f"""

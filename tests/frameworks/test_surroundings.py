@@ -41,7 +41,7 @@ def variables(session, rank=0):
     return {one.name: (one.value, one.why) for one in session.surroundings(rank)[rank].variables}
 
 
-def test_a_framework_that_no_cell_has_imported_tells_its_version_and_is_not_imported_for_it(given):
+def test_a_framework_that_no_cell_has_imported_shows_its_version_and_stays_unimported(given):
     """MPI every rank has."""
     found = given.surroundings()
     installed = {name: version(name) for name in HEAVY if importlib.util.find_spec(name) is not None}
@@ -57,7 +57,7 @@ def test_a_framework_that_no_cell_has_imported_tells_its_version_and_is_not_impo
     assert results(given, LOADED) == {0: "[]", 1: "[]"}
 
 
-def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_told(given):
+def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_shown(given):
     """Those of the world, of a framework, and what was given by the user."""
     mine, other = variables(given, 0), variables(given, 1)
 
@@ -76,7 +76,7 @@ def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_told(given)
     )
 
 
-def test_it_is_told_while_a_cell_runs_and_of_a_rank_that_is_stopped_nothing(given, tmp_path):
+def test_ranks_answer_while_a_cell_runs_and_a_stopped_one_does_not(given, tmp_path):
     """Within the deadline."""
     gate = tmp_path / "go"
     run = given.run(
@@ -104,7 +104,7 @@ def test_it_is_told_while_a_cell_runs_and_of_a_rank_that_is_stopped_nothing(give
 
 
 @needs_torch
-def test_torch_tells_what_is_compiled_in_and_what_a_set_up_would_take(given):
+def test_torch_shows_what_is_compiled_in_and_what_a_set_up_would_take(given):
     """Only where it is imported; and what a cell changes is seen."""
     results(given, "import torch, os", 0)
     found = given.surroundings()
@@ -137,7 +137,7 @@ def test_torch_tells_what_is_compiled_in_and_what_a_set_up_would_take(given):
         ("transformers", "from transformers import Trainer", "Trainer", "imported: ", None),
     ],
 )
-def test_libraries_on_top_of_torch_tell_what_they_found(given, package, code, detail, words, variable):
+def test_libraries_on_top_of_torch_report_what_they_found(given, package, code, detail, words, variable):
     """And the variables that were set for them, which are set where there is no GPU."""
     pytest.importorskip(package)
     results(given, code)

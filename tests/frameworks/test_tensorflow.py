@@ -104,7 +104,7 @@ def test_a_strategy_that_is_made_late_trains_as_one_process_does(ranks):
     assert before == ([2.0, 3.0], 1)
 
 
-def test_who_waits_for_a_rank_that_failed_is_released_and_the_strategy_goes_on(ranks):
+def test_ranks_that_wait_for_a_failed_one_are_released_and_the_strategy_goes_on(ranks):
     """Strategy, variables and the traced function are those of before."""
     before = alike(cell(ranks, TRAIN + "train(2); train(1)"))
     began = time.monotonic()
@@ -242,7 +242,7 @@ with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(config)):
     assert len(alike(cell(ranks, "train(1)"))) == 5
 
 
-def test_what_native_code_logs_stays_out_of_the_cell_and_in_the_spool(ranks, capsys):
+def test_logs_of_native_code_stay_out_of_the_cell_and_in_the_spool(ranks, capsys):
     """Warnings, below errors, with the options that follow one; also in two pieces. The user's lines are shown."""
     lines = [
         "I0000 00:00:1795365951.411525    7994 port.cc:153] one that is rather long",

@@ -70,7 +70,7 @@ def test_every_rank_has_the_same_cluster_and_its_own_task(world):
     }
 
 
-def test_nobody_else_is_given_the_ports_and_a_server_of_the_rank_can_listen_there(world):
+def test_no_other_process_gets_the_ports_and_a_server_of_the_rank_can_listen_there(world):
     """Whatever was asked for meanwhile."""
     taken = [int(address.rpartition(":")[2]) for address in configs(world)[0]["cluster"]["worker"]]
     others = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
@@ -82,7 +82,7 @@ def test_nobody_else_is_given_the_ports_and_a_server_of_the_rank_can_listen_ther
     assert world.run(MEETING, view=None, timeout=60).outcome == "ok"
 
 
-def test_a_port_is_held_until_somebody_may_listen_on_it():
+def test_a_port_is_held_until_a_server_may_listen_on_it():
     """A plain bind is refused, one that says it shares is not."""
     with hold_port() as held, socket.socket() as plain, socket.socket() as server:
         port = held.getsockname()[1]

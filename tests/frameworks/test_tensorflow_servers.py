@@ -187,7 +187,7 @@ def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
     assert "on /job:ps" in on_chief(cluster, "loop(8)")
 
 
-def test_a_chief_whose_workers_do_steps_is_not_said_to_hang(cluster):
+def test_a_chief_whose_workers_do_steps_does_not_count_as_hung(cluster):
     """Its main thread waits; who stops the workers is told."""
     run, notes = begin_loop(cluster, steps=500, work=60)
     stays(lambda: not run.done and not notes.words, 4.0)
@@ -229,7 +229,7 @@ def test_a_script_file_is_one_cell_that_ends_too(cluster, tmp_path):
     assert "total: 20 on" in run.text(0)
 
 
-def test_who_works_for_a_chief_makes_no_strategy_and_is_told_so(cluster):
+def test_a_rank_that_works_for_a_chief_makes_no_strategy_and_gets_an_error(cluster):
     """It would wait for itself."""
     words = "Only the chief makes a ParameterServerStrategy; this rank is worker 0"
     with pytest.raises(DistributedError, match=words) as refused:
@@ -246,7 +246,7 @@ def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
     assert "TF_USE_LEGACY_KERAS=1" in refused.value.run.errors[0].evalue
 
 
-def test_ranks_tell_their_tasks_and_servers(cluster):
+def test_ranks_report_their_tasks_and_servers(cluster):
     """With the variables that they were given for it."""
     found = [cluster.surroundings()[rank] for rank in range(4)]
     facts = [one.frameworks["tensorflow_cluster"].details for one in found]

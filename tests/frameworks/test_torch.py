@@ -50,7 +50,7 @@ def store_of(session):
     return next((child for child in steward.children() if any("torch.store" in word for word in child.cmdline())), None)
 
 
-def test_torch_is_imported_by_nobody_before_the_user_does(launch):
+def test_torch_is_not_imported_before_the_user_does(launch):
     """Neither here, nor in a rank; and the store starts with the first process group."""
     heavy = "sorted({'torch', 'tensorflow', 'jax', 'numpy'} & set(__import__('sys').modules))"
     session = launch(n=1)

@@ -93,7 +93,7 @@ def test_a_backend_that_is_not_built_in_is_refused_with_those_that_are(counted, 
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "fake", "no-such-backend", torch.distributed.Backend("gloo")])
-def test_what_is_not_known_here_is_left_to_torch(counted, backend):
+def test_an_unknown_back_end_is_left_to_torch(counted, backend):
     """Backends of others, and slips of the keyboard."""
     counted(0)
     check(backends(), backend)

@@ -55,7 +55,7 @@ def test_a_rank_that_does_not_come(watched):
     assert "  Rank 0 has not reached collective 1, all_reduce of float[3]." == said[-2]
 
 
-def test_whoever_moves_is_not_told_of(watched):
+def test_ranks_that_move_are_not_reported(watched):
     """In the loop of a cell that says nothing; for twice as long as a notice takes."""
     code = """
 end = time.monotonic() + 4
@@ -72,7 +72,7 @@ while go:
     assert ("ok", []) == (cell.outcome, notes.words)
 
 
-def test_whoever_works_says_so(watched):
+def test_ranks_that_work_say_so(watched):
     """Each rank for itself: in a loop of Python, in native code, in a call of torch that goes through code of ours."""
     code = """
 end = time.monotonic() + 4

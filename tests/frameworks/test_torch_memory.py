@@ -23,7 +23,7 @@ def filled(world):
     return world
 
 
-def test_what_the_frames_hold_is_let_go(filled):
+def test_values_in_the_frames_are_freed(filled):
     """And said."""
     before = values(run(filled, RSS))
     cell = fail(filled, IN_TORCH)
@@ -36,7 +36,7 @@ def test_what_the_frames_hold_is_let_go(filled):
     assert same(25_000_000.0) == values(run(filled, "float(keep.sum())"))
 
 
-def test_where_names_hold_it_that_is_said(filled):
+def test_variables_that_hold_the_memory_are_mentioned(filled):
     """Nothing of the user's own is taken away."""
     cell = fail(filled, "x = torch.ones(1 << 50)")
 

@@ -79,7 +79,7 @@ build()
     assert points(run, "whole") == curve(noted[4:], first=4)
 
 
-def test_what_is_no_loss_is_left_out(torch_pair):
+def test_a_value_that_is_no_loss_is_left_out(torch_pair):
     """Backward passes with given gradients, graph edges, gradients of gradients; the cell goes on as ever."""
     code = """
 model, optimizer = make()
@@ -116,7 +116,7 @@ def test_errors_of_backward_show_no_frame_of_ours(torch_pair):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_torch_is_not_imported_for_it_and_a_fresh_import_is_heard(launch):
+def test_metrics_do_not_import_torch_and_notice_a_fresh_import(launch):
     """The first cell that imports torch is the first that shows something: at once, while there is no optimizer."""
     session = launch(n=1)
     loaded, before = train(session, "import sys\n'torch' in sys.modules")

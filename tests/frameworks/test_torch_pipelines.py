@@ -152,7 +152,7 @@ def test_schedules_of_one_cell_are_drawn_beside_each_other(pair):
 
 
 @pytest.mark.slow
-def test_a_long_run_tells_about_one_step_a_second(pair):
+def test_a_long_run_reports_about_one_step_a_second(pair):
     """All ranks the same ones, among them the last."""
     run = pair.run("train('1F1B', 300)", view=None, timeout=PATIENCE)
     steps = {}
@@ -167,7 +167,7 @@ def test_a_long_run_tells_about_one_step_a_second(pair):
     assert len(common) <= len(steps[0] | steps[1]) <= 2 * run.elapsed + 8
 
 
-def test_a_rank_that_waits_in_a_step_is_told_so(pair):
+def test_a_rank_that_waits_in_a_step_is_shown_as_waiting(pair):
     """Our functions stand between torch's, and are not taken for a set-up."""
     code = (
         "import time, threading\n"

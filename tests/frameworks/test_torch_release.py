@@ -121,7 +121,7 @@ def test_an_interrupt_frees_ranks_that_all_wait(training):
         raise DistributedInterrupt(cell)
 
 
-def test_what_cannot_be_made_whole_is_named(training):
+def test_things_that_cannot_be_made_whole_are_named(training):
     """A mesh, a module with a group of its own, and one whose group the user destroyed; with the way on."""
     run(
         training,

@@ -46,7 +46,7 @@ def alike(session):
 
 
 @pytest.mark.slow
-def test_ranks_that_are_apart_are_told_and_made_alike(training):
+def test_ranks_that_are_apart_are_reported_and_made_alike(training):
     """One raises after backward, the others make their step; then all have what rank 0 has, in the same objects."""
     assert alike(training)
     run(training, "ids = id(model), id(optimizer)")
@@ -66,7 +66,7 @@ def test_ranks_that_are_apart_are_told_and_made_alike(training):
     assert alike(training)
 
 
-def test_nothing_is_told_where_all_are_at_one_step(training):
+def test_no_line_is_shown_where_all_are_at_one_step(training):
     """Nor of a run that ended well."""
     cell = fail(training, "train(2); 1 / 0")
     assert "Steps of" not in "\n".join(DistributedError(cell)._render_traceback_())

@@ -75,7 +75,7 @@ def pair(workers):
     run(workers, "answers.set()\n" + INIT + "rpc.shutdown()\nanswers = threading.Event()")
 
 
-def test_what_cells_define_works_on_another_rank(fresh):
+def test_functions_that_cells_define_work_on_another_rank(fresh):
     """A function, an object that lives there, and a gradient that comes back from it."""
     assert values(run(fresh, "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))")) == {0: 4, 1: 3}
     assert values(run(fresh, TRAIN)) == same(TRAINED, 2)

@@ -148,7 +148,7 @@ def test_it_goes_on_after_mpis_world_was_revoked(pair):
     assert play(pair, f"hvd.shutdown()\nhvd.init()\n{SUM}")[1] == {0: 2.0, 1: 2.0}
 
 
-def test_process_sets_are_there_again_after_a_failure_and_ranks_of_ones_own_are_said_to_be_not(launch):
+def test_process_sets_are_there_again_after_a_failure_but_ranks_of_ones_own_are_refused(launch):
     with launch(n=RANKS) as session:
         _, before = play(session, ONE_RANK + "hvd.init(process_sets=[one])\nrank = hvd.rank()\n" + OF_ONE)
         with pytest.raises(DistributedError, match=r"rank 1 stopped because of that"):
@@ -164,7 +164,7 @@ def test_process_sets_are_there_again_after_a_failure_and_ranks_of_ones_own_are_
     assert "or with arguments): call hvd.init() on all ranks" in run.text(0)
 
 
-def test_where_only_some_ranks_have_it_afterwards_that_is_said(pair):
+def test_horovod_left_on_some_ranks_only_is_shut_down_with_a_hint(pair):
     """One had shut it down itself before it failed."""
     with pytest.raises(DistributedError):
         play(pair, "if rank == 1:\n    hvd.shutdown()\n    1 / 0\nhvd.allreduce(torch.ones(1))")
@@ -175,7 +175,7 @@ def test_where_only_some_ranks_have_it_afterwards_that_is_said(pair):
     assert play(pair, f"hvd.init()\n{SUM}")[1] == {0: 2.0, 1: 2.0}
 
 
-def test_it_tells_what_it_is_built_with(pair):
+def test_it_shows_what_it_is_built_with(pair):
     facts = pair.surroundings(1)[1].frameworks["horovod"]
 
     assert facts.version == version("horovod")

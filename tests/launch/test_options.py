@@ -132,7 +132,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     assert held[name] == example[name]
 
 
-def test_what_a_line_leaves_out_is_left_to_the_definition():
+def test_options_that_a_line_leaves_out_come_from_the_definition():
     """A parser has no defaults of its own."""
     assert set(vars(verb_parser().parse_line("start"))) == {"run"}
 

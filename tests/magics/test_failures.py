@@ -70,7 +70,7 @@ def test_distinct_errors_come_one_by_one(ranks):
     assert positions == sorted(positions)
 
 
-def test_errors_of_cells_that_nobody_waits_for_are_painted(ranks):
+def test_errors_of_cells_in_the_background_are_painted(ranks):
     """On standard error of their own cells."""
     cell = ranks.ok("%%distributed --no-wait\nx = 1\nraise RuntimeError('later')")
     cell.wait_for(lambda cell: "RuntimeError: later" in cell.err)
@@ -111,7 +111,7 @@ def test_a_syntax_error_that_only_a_rank_can_meet_shows_its_place(ranks):
 
 
 @pytest.mark.parametrize("call", ["input()", "breakpoint()", "%debug"])
-def test_what_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
+def test_a_cell_that_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
     """Nobody could answer: no cell hangs."""
     cell = ranks.run(f"%%distributed\n{call}")
 
@@ -166,7 +166,7 @@ def test_a_hint_does_not_wait_for_busy_ranks(ranks):
     assert cell.ename == "NameError"
 
 
-def test_a_dead_rank_is_named_in_words_and_the_ways_on_are_told(ranks):
+def test_a_dead_rank_is_named_in_words_with_the_ways_on(ranks):
     """The cell ends, the next one is refused at once, the living ranks can be used, and a restart makes it whole."""
     cell = ranks.run(f"%%distributed\n{RANK}kept = rank\nif rank == 1:\n    os.kill(os.getpid(), 9)")
     refused = ranks.run("%%distributed\n1")
@@ -187,7 +187,7 @@ def test_a_dead_rank_is_named_in_words_and_the_ways_on_are_told(ranks):
     assert ranks.ok("%%distributed\n1").display_texts == ["[0-2] 1"]
 
 
-def test_an_exit_code_is_told(ranks):
+def test_an_exit_code_is_shown(ranks):
     """``os._exit`` in a rank ends the rank."""
     cell = ranks.run("%%rank -1\nimport os\nos._exit(3)")
     ranks.ok("%distributed restart")

@@ -106,7 +106,7 @@ def test_a_loop_of_questions_can_be_interrupted(patient):
     assert patient.ok("%%distributed\nx").display_texts == ["[0-1] 1"]
 
 
-def test_where_somebody_else_handles_the_signal_a_cell_that_is_given_up_does_not_go_on(patient):
+def test_where_other_code_handles_the_signal_an_abandoned_cell_does_not_go_on(patient):
     own_handler = """import jupyter_dtrain, signal
 def own(number, frame):
     raise KeyboardInterrupt

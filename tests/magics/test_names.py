@@ -113,7 +113,7 @@ def test_names_of_the_ranks_are_completed_in_cells_that_go_there(defined, typed,
     assert settled(defined, typed, offered) == offered
 
 
-def test_what_the_notebook_has_too_is_offered_once(defined):
+def test_a_name_that_the_notebook_has_too_is_offered_once(defined):
     """By the notebook."""
     assert settled(defined, "%%distributed\nrank_h", ["rank_here"]) == ["rank_here"]
     assert defined.inspect("rank_here") is not None
@@ -130,7 +130,7 @@ def test_plain_cells_are_completed_from_the_ranks_in_auto_mode(defined):
         defined.ok("%distributed auto off")
 
 
-def test_a_name_of_the_ranks_is_told(defined):
+def test_a_name_of_the_ranks_is_described(defined):
     """Ranks that agree share a line; no code of the user's runs for it."""
     told = defined.inspect("rates")
     assert told == (

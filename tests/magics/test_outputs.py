@@ -12,7 +12,7 @@ from jupyter_dtrain import Settings
 RANK = "import os\nrank = int(os.environ['RANK'])\n"
 
 
-def test_equal_lines_come_once_with_the_ranks_that_said_them(ranks):
+def test_equal_lines_come_once_with_the_ranks_that_printed_them(ranks):
     """Different lines come each with its own."""
     cell = ranks.ok(
         f"%%distributed\n{RANK}print('all alike')\nprint(f'I am {{rank}}')\nprint('two' if rank else 'one')"

@@ -72,7 +72,7 @@ def test_a_moved_slider_moves_on_its_rank_and_what_follows_comes_back(world, mad
     assert world.value("here") == {0: 0, 1: 21}
 
 
-def test_what_a_cell_changes_is_changed_in_the_browser(world, made):
+def test_a_change_by_a_cell_reaches_the_browser(world, made):
     """As in any notebook; the message belongs to the cell that made it."""
     cell = world.ok("%%rank 0\nslider.value = 7")
     sliders = models(made, "IntSliderModel")

@@ -192,7 +192,7 @@ def test_a_flood_of_output_reaches_the_notebook_in_bounds_and_the_log_in_full(se
     assert grown < 150
 
 
-def test_what_is_shown_of_a_flood_is_its_beginning_without_a_gap(server):
+def test_the_shown_part_of_a_flood_is_its_beginning_without_a_gap(server):
     """Per rank, in order; a line that was seen unfinished, since its end came late, is a display of its own."""
     body = "import os\nfor number in range(30_000):\n    print(f'{os.environ[\"RANK\"]} {number:06} '.ljust(59, 'x'))"
     cell = server.run(f"%%distributed\n{body}", patience=120)

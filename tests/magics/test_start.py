@@ -19,7 +19,7 @@ def empty(notebook):
         notebook.ok("%distributed stop")
 
 
-def test_a_start_tells_how_far_it_is_in_one_line(empty):
+def test_a_start_shows_its_progress_in_one_line(empty):
     """The line changes in place: a saved notebook has its last state only."""
     cell = empty.ok("%distributed start -n 2")
     first = cell.of("display_data")[0]["data"]["text/plain"]
@@ -182,7 +182,7 @@ def test_a_cell_that_cannot_run_starts_no_world(empty, cell, words):
     assert NOTHING in empty.ok("%distributed").out
 
 
-def test_worlds_of_other_notebooks_are_told_of(empty, launch):
+def test_worlds_of_other_notebooks_are_mentioned(empty, launch):
     """Status names what runs elsewhere, and the list says who drives it."""
     elsewhere = launch(n=1, name="elsewhere")
     status = empty.ok("%distributed").out

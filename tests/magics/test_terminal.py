@@ -130,7 +130,7 @@ def test_an_error_shows_the_lines_of_the_cell(opened):
     assert "jupyter_dtrain" not in said
 
 
-def test_a_cell_that_nobody_waits_for_prints_when_it_has_something_to_say(opened):
+def test_a_cell_in_the_background_prints_when_it_has_output(opened):
     """Also while the prompt waits."""
     opened.run(
         "%%distributed --no-wait\nimport pathlib, time\n"

@@ -62,7 +62,7 @@ def test_no_verb_means_status(ranks):
     assert bare.display_texts[0].splitlines()[1:] == rows[1:]
 
 
-def test_status_and_stacks_tell_what_runs(ranks):
+def test_status_and_stacks_show_what_runs(ranks):
     """Ranks at the same place are told once, by the lines of the cell."""
     idle = ranks.ok("%distributed stacks").out
     code = f"%%distributed --no-wait\nimport os\ndef wait():\n    {WAIT.replace(chr(10), chr(10) + '    ')}\n"
@@ -88,7 +88,7 @@ def test_status_and_stacks_tell_what_runs(ranks):
     assert one.startswith("Rank 2: running")
 
 
-def test_the_interrupt_verb_ends_a_cell_that_nobody_waits_for(ranks):
+def test_the_interrupt_verb_ends_a_cell_in_the_background(ranks):
     """Its end is told in its own output, and variables stay."""
     running = ranks.ok("%%distributed --no-wait\nstage = 'kept'\nprint('in', flush=True)\nimport time; time.sleep(600)")
     running.wait_for(lambda cell: "[0-2] in" in cell.out)
@@ -153,7 +153,7 @@ def test_auto_mode_leaves_cells_that_steer_the_notebook_alone(auto):
     assert auto.ok("# only this").said.strip() == ""
 
 
-def test_what_a_front_end_asks_for_itself_stays_here_in_auto_mode(auto):
+def test_a_front_ends_own_request_stays_here_in_auto_mode(auto):
     """A list of variables, say: it runs silently, and expects the notebook's."""
     auto.send("mine = 'here'", silent=True).wait()
 

@@ -48,7 +48,7 @@ def kinds(judge, shown):
     return [(found.kind, found.ranks) for found in judge.look(shown)]
 
 
-def test_an_item_is_told_once_and_not_again_when_it_was_dismissed():
+def test_an_item_is_reported_once_and_not_again_when_it_was_dismissed():
     """Each change is told; the newest comes first."""
     changes = []
     attention = Attention(lambda: changes.append(len(attention.items)))
@@ -86,7 +86,7 @@ def test_the_first_value_that_is_no_number_is_named(value, words):
     assert found.ranks == [1, 3]
 
 
-def test_a_rank_that_is_apart_is_told_when_it_stays_so():
+def test_a_rank_that_is_apart_is_reported_when_it_stays_so():
     """Only of losses."""
     judge = Judge()
     for rank in range(4):
@@ -97,7 +97,7 @@ def test_a_rank_that_is_apart_is_told_when_it_stays_so():
     assert kinds(judge, picture()) == []
 
 
-def test_who_is_apart_needs_three_and_a_majority():
+def test_a_rank_is_apart_only_among_three_and_from_a_majority():
     """With two ranks, or where half of them differ, it is open which ones are wrong."""
     assert outliers({0: [1.0], 1: [9.0]}) == {}
     assert outliers({0: [1.0], 1: [1.0], 2: [9.0]}) == {2: "above"}
@@ -106,7 +106,7 @@ def test_who_is_apart_needs_three_and_a_majority():
     assert outliers({rank: [1.0 + 0.1 * rank, 1.2 - 0.1 * rank] for rank in range(4)}) == {}
 
 
-def test_a_slow_rank_and_full_memory_are_told():
+def test_a_slow_rank_and_full_memory_are_reported():
     """The first when it stays so, the second at once."""
     judge = Judge()
     slow = picture(pace={0: 1.0, 1: 1.3, 2: 1.0})
@@ -159,7 +159,7 @@ def test_a_run_is_followed_as_it_is_written(spool):
     assert tail(str(spool.folder), 1, 1) == ("text", False)
 
 
-def test_a_step_of_a_pipeline_is_told_when_it_is_new(spool):
+def test_a_step_of_a_pipeline_is_sent_when_it_is_new(spool):
     """Once all its ranks have told it."""
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
     spool(0, Started(1, "host", "", ranks=[0, 1]))

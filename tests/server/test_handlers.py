@@ -76,7 +76,7 @@ async def status_of(fetch, address, method, **options):
 
 
 @pytest.mark.parametrize(("address", "method"), endpoints())
-async def test_nobody_is_answered_without_the_token(jp_fetch, address, method):
+async def test_clients_without_the_token_get_no_answer(jp_fetch, address, method):
     """Every address, with every method that it has."""
     status = await status_of(
         jp_fetch, address, method, headers={"Authorization": "token wrong"}, follow_redirects=False
@@ -87,13 +87,13 @@ async def test_nobody_is_answered_without_the_token(jp_fetch, address, method):
 
 @pytest.mark.parametrize("jp_server_config", [Nothing], indirect=True)
 @pytest.mark.parametrize(("address", "method"), endpoints())
-async def test_nobody_is_answered_who_may_not(jp_fetch, address, method):
+async def test_users_without_permission_get_no_answer(jp_fetch, address, method):
     """Every address asks whether the user may."""
     assert await status_of(jp_fetch, address, method) == 403
 
 
 @pytest.mark.parametrize("jp_server_config", [ReadOnly], indirect=True)
-async def test_who_may_only_read_cannot_act(jp_fetch):
+async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     """To read is another permission than to act."""
     assert await status_of(jp_fetch, "dtrain/worlds", "GET") == 200
     assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
@@ -193,7 +193,7 @@ async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetc
     assert "cannot be reached: its connection file" in json.loads(caught.value.response.body)["message"]
 
 
-async def test_launchers_describe_what_they_can_be_told(jp_fetch):
+async def test_launchers_describe_their_options(jp_fetch):
     """As JSON Schema, with what there is on this machine."""
     (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
 

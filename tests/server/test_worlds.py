@@ -147,7 +147,7 @@ def test_a_world_is_started_and_stopped_without_a_notebook(page, server, home):
     assert page.items("ended") == []
 
 
-def test_all_points_of_a_run_are_told_and_what_its_ranks_are(watching, session):
+def test_all_points_and_ranks_of_a_run_are_sent(watching, session):
     """In order, once, to a page that was there from the start and to one that comes later."""
     run = session.run(TRAIN.format(steps=200, pause=0.01), view=None)
     number = run.number
@@ -171,7 +171,7 @@ def test_all_points_of_a_run_are_told_and_what_its_ranks_are(watching, session):
     ]
 
 
-def test_runs_that_go_on_at_once_are_all_told_and_ended(watching, session):
+def test_runs_that_go_on_at_once_are_all_reported_and_ended(watching, session):
     """Each with its points, to a page that comes later too; one request interrupts them all."""
     runs = [session.run(TRAIN.format(steps=5000, pause=0.02), ranks, view=None, wait=False) for ranks in ("0", "1-2")]
     numbers = [run.number for run in runs]
@@ -217,7 +217,7 @@ def test_output_and_stacks_come_on_demand(watching, session):
     assert some[1]["text"].startswith("Rank 1: ")
 
 
-def test_what_cannot_be_done_is_said(watching, session):
+def test_an_impossible_action_gets_an_error_in_words(watching, session):
     """Ranks and runs that are not there."""
     assert watching.act(session.id, "runs/999/ranks/0/output", "GET")[0] == 404
     assert watching.act(session.id, "runs/1/ranks/99/output", "GET")[0] == 404
@@ -286,7 +286,7 @@ def test_nothing_to_interrupt_is_no_harm(watching, session):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_a_run_is_told_once(watching, session):
+def test_a_problem_of_a_run_is_reported_once(watching, session):
     """A value that is no number; a rank whose loss leaves the others'; the end of a run that took long."""
     code = (
         "import time, jupyter_dtrain\n"
@@ -309,7 +309,7 @@ def test_what_is_wrong_with_a_run_is_told_once(watching, session):
     assert watching.until(lambda: not watching.last("attention")["items"])
 
 
-def test_a_dead_rank_is_told_and_a_restart_makes_the_world_whole(watching, session):
+def test_a_dead_rank_is_reported_and_a_restart_makes_the_world_whole(watching, session):
     """The driver goes on with the fresh ranks, without a word of its own."""
     pids = [rank.pid for rank in session.world.ranks]
     asked = time.monotonic()
@@ -433,7 +433,7 @@ def test_pages_renew_no_lease(page, launch):
 
 
 @pytest.mark.slow
-def test_a_run_that_hangs_is_told_with_its_stacks(page, launch):
+def test_a_run_that_hangs_is_reported_with_its_stacks(page, launch):
     """Grouped, once."""
     session = launch(n=2, name="hung", settings=Settings(hang_notice=1.5))
 
@@ -482,7 +482,7 @@ def test_a_server_that_begins_anew_has_everything(launch, tmp_path):
     assert points(again, "loss", 1) == wanted
 
 
-def test_what_fails_in_a_cell_is_no_affair_of_the_page(page, launch):
+def test_an_error_in_a_cell_is_no_affair_of_the_page(page, launch):
     """A cell that fails fast is its notebook's to tell: attention is for what the person may not see."""
     session = launch(n=1, name="fast")
 

@@ -133,7 +133,7 @@ def test_every_road_to_the_output_is_captured_in_order(world):
     assert cell.text(0, "stderr") == "stderr\n"
 
 
-def test_what_a_forked_child_prints_is_there(world):
+def test_output_of_a_forked_child_is_there(world):
     """A child has no recorder thread: it writes to the descriptors."""
     cell = run(
         world,
@@ -210,7 +210,7 @@ def test_a_representation_that_fails_fails_the_cell(world):
     assert same(3) == values(run(world, "1 + 2"))
 
 
-def test_what_a_thread_prints_between_cells_comes_with_the_next(world, tmp_path):
+def test_output_of_a_thread_between_cells_comes_with_the_next(world, tmp_path):
     """Nothing that was printed is lost; the next run shows it first."""
     mark = tmp_path / "printed"
     run(

@@ -87,7 +87,7 @@ def test_a_message_that_cannot_be_made_does_not_hide_the_error(world):
     assert ("Mute", "<its text could not be made: TypeError>") == (error.ename, error.evalue)
 
 
-def test_endless_recursion_is_told_in_bounded_size(world):
+def test_endless_recursion_is_shown_in_bounded_size(world):
     """Its first and last frames."""
     error = fail(world, "def again(): again()\nagain()").errors[0]
 
@@ -96,7 +96,7 @@ def test_endless_recursion_is_told_in_bounded_size(world):
     assert error.frames[0].source == "again()"
 
 
-def test_what_was_printed_before_an_error_is_kept(world):
+def test_output_from_before_an_error_is_kept(world):
     """So are the variables."""
     cell = fail(world, "reached = 1\nprint('before')\n1 / 0\nprint('after')")
 

@@ -61,7 +61,7 @@ def test_a_rank_that_is_stopped(watched):
     assert 1 == len(notes.words)
 
 
-def test_whoever_moves_is_not_told_of(watched):
+def test_ranks_that_move_are_not_reported(watched):
     """In the loop of a cell that says nothing; for twice as long as a notice takes."""
     notes = Notes()
     code = "end = time.monotonic() + 4\nwhile world.allreduce(time.monotonic() < end, MPI.LAND): pass"
@@ -71,7 +71,7 @@ def test_whoever_moves_is_not_told_of(watched):
     assert ("ok", []) == (cell.outcome, notes.words)
 
 
-def test_whoever_works_says_so(watched):
+def test_ranks_that_work_say_so(watched):
     """Each rank for itself: in a loop of Python, in native code."""
     code = """
 end = time.monotonic() + 4

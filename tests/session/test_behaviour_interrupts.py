@@ -139,7 +139,7 @@ def test_a_cell_that_cleans_up_ends_as_interrupted(world):
     assert same("begun\ncleaned\n") == texts(cell)
 
 
-def test_an_exception_in_the_clean_up_is_told(world):
+def test_an_exception_in_the_clean_up_is_shown(world):
     """It is the rank's error; the run as a whole was interrupted."""
     cell = begin(world, "import time\ntry:\n    time.sleep(1000)\nfinally:\n    1 / 0")
     world.interrupt()

@@ -21,7 +21,7 @@ from tests.session.cells import fail, pids, run, same
         ("%pdb on", "%pdb"),
     ],
 )
-def test_what_asks_a_person_names_the_cure(world, code, what):
+def test_a_call_that_asks_a_person_fails_with_the_cure(world, code, what):
     """On every rank, without waiting for anybody."""
     cell = fail(world, code)
 

@@ -67,7 +67,7 @@ except MemoryError as error:
         pytest.param(WRAPPED, "ValueError", id="wrapped"),
     ],
 )
-def test_what_the_frames_hold_is_let_go(filled, code, raised):
+def test_values_in_the_frames_are_freed(filled, code, raised):
     """And said."""
     before = values(run(filled, RSS))
     cell = fail(filled, code)
@@ -80,7 +80,7 @@ def test_what_the_frames_hold_is_let_go(filled, code, raised):
     assert same(100_000_000) == values(run(filled, "len(keep)"))
 
 
-def test_where_names_hold_it_that_is_said(filled):
+def test_variables_that_hold_the_memory_are_mentioned(filled):
     """Nothing of the user's own is taken away."""
     cell = fail(filled, "x = bytearray(1 << 50)")
     assert set(texts(cell).values()) == {

@@ -18,7 +18,7 @@ def points(cell, name, rank=0):
     return list(zip(columns.steps, columns.values, strict=True))
 
 
-def test_what_ranks_log_is_in_the_run(world):
+def test_metrics_that_ranks_log_are_in_the_run(world):
     """Every rank's own values; steps are counted for each name, or named."""
     cell = run(
         world, LOG + "for k in range(3): log(loss=k + rank, acc=0.5, step=None)\nlog(acc=1, step=10)\nlog(acc=2)"
@@ -58,7 +58,7 @@ def test_metrics_are_seen_while_the_cell_runs(world):
     assert ended
 
 
-def test_what_was_logged_before_an_error_is_kept(world):
+def test_metrics_from_before_an_error_are_kept(world):
     """The last points come with the end of the cell."""
     cell = world.run(LOG + "log(loss=1)\n1 / 0", wait=False, view=None)
     until(lambda: cell.done)
@@ -82,7 +82,7 @@ def test_tensors_and_numpy_numbers_are_logged(world):
     assert points(cell, "c") == [(0, 1.0)]
 
 
-def test_what_is_not_finite_is_a_value(world):
+def test_infinities_and_nan_are_values(world):
     """NaN and the infinities are what one looks for."""
     cell = run(world, LOG + "for x in ('nan', 'inf', '-inf'): log(loss=float(x))")
     seen = [value for _, value in points(cell, "loss")]
@@ -101,7 +101,7 @@ log(good=2, step='soon')
 """
 
 
-def test_what_cannot_be_logged_is_said_once_and_left_out(world):
+def test_a_value_that_is_no_number_is_left_out_with_one_warning(world):
     """The rest is kept, names are cleaned, and the cell goes on."""
     pytest.importorskip("torch")
     cell = run(world, LOG + BAD)

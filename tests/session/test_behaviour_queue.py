@@ -66,7 +66,7 @@ def test_a_cell_does_not_overtake_one_that_waits_for_its_rank(world, tmp_path):
     assert {0: ["second"], 1: ["second", "third"], 2: ["free"]} == world["order"]
 
 
-def test_what_is_queued_behind_a_failure_is_not_sent(world, tmp_path):
+def test_a_cell_queued_behind_a_failure_is_not_sent(world, tmp_path):
     """It ends with the reason; a cell on other ranks is not concerned."""
     run(world, "ran = 0")
     first = begin(world, f"{wait_for(tmp_path / 'go')}\n1 / 0", ranks=0)

@@ -53,7 +53,7 @@ MPI.COMM_WORLD.Barrier()
     assert same(True) == values(run(waiting, "id(kept) == kept_id"))
 
 
-def test_nobody_is_released_who_does_not_wait(waiting):
+def test_ranks_that_do_not_wait_are_not_released(waiting):
     """A rank that computes is left alone, and the group is as it was."""
     generation = waiting.world.generation
     code = """

@@ -35,7 +35,7 @@ def apart(launch):
     session.stop()
 
 
-def test_what_has_a_state_gets_it_in_the_same_object(apart):
+def test_an_object_with_a_state_gets_it_and_stays_the_same_object(apart):
     """By duck type, whatever framework it is of."""
     apart.resync(["model"], source=1)
 
@@ -52,7 +52,7 @@ def test_anything_else_is_replaced(apart):
     run(apart, "del big")
 
 
-def test_what_cannot_be_is_said_and_nothing_is_changed(apart):
+def test_an_impossible_resync_raises_and_changes_nothing(apart):
     """A name that is missing on some rank, one that is no name, what cannot be pickled, a rank that is not there."""
     run(apart, "mine = rank\nif rank == 2: here = 1")
     with pytest.raises(

@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_does_not_stop_the_cell(world):
 
 
 @pytest.mark.slow
-def test_of_a_full_disk_and_a_flood_the_last_megabytes_are_kept(world):
+def test_the_last_megabytes_of_a_flood_survive_a_full_disk(world):
     """Past what is announced and what memory keeps, beginning and end are there."""
     cell = run(world, FULL.format(lines=200_000).replace("'line', k", "'x' * 90, k"), ranks=0)
     text = cell.text(0, "stdout")

@@ -134,7 +134,7 @@ def test_force_kills_what_has_not_ended(quick):
     assert {1: 2, 2: 2} == values(run(quick, "2", ranks="1-2"))
 
 
-def test_a_rank_that_dies_by_itself_is_not_said_to_have_been_killed_by_us(quick):
+def test_a_rank_that_dies_by_itself_does_not_count_as_killed_by_us(quick):
     """Also after a request that came too late."""
     cell = fail(quick, "import os\nif os.environ['RANK'] == '2': os.abort()")
     assert "rank 2 crashed (SIGABRT), native code aborted: its last message is in the output above" == cell.lost[2]

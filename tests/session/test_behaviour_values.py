@@ -15,7 +15,7 @@ class Broken:
         return (int, ("not a number",))
 
 
-def test_what_is_pushed_comes_back_from_every_rank(world):
+def test_pushed_values_come_back_from_every_rank(world):
     """push, then pull."""
     world.push({"numbers": [1, 2, 3]})
 
@@ -70,7 +70,7 @@ def test_inputs_that_cannot_be_pickled_send_nothing(world):
     assert before is world.last_run
 
 
-def test_a_value_that_cannot_be_rebuilt_in_a_rank_is_told(world):
+def test_a_value_that_cannot_be_rebuilt_in_a_rank_gets_an_error(world):
     """The name and the reason; nothing of it turns up in the next cell's output."""
     with pytest.raises(TransferFailed, match="'odd' cannot be rebuilt here: ValueError: invalid literal"):
         world.push({"odd": Broken()})
@@ -89,7 +89,7 @@ def test_inputs_that_cannot_be_rebuilt_fail_the_cell(world):
         world.pull("ran_with")
 
 
-def test_a_missing_name_is_told_with_the_ranks_that_miss_it(world):
+def test_a_missing_name_is_reported_with_the_ranks_that_miss_it(world):
     """pull of a name that only rank 1 has."""
     run(world, "only_here = 1", ranks=1)
 
@@ -97,7 +97,7 @@ def test_a_missing_name_is_told_with_the_ranks_that_miss_it(world):
         world.pull("only_here")
 
 
-def test_a_value_that_cannot_leave_its_rank_is_told(world):
+def test_a_value_that_cannot_leave_its_rank_gets_an_error(world):
     """pull of a generator."""
     run(world, "stuck = (k for k in ())", ranks=2)
 
@@ -105,7 +105,7 @@ def test_a_value_that_cannot_leave_its_rank_is_told(world):
         world.pull("stuck", ranks=2)
 
 
-def test_a_value_whose_class_is_not_here_is_told(world):
+def test_a_value_whose_class_is_not_here_gets_an_error(world):
     """It left its rank well, and cannot be rebuilt in the notebook."""
     code = "class Far:\n    def __reduce__(self): return (__import__, ('no_such_module',))\nfar = Far()"
     run(world, code, ranks=0)
@@ -115,7 +115,7 @@ def test_a_value_whose_class_is_not_here_is_told(world):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "1a"])
-def test_what_is_no_name_is_refused(world, name):
+def test_an_invalid_name_is_refused(world, name):
     """In both directions."""
     with pytest.raises(BadRequest, match="is not the name of a variable"):
         world.push({name: 1})

@@ -59,7 +59,7 @@ def test_a_script_sees_what_torchrun_shows_it(world, script, tmp_path):
     assert value(world, "seen") == ours
 
 
-def test_what_a_script_defines_stays_unless_it_is_to_be_fresh(world, script):
+def test_names_of_a_script_stay_unless_it_is_to_be_fresh(world, script):
     """And the process is as it was."""
     before = value(world, "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals())")
     play(world, script("class Model:\n    size = 3\nmodel, kept = Model(), 1\ndef look():\n    return kept + 1"))
@@ -105,7 +105,7 @@ def test_a_module_of_that_name_from_elsewhere_stands_aside(world, script, tmp_pa
     assert found == [(2, True)] * 3
 
 
-def test_what_a_script_raises_is_told_at_its_line(world, script):
+def test_an_exception_in_a_script_is_shown_at_its_line(world, script):
     """With what was defined until then; and it is over where it says so with another code than 0."""
     path = script("stage = 1\ndef step():\n    raise ValueError('no')\n\nstep()\n")
     with pytest.raises(DistributedError, match=r"ValueError: no") as raised:
@@ -129,7 +129,7 @@ def test_losses_of_a_script_have_their_names(world, script):
     assert [len(run.metrics["cost"][rank].values) for rank in range(3)] == [3] * 3
 
 
-def test_what_is_no_script_goes_nowhere(world, script, tmp_path):
+def test_a_file_that_is_no_script_goes_nowhere(world, script, tmp_path):
     """And says why."""
     number = world.last_run
     with pytest.raises(BadRequest, match=r"The script .*gone.py cannot be read: No such file"):

@@ -225,7 +225,7 @@ def test_a_run_that_ended_meanwhile(first, attach) -> None:
     assert session.run("1", view=None).outcome == "ok"
 
 
-def test_who_looks_on_is_told_of_a_restart(launch) -> None:
+def test_an_observer_hears_of_a_restart(launch) -> None:
     """The ranks that it knows are gone; it can join again."""
     session = launch(n=1, name="again")
     observer = Session.attach("again")
@@ -240,7 +240,7 @@ def test_who_looks_on_is_told_of_a_restart(launch) -> None:
     session.stop()
 
 
-def test_who_has_left_drives_no_more(launch) -> None:
+def test_a_client_that_has_left_drives_no_more(launch) -> None:
     """The next one does, and what the first had begun is lost to it, not to the world."""
     session = launch(n=1, name="left-alone")
     run = session.run("import time; time.sleep(1); 7", wait=False, view=None)
@@ -289,7 +289,7 @@ def test_an_observer_looks_on(first, attach) -> None:
     is_whole(attach(), 100)
 
 
-def test_taking_over_tells_the_first(launch, attach, capsys) -> None:
+def test_a_take_over_informs_the_first_client(launch, attach, capsys) -> None:
     """Its queued cells do not run, it still follows the cell that runs, and it can take the world back."""
     session = launch(n=2, name="contested")
     session.run("import time", view=None)

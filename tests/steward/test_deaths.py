@@ -50,7 +50,7 @@ def test_the_first_request_to_a_killed_steward_says_that_it_has_ended(launch) ->
     assert session.closed
 
 
-def test_ranks_that_were_told_to_end_are_not_the_news(launch) -> None:
+def test_ranks_that_were_ordered_to_end_are_not_the_news(launch) -> None:
     """The steward may report the cause after the ranks have ended; the cell names it."""
     session = launch(n=2)
     run = sleep_everywhere(session)
@@ -66,7 +66,7 @@ def test_ranks_that_were_told_to_end_are_not_the_news(launch) -> None:
     assert run.lost == {rank: f"rank {rank} is lost: its steward has ended" for rank in run.ranks}
 
 
-def test_nobody_waits_long_for_the_reason_why_ranks_were_told_to_end(launch) -> None:
+def test_the_wait_for_the_reason_of_an_end_is_short(launch) -> None:
     """A steward that hangs will not tell it; nor does Stop make it last as long as a cell that goes on."""
     session = launch(n=1, settings=Settings(interrupt_timeout=60))
     run = sleep_everywhere(session)
@@ -149,7 +149,7 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     assert wait_until_gone(mark) == []
 
 
-def test_ranks_that_die_together_with_much_to_say_are_all_told(launch, mark) -> None:
+def test_ranks_that_die_together_with_much_to_say_are_all_reported(launch, mark) -> None:
     """Each report is tens of kilobytes, and mpiexec carries them over one pipe: none is torn."""
     session = launch(n=4)
     code = "import os, signal; os.write(1, b'last words\\n' * 5000); os.kill(os.getpid(), signal.SIGKILL)"

@@ -46,7 +46,7 @@ def test_nothing_is_due_at_first(scene):
     assert scene.interrupts.tick(100.0) == math.inf
 
 
-def test_a_driver_is_told_and_does_it(scene):
+def test_a_driver_hears_of_the_interrupt_and_does_it(scene):
     """The steward leaves it alone then."""
     scene.ask(driven=True, force=True)
     assert scene.told == [InterruptWanted(run=7, force=True, by="the sidebar")]

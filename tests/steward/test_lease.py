@@ -51,7 +51,7 @@ except DtrainError as lost:
     assert wait_until_gone(mark) == []
 
 
-def test_ranks_end_with_their_lease_when_nobody_is_left_to_end_them(launch, mark) -> None:
+def test_ranks_end_with_their_lease_when_no_process_is_left_to_end_them(launch, mark) -> None:
     """The steward and mpiexec are killed together: the watches get no renewal, and end their ranks."""
     session = launch(n=2, settings=Settings(lease=2))
     steward = steward_of(session)

@@ -110,7 +110,7 @@ def test_a_steward_answers_what_it_cannot_read_and_goes_on(launch) -> None:
         assert session._link.ask(ReadState()).phase == "running"
 
 
-def test_what_every_protocol_knows_is_part_of_what_this_one_says() -> None:
+def test_messages_of_every_protocol_are_part_of_this_one() -> None:
     """ReadStatus reads the answer to ReadState."""
     answer = {field.name: field.type for field in msgspec.structs.fields(ReadState.__orig_bases__[0].__args__[0])}
     status = msgspec.structs.fields(ReadStatus.__orig_bases__[0].__args__[0])

@@ -128,7 +128,7 @@ def test_silence_that_was_broken_begins_anew(scene):
     assert not scene.orders
 
 
-def test_of_a_run_that_was_given_up_only_what_waits_is_released(scene):
+def test_only_ranks_that_wait_in_an_abandoned_run_are_released(scene):
     """Other cells may run beside it: a silent rank is left alone."""
     scene.answers = {0: ENDED, 1: None, 2: WORKS}
     scene.release.look_now(7)
@@ -142,7 +142,7 @@ def test_of_a_run_that_was_given_up_only_what_waits_is_released(scene):
     assert all(who.keys() == {2} for _, who in scene.released)
 
 
-def test_a_wait_that_cannot_be_ended_is_told_at_once(scene):
+def test_a_wait_that_cannot_be_ended_is_reported_at_once(scene):
     """Nobody is said to be released; a rank that waits beside it is."""
     endless = Wait("mpi", "Win.Lock", releasable=False)
     scene.answers[1] = position(7, waits=endless)
@@ -159,7 +159,7 @@ def test_a_wait_that_cannot_be_ended_is_told_at_once(scene):
     assert all(stuck == (7, {1: endless}) for stuck in scene.stuck)
 
 
-def test_a_wait_that_outlasts_its_releases_is_told(scene):
+def test_a_wait_that_outlasts_its_releases_is_reported(scene):
     """It is released again nevertheless; one that comes free and waits elsewhere begins anew."""
     scene.answers[2] = WAITS
     scene.release.look_now(7)

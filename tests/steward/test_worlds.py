@@ -87,7 +87,7 @@ def test_an_odd_name_is_refused(launch, name, own_home) -> None:
     assert not any("a" * 41 in path.name for path in own_home.rglob("*"))
 
 
-def test_what_a_dead_steward_left_is_no_world(own_home) -> None:
+def test_the_files_of_a_dead_steward_are_no_world(own_home) -> None:
     """A listing whose process is gone, one whose process id is another's by now, and one that cannot be read."""
     folder = worlds.runtime_folder()
     for number, text in enumerate(

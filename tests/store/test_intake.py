@@ -25,7 +25,7 @@ def poll_all(intake: StoreIntake) -> None:
         pass
 
 
-def test_what_a_killed_steward_did_not_store_the_next_one_does(store, make_world):
+def test_the_next_steward_stores_the_rest_of_a_killed_one(store, make_world):
     """The rest of the text, the points, and the end: as far as its spools tell it."""
     killed, living, said = make_world(owner=gone_process()), make_world(name="world-2"), []
     killed.begin(1, when=100.0)
@@ -92,7 +92,7 @@ def test_runs_are_kept_for_days_and_their_numbers_are_not_given_again(store, mak
     assert said == []
 
 
-def test_a_store_that_fails_is_told_once_and_written_when_it_can_be(store, fake, monkeypatch):
+def test_a_store_that_fails_is_reported_once_and_written_when_it_can_be(store, fake, monkeypatch):
     """A file stands where its folder belongs, for some polls."""
     monkeypatch.setattr("jupyter_dtrain.store.intake.RETRY", 0.0)
     store.path.parent.touch()

@@ -8,7 +8,7 @@ from jupyter_dtrain.wire.spool import spool_path
 from tests.store.conftest import drain
 
 
-def test_of_long_text_the_beginning_and_the_end_are_stored(store, db, fake):
+def test_the_beginning_and_the_end_of_long_text_are_stored(store, db, fake):
     """In a few rows; whole as long as the spool is there, and afterwards with a line that says what is missing."""
     lines = [f"line {index:06d} ä\n" for index in range(100_000)]
     fake.begin(1)

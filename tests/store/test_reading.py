@@ -64,7 +64,7 @@ def test_a_run_is_found_by_its_worlds_id(filled):
         (True, "True.* names no run"),
     ],
 )
-def test_what_names_no_run_is_refused_with_what_there_is(filled, name, words):
+def test_a_name_of_no_run_is_refused_with_the_runs_that_exist(filled, name, words):
     """Numbers that are too large, worlds without a run, nonsense."""
     with pytest.raises(BadRequest, match=words):
         filled.run(name)
@@ -150,7 +150,7 @@ def test_a_run_shows_its_cell_outcome_metrics_and_the_end_of_its_output(store, d
     check(data["text/html"])
 
 
-def test_what_is_shown_is_bounded_whatever_was_logged(store, db, make_world):
+def test_the_text_of_a_run_is_bounded_whatever_was_logged(store, db, make_world):
     """64 ranks, 500 metrics, long names, lines and messages."""
     world = make_world(size=64)
     world.begin(1, "x" * 5000)
@@ -235,7 +235,7 @@ def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):
         (90061, "25:01:01 h"),
     ],
 )
-def test_durations_are_told_in_words(seconds, words):
+def test_durations_are_written_in_words(seconds, words):
     """Up to days."""
     assert view.took(seconds) == words
 

@@ -105,7 +105,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(store):
         pytest.param(None, "another program's", id="another program's"),
     ],
 )
-def test_what_is_no_store_is_left_as_it_is(store, content, words):
+def test_a_file_that_is_no_store_is_left_as_it_is(store, content, words):
     """With the way on in the message."""
     store.path.parent.mkdir()
     if content is None:

@@ -78,7 +78,7 @@ def test_fast_series_are_thinned_to_their_extremes(fake, tmp_path):
     assert said == []
 
 
-def test_a_folder_that_goes_away_is_told_once(fake, tmp_path):
+def test_a_folder_that_goes_away_is_reported_once(fake, tmp_path):
     """A file stands in its place; nothing is raised."""
     (tmp_path / "boards").touch()
     said: list[str] = []

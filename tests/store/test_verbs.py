@@ -118,7 +118,7 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
         ("show -1", "names no run"),
     ],
 )
-def test_a_wrong_line_is_told_what_is_right(notebook, line, words):
+def test_a_wrong_line_gets_an_error_with_the_right_form(notebook, line, words):
     """No traceback of ours."""
     cell = notebook.run(f"%distributed {line}")
 
@@ -144,7 +144,7 @@ def test_an_empty_store_says_so(open_notebook, tmp_path):
     assert "is damaged" in broken.said
 
 
-def test_runs_that_finished_unseen_are_told_ten_at_a_time(open_notebook, tmp_path):
+def test_runs_that_finished_unseen_are_listed_ten_at_a_time(open_notebook, tmp_path):
     """The newest ones, and how many came before."""
     world = FakeWorld(tmp_path)
     with closing(open_for_writing(tmp_path / "dtrain" / "runs.sqlite")) as db:

@@ -191,7 +191,7 @@ def mark(monkeypatch) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_followed_to_its_end_is_not_told_again(open_notebook, own_data):
+def test_a_run_that_was_followed_to_its_end_is_not_reported_again(open_notebook, own_data):
     """Neither one that ended well, nor those that end with the kernel that is shut down."""
     notebook = open_notebook()
     notebook.ok(START)
@@ -247,7 +247,7 @@ def spoil_folder(path: Path) -> None:
         pytest.param(spoil_folder, "cannot be used (Is a directory)", id="a folder"),
     ],
 )
-def test_a_store_that_cannot_be_written_is_told_once_and_cells_run(launch, own_data, capfd, spoil, words):
+def test_a_store_that_cannot_be_written_is_reported_once_and_cells_run(launch, own_data, capfd, spoil, words):
     """The file stays as it is; once it is moved away, a new one holds what the spools still have."""
     path = own_data / "dtrain" / "runs.sqlite"
     spoil(path)

@@ -14,7 +14,7 @@ from jupyter_dtrain.wire.steward_messages import Followed
 from tests.store.conftest import FakeWorld, drain, points
 
 
-def test_a_run_is_stored_as_its_ranks_tell_it(store, db, fake):
+def test_a_run_is_stored_as_its_ranks_report_it(store, db, fake):
     """Cell, ranks, outcomes, times, text, errors, results, metrics, resources."""
     fake.begin(7, "the cell", when=100.0)
     fake.say(7, 0, Output("stdout", "one\n"), Output("stderr", "two\n"), Display({"text/plain": "not kept"}))
@@ -111,7 +111,7 @@ def test_a_rank_that_died_without_a_word_is_lost(store, db, fake):
     assert [run.parts[1].words for run in store.runs()] == ["rank 1 was killed (SIGKILL)"] * 2
 
 
-def test_what_ran_when_the_ranks_were_ended_is_lost_and_what_came_later_is_not(store, db, fake):
+def test_a_run_that_was_on_when_its_ranks_ended_is_lost_and_a_later_one_is_not(store, db, fake):
     """A restart: the store hears of it only when the new ranks have begun a run."""
     fake.begin(1, when=100.0)
     drain(fake.writer, db)
@@ -133,7 +133,7 @@ def test_what_ran_when_the_ranks_were_ended_is_lost_and_what_came_later_is_not(s
     assert db.execute("SELECT words FROM worlds").fetchall() == [("a client asked for it",)]
 
 
-def test_a_log_that_ends_early_is_ended_by_what_the_client_tells(store, db, fake):
+def test_a_log_that_ends_early_is_ended_by_the_clients_report(store, db, fake):
     """Its disk was full: the client knows the outcome. A rank's own outcome counts more."""
     fake.begin(1)
     fake.finish(1, [1], outcome="error")
@@ -176,7 +176,7 @@ def test_runs_on_different_ranks_end_in_any_order(store, db, fake):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_interrupt_that_the_ranks_took_for_an_end_is_told_by_the_client(store, db, fake, late):
+def test_an_interrupt_that_the_ranks_took_for_an_end_is_reported_by_the_client(store, db, fake, late):
     """A cell that catches KeyboardInterrupt ends well on its ranks, but was interrupted; also told afterwards."""
     fake.begin(1)
     if not late:

@@ -13,7 +13,7 @@ from jupyter_dtrain.view.pace import Pace
 from tests.view.conftest import png
 
 
-def test_what_all_ranks_print_comes_once_with_their_numbers(scene):
+def test_a_line_that_all_ranks_print_comes_once_with_their_numbers(scene):
     """Equal lines are merged, others keep their own label."""
     s = scene(4)
     for rank in range(4):
@@ -74,7 +74,7 @@ def test_text_is_cut_into_lines_wherever_its_pieces_end(scene):
     assert set(s.painter.kinds()) == {"stdout"}
 
 
-def test_errors_are_painted_only_for_runs_that_nobody_waits_for(scene):
+def test_errors_are_painted_only_for_runs_without_a_waiting_cell(scene):
     """Otherwise the exception in the notebook carries them."""
     error = Error("ValueError", "bad shape", [Frame("cell", 1, "<module>", "x = 1", cell=True)])
     for flag in (False, True):
@@ -86,7 +86,7 @@ def test_errors_are_painted_only_for_runs_that_nobody_waits_for(scene):
         assert ("display", "[1] 42") in [call[:2] for call in s.painter.calls]
 
 
-def test_text_that_was_not_kept_is_spoken_of(scene):
+def test_text_that_was_not_kept_is_mentioned(scene):
     """A line says how much the rank's log dropped, in the place where that happened."""
     s = scene(1)
     s.say(0, Dropped(3, 2_000_000, "the disk is full"))

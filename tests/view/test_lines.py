@@ -75,7 +75,7 @@ def test_a_rank_that_has_other_lines_waiting_is_not_waited_for():
     assert brief(merger.ready(HOLD)) == [((1,), "I am 1")]
 
 
-def test_what_comes_before_a_common_line_goes_first():
+def test_lines_before_a_common_line_go_first():
     """Lines of one rank alone do not tear a common line apart."""
     merger = LineMerger([0, 1, 2])
     push(merger, 0, "common")
@@ -181,7 +181,7 @@ def test_a_common_line_far_down_in_a_queue_is_not_looked_for():
     assert brief(merger.ready(0.0))[0] == ((0,), "common")
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_memory_of_lines_is_bounded():
     """A rank that prints a million lines of its own leaves no trace of most of them."""
     merger = LineMerger([0, 1])
     for n in range(3 * REMEMBERED):

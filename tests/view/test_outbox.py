@@ -44,7 +44,7 @@ def test_messages_are_of_bounded_size(scene):
     assert s.painter.text() == "".join(f"line {n}\n" for n in range(30_000))
 
 
-def test_what_the_pace_does_not_let_through_waits_and_is_not_dropped(scene):
+def test_text_beyond_the_pace_waits_and_is_not_dropped(scene):
     """Text is late rather than lost; the end waits for the pace, in small steps and not for long."""
     s = scene(1, pace=Pace(rate=100_000, burst=100_000))
     text = "".join(f"line {n}\n" for n in range(40_000))

@@ -6,7 +6,7 @@ from jupyter_dtrain.core.events import Started, Totals
 from jupyter_dtrain.view.lines import HOLD
 
 
-def test_beyond_the_limit_one_display_tells_of_the_rest(scene):
+def test_beyond_the_limit_one_display_describes_the_rest(scene):
     """Text stops at the limit; one display says how much there is, where, and the last lines."""
     s = scene(2, shown_bytes=1000)
     for rank in range(2):

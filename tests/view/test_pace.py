@@ -17,7 +17,7 @@ def test_a_quiet_pace_grants_a_burst():
     assert pace.when(BURST, 10.0) == 10.0
 
 
-def test_what_was_spent_comes_back_at_the_rate():
+def test_spent_budget_comes_back_at_the_rate():
     """The bucket refills with time, up to the burst."""
     pace = Pace()
     pace.spend(BURST, 0.0)
@@ -26,7 +26,7 @@ def test_what_was_spent_comes_back_at_the_rate():
     assert pace.grant(1000.0) == BURST
 
 
-def test_it_tells_when_there_will_be_enough():
+def test_it_predicts_when_there_will_be_enough():
     """At the time that it names, and not before, the bytes are granted."""
     pace = Pace()
     pace.spend(BURST, 0.0)

@@ -56,7 +56,7 @@ def kernel():
     started.stop()
 
 
-def test_what_another_thread_paints_lands_in_the_cell_that_it_belongs_to(kernel):
+def test_output_of_another_thread_lands_in_its_own_cell(kernel):
     """Also while a later cell runs, whose own output stays its own."""
     first = kernel.run(
         "print('before')\n"

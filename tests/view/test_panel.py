@@ -256,7 +256,7 @@ def test_a_flood_of_points_is_thinned_to_what_the_wire_takes(stage, front_end):
     assert {100.0 + part for part in range(40)} <= seen
 
 
-def test_what_a_rank_left_out_on_the_wire_is_said(stage):
+def test_points_that_a_rank_left_out_on_the_wire_are_mentioned(stage):
     """Beside the curves, and in the text: Run.metrics has all points."""
     scene = stage(1, live=False)
     part = pack("loss", Columns(array("q", [0, 9]), array("d", [0.0, 1.0]), array("d", [1.0, 2.0])), left_out=8)
@@ -283,7 +283,7 @@ def test_a_page_that_comes_late_finds_a_copy_of_bounded_size(stage, front_end):
     assert 3 <= len(front_end.documents) <= 8
 
 
-def test_what_the_person_asks_is_answered(stage, front_end):
+def test_a_request_of_the_person_gets_an_answer(stage, front_end):
     """A rank's output from its end; and nothing is interrupted once the run is over."""
     scene = stage()
     scene.say(0, Started(1, "host", ""), Metrics([series([1.0])]))
@@ -321,7 +321,7 @@ def test_ten_thousand_names_do_not_fill_the_kernel(stage, front_end):
     assert "more metrics: Run.metrics has them" in scene.painter.shown[ID]["text/plain"]
 
 
-def test_what_a_rank_takes_is_told(stage, front_end):
+def test_resources_of_a_rank_are_shown(stage, front_end):
     """Memory, processor and pace, which come with status messages."""
     scene = stage(1)
     scene.say(0, Started(1, "host", ""), Metrics([series([1.0] * 10)]))

@@ -64,7 +64,7 @@ def test_clearing_without_wait_empties_the_displays_at_once(scene):
     assert [data.get("image/png") for data in s.painter.shown.values()] == ["c", None]
 
 
-def test_what_a_clearing_with_wait_leaves_unused_is_emptied(scene):
+def test_displays_that_a_clearing_with_wait_leaves_unused_are_emptied(scene):
     """Two pictures, then one: the second is gone once the new one is there, and not before."""
     s = scene(1)
     s.say(0, png("a"), png("b"), ClearOutput(wait=True))

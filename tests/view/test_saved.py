@@ -109,7 +109,7 @@ def test_many_metrics_are_shown_in_order_and_the_rest_is_counted():
     assert len(kept["metrics"]) + kept["left_out"] == len(names)
 
 
-def test_the_text_tells_the_last_values_and_how_it_went():
+def test_the_text_has_the_last_values_and_the_outcome():
     """Every rank's, while they fit a line; else the mean and who is at the ends."""
     few = text(picture(2, {"loss": {0: columns([2.0, 0.5]), 1: columns([2.0, math.nan])}}, pace={0: 0.1, 1: 0.1}))
     assert few.splitlines() == [

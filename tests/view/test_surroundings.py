@@ -34,7 +34,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in found}
 
 
-def test_what_is_alike_is_said_once_and_what_differs_by_rank():
+def test_equal_values_come_once_and_others_by_rank():
     """Values and what is to be said of them."""
     found = {0: seen_by(0, on="cpu: no GPU"), 1: seen_by(1, on="cpu: no GPU"), 2: seen_by(2, on="gpu")}
     text = surroundings_tables(world_of(3), found)["text/plain"]
@@ -48,7 +48,7 @@ def test_what_is_alike_is_said_once_and_what_differs_by_rank():
     assert text.endswith("\nNot installed: None.")
 
 
-def test_a_rank_that_has_nothing_to_tell_of_a_thing_is_left_out():
+def test_a_rank_without_a_value_is_left_out():
     """As one that has not imported what others have."""
     text = surroundings_tables(world_of(2), {0: seen_by(0), 1: seen_by(1, on="cpu")})["text/plain"]
 
@@ -56,7 +56,7 @@ def test_a_rank_that_has_nothing_to_tell_of_a_thing_is_left_out():
     assert rows(text)["on"] == ["rank 1: cpu"]
 
 
-def test_of_many_values_the_first_and_the_last_are_shown():
+def test_the_first_and_the_last_of_many_values_are_shown():
     """In a world of many ranks."""
     text = surroundings_tables(world_of(64), {rank: seen_by(rank) for rank in range(64)})["text/plain"]
 
@@ -96,6 +96,6 @@ def test_html_has_the_same_and_is_escaped():
         ("unknown", "2.13", "tested with 2.13"),
     ],
 )
-def test_another_version_than_the_tested_one_is_told(version, tested, words):
+def test_a_version_other_than_the_tested_one_is_reported(version, tested, words):
     """Numbers are compared, not texts."""
     assert compare_tested(version, tested).startswith(words)

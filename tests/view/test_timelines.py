@@ -99,7 +99,7 @@ def test_large_pipelines_stay_within_their_share():
     assert len(json.dumps(several)) < LIVE_BYTES * 1.1
 
 
-def test_what_sticks_out_of_the_step_is_cut():
+def test_an_action_that_sticks_out_of_the_step_is_cut():
     """A wait that began before the first computation, a send that ended after the last one, and one that is outside."""
     lane = [Action("R", 0, 0, -1.0, 1.5), Action("F", 0, 0, 0.5, 0.5), Action("S", 0, 0, 0.9, 5.0)]
     late = Action("S", 0, 1, 1.5, 1.0)

@@ -89,7 +89,7 @@ def test_a_rank_that_is_silent_has_answered_none(scene):
     assert scene.tick(10) == math.inf
 
 
-def test_without_a_world_nobody_answers(scene):
+def test_without_a_world_there_is_no_answer(scene):
     """At once."""
     scene.bound = None
     scene.questions.ask([0, 1], 5.0, scene.answers.append, ReadPosition())

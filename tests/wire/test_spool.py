@@ -26,7 +26,7 @@ def test_a_spool_lies_in_the_folder_of_its_run(tmp_path):
     assert tmp_path / "run-12" / "rank-3.jsonl" == spool_path(tmp_path, 12, 3)
 
 
-def test_what_was_appended_is_in_the_file_at_once(spool):
+def test_an_appended_event_is_in_the_file_at_once(spool):
     """Without a flush: the process may die in the next moment."""
     events = [text(k) for k in range(3)]
     for event in events:
@@ -52,7 +52,7 @@ def test_the_last_words_are_as_they_were_written(spool):
     )
 
 
-def test_append_tells_how_many_bytes_it_took(spool):
+def test_append_returns_how_many_bytes_it_took(spool):
     """The cap counts these bytes."""
     assert len(encode(text(0))) == spool.append(text(0))
 
