@@ -17,7 +17,7 @@ from tests.processes import wait_until_gone
 
 Launch = Callable[..., Session]
 
-# Whatever a shell runs in the background ignores SIGINT, and so would every kernel that a test starts.
+# Programs in the background of a shell ignore SIGINT, and so would every kernel that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of our own: no test sees the user's worlds, IPython configuration or spools.
 
-    At the end nothing may run that knows of it.
+    At the end no process that knows of it may run.
     """
     folder = tmp_path_factory.mktemp("home")
     patch = pytest.MonkeyPatch()
@@ -41,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def long_hold() -> Iterator[None]:
-    """For tests that want what ranks print alike in one line each time.
+    """For tests that need equal lines of the ranks merged into one each time.
 
     Ranks that share two processors with all the rest can be further apart than a line waits by default.
     """

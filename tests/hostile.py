@@ -38,7 +38,7 @@ gate = threading.Event()
 
 
 def actions(*, blocks: bool) -> st.SearchStrategy[str]:
-    """Expressions that raise, give something that nobody expects or, with ``blocks``, never come back."""
+    """Expressions that raise, give unexpected values or, with ``blocks``, never return."""
     found = st.one_of(RAISES.map("bad({})".format), RUBBISH)
     return st.one_of(found, BLOCKS) if blocks else found
 

@@ -47,7 +47,7 @@ class Notebook:
         os.kill(self.manager.provisioner.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Whatever is left of it."""
+        """End all that is left of it."""
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)

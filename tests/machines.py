@@ -1,4 +1,4 @@
-"""For tests of what ticks: a clock that moves when the test says so, and ranks that answer when it does."""
+"""A clock and ranks for tests with deadlines: the clock moves, and the ranks answer, when the test says so."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ranks:
         then({rank: self.answer(rank, question) for rank in ranks})
 
     def interrupt(self, run, ranks, patience, then, *, force=False):
-        """Those took it that answer so."""
+        """The ranks that took the interrupt."""
 
         def said(answers):
             then([rank for rank, answer in answers.items() if answer is not None and answer.sent])
@@ -71,7 +71,7 @@ class Ranks:
 
 
 class Steward:
-    """Does what it is asked for, and keeps it."""
+    """Does each act on request, and records it."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -80,11 +80,11 @@ class Steward:
         self.fails = None
 
     def release(self, run):
-        """Nobody waits."""
+        """No rank waits."""
         self._do("release", run)
 
     def kill(self, ranks, reason):
-        """Nobody dies."""
+        """No rank dies."""
         self._do("kill", list(ranks), reason)
 
     def _do(self, what, *arguments):

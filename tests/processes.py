@@ -1,4 +1,4 @@
-"""Which processes and which shared memory a test has left behind; other tests may run beside it."""
+"""Processes and shared memory that a test has left behind; other tests may run beside it."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wi
 parts run side by side, since most of them wait more than they compute; a line every few seconds names them. A part's
 output goes to ``build/tests/PART.log``, and here once the part has ended.
 
-Where everything ran, two ratios follow: a start and an empty cell against ipyparallel's. They are told, not judged, so
-that a change that costs speed is seen on its day.
+After a run of everything, two ratios follow: a start and an empty cell against ipyparallel's. They are shown and not
+judged, so that a change that costs speed is seen on its day.
 
 The exit status is 0 only if all tests passed. A part that takes longer than its budget gets a warning, and one that
 takes several times its budget is ended as hung, which counts as failed. The last line is ``N passed, N failed, N

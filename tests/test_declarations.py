@@ -55,7 +55,7 @@ def read(tmp_path):
 
 
 def test_a_declaration_that_cannot_be_loaded_is_logged_and_left_out(read):
-    """Nobody's `%distributed stop` depends on another framework's package."""
+    """`%distributed stop` does not depend on the package of another framework."""
     done = read("raise OSError('not today')")
 
     assert "The declaration of the framework broken cannot be loaded" in done.stderr
@@ -90,7 +90,7 @@ def test_the_rows_of_frameworks_come_behind_those_of_every_world():
 
 
 def test_last_words_that_no_framework_knows_mean_nothing():
-    """Then the signal alone tells."""
+    """Then the signal alone names the cause."""
     assert not explain_last_words("something else")
 
 

@@ -21,7 +21,7 @@ LIMIT = 0.3
 
 
 def test_the_import_is_light():
-    """Neither a framework nor MPI, ipyparallel or a socket; of three processes the fastest counts."""
+    """It imports neither a framework nor MPI, ipyparallel or a socket; the fastest of three processes counts."""
     code = (
         "import sys, time; began = time.process_time(); import jupyter_dtrain; took = time.process_time() - began\n"
         "import json; print(json.dumps([took, sorted(sys.modules)]))"
@@ -85,13 +85,13 @@ def test_names_are_what_they_say():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    """As of every module."""
+    """Every module acts so."""
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = jupyter_dtrain.nothing
 
 
 def test_without_a_world_there_is_no_current_session():
-    """With the way on. Asked in a process of its own, since other tests have worlds here."""
+    """The error names the way on. The test asks in a new process, since other tests have worlds here."""
     code = "import jupyter_dtrain as j\ntry: j.current()\nexcept j.NoWorld as error: print(error)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
 
@@ -117,7 +117,7 @@ def test_types_are_shipped():
 
 
 def test_the_files_that_jupyterlab_loads_are_small():
-    """As it lies on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
+    """The sizes are those on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
     from pathlib import Path
 
     static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
@@ -132,7 +132,7 @@ def test_the_files_that_jupyterlab_loads_are_small():
 
 @pytest.mark.slow
 def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
-    """The widget, the extension of JupyterLab and its settings, and what tells the server of its half."""
+    """The widget, the extension of JupyterLab and its settings, and the file that enables the server's half."""
     import tarfile
     import zipfile
     from pathlib import Path
@@ -184,7 +184,7 @@ def test_a_path_that_others_use_stays(place):
 
 
 def test_plug_ins_are_found_where_they_always_were():
-    """By the entry point group, each a class that derives from the public one."""
+    """The entry point group lists them, each a class that derives from the public one."""
     found = entry_points(group="jupyter_dtrain.frameworks")
 
     assert {"torch", "tensorflow", "jax", "mpi", "keras", "horovod", "deepspeed", "lightning"} <= set(found.names)
@@ -198,7 +198,7 @@ FRAMEWORKS = re.compile(
 
 
 def test_the_core_names_no_framework():
-    """They speak through their plug-ins and declarations. torchrun's environment is everybody's."""
+    """They speak through their plug-ins and declarations. torchrun's environment belongs to all of them."""
     package = Path(jupyter_dtrain.__file__).parent
     rooms = ("core", "wire", "client", "engine", "launch", "steward", "store", "view", "server", "magics", "session.py")
     files = [file for room in rooms for file in [package / room, *(package / room).rglob("*.py")] if file.is_file()]

@@ -93,7 +93,7 @@ def test_a_csv_file_that_cannot_be_written_gets_one_warning(tmp_path, capsys):
     ("value", "words"), [("text", "'text' is text"), ([1, 2, 3], "list is not one number"), (None, "NoneType is not")]
 )
 def test_a_value_that_is_no_number_is_left_out_with_a_word(value, words):
-    """And what was logged with it is kept."""
+    """The values logged with it are kept."""
     said = python(f"from jupyter_dtrain import log\nlog(bad={value!r}, good=1)\nlog(bad={value!r})")
 
     assert said.stdout == "step 0  good 1\n"

@@ -120,7 +120,7 @@ class Lab:
         return f"{self.url}/notebooks/{name}?token={self._token}"
 
     def open(self, browser: Browser, name: str, *, kernel: bool = True, width: int = 1100, height: int = 900) -> Page:
-        """Open a notebook, and wait for its kernel unless told otherwise."""
+        """Open a notebook, and wait for its kernel unless the caller objects."""
         page = browser.new_page(viewport={"width": width, "height": height})
         page.set_default_timeout(PATIENCE * 1000)
         page.goto(self.address(name))

@@ -72,7 +72,7 @@ def test_a_pill_shows_where_a_cell_goes_and_how_it_goes_there(written):
 
 
 def test_options_and_names_of_the_ranks_are_completed(written):
-    """From the table of -h, and from the ranks; what they are is told by Shift-Tab."""
+    """The table of -h and the ranks provide the names; Shift-Tab describes them."""
     write(written, 3, "%%distributed --no-")
     written.keyboard.press("Tab")
     offered = written.locator(".jp-Completer")

@@ -34,13 +34,13 @@ def train(steps):
 
 
 def step_of(page):
-    """The newest step that the panel tells."""
+    """The newest step that the panel shows."""
     found = re.search(r"step ([\d,]+)", page.locator(".dtrain-summary").first.text_content() or "")
     return int(found[1].replace(",", "")) if found else -1
 
 
 def wait_for_step(page, step):
-    """Wait until the panel has come to ``step``; the one that it tells then."""
+    """Wait until the panel has come to ``step``; the step that it shows then."""
     page.wait_for_function(
         """(step) => {
             const found = /step ([\\d,]+)/.exec(document.querySelector('.dtrain-summary')?.textContent ?? '');
@@ -97,7 +97,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     assert "[0-1] ended" in html or "ended\n[1] same" in html or "ended\n[0] same" in html
     assert "widget-view" not in html
 
-    # As if it came from somebody else: its signature is unknown, and so is its kernel.
+    # As if another person had sent it: its signature is unknown, and so is its kernel.
     notebook.cells[0].source = "# not signed"
     notebook.metadata["kernelspec"] = {"name": "absent", "display_name": "absent"}
     nbformat.write(notebook, lab.folder / "received.ipynb")
@@ -133,7 +133,7 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     pytest.importorskip("torch")
     notebook = nbformat.read(EXAMPLE, as_version=4)
     last = next(index for index, cell in enumerate(notebook.cells) if "learning_rate=3e-4" in cell.source)
-    # Long enough for whatever machine: the test ends it.
+    # Long enough for every machine: the test ends it.
     notebook.cells = [cell for cell in notebook.cells[: last + 1] if cell.cell_type == "code"]
     notebook.cells[-1].source = notebook.cells[-1].source.replace("3e-4)", "3e-4, steps=100_000)")
     path = lab.folder / "example.ipynb"

@@ -195,7 +195,7 @@ def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
     while min(steps(panel), default=0) < before + 50:
         assert time.monotonic() < deadline
         page.wait_for_timeout(100)
-    # The curve of the widget's own component tells from where to where it goes.
+    # The curve of the widget's own component shows where it begins and ends.
     label = panel.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
     assert "loss over steps 0 to" in label
     page.reload()

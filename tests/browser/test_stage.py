@@ -170,7 +170,7 @@ def test_hovering_shows_every_ranks_value_and_dragging_zooms(stage):
 
 
 def test_a_value_that_is_no_number_is_marked_where_it_happened(stage):
-    """By a triangle in the alarm's colour, and in words; a logarithmic scale does not fall over it."""
+    """A triangle in the alarm's colour and words mark it; a logarithmic scale stands it."""
     page = stage()
     shown = picture(2)
     show(page, shown)

@@ -1,4 +1,4 @@
-"""Runs that nobody sends, and the batches that their ranks would send."""
+"""Runs that no session sends, and the batches that their ranks would send."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def scene(tmp_path):
             self.fold = Fold(Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome)))
 
         def settle(self):
-            """Whatever was posted before is done."""
+            """Everything posted before is done."""
             self.fold._call(lambda: None)
 
         def hear(self, batch):

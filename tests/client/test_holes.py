@@ -13,7 +13,7 @@ from tests.machines import Clock, Ranks, position
 
 
 class Scene:
-    """Ranks 0 and 1 in run 1, of which nothing has come."""
+    """Run 1 of ranks 0 and 1, without any event yet."""
 
     def __init__(self, run):
         self.clock = Clock()
@@ -76,7 +76,7 @@ def test_a_hole_is_read_a_piece_at_a_time_to_its_end(scene, said, finished):
 
 
 def test_a_rank_that_has_no_more_is_not_asked_again(scene, said):
-    """Until there is another hole."""
+    """The pause lasts until there is another hole."""
     scene.holes.read(scene.entry, 0)
     scene.answer(said("a", 0))
     scene.answer(None)
@@ -87,7 +87,7 @@ def test_a_rank_that_has_no_more_is_not_asked_again(scene, said):
 
 
 def test_without_a_world_nothing_is_asked(scene):
-    """Nor is it waited for."""
+    """The session does not wait for it either."""
     scene.world = False
     scene.holes.read(scene.entry, 0)
 

@@ -119,7 +119,7 @@ def words(notices, capsys):
 
 
 def test_the_first_client_drives(link):
-    """From its joining on."""
+    """It drives from the moment at which it joins."""
     assert not link.drives
     link.join(take_over=False)
     link.check_drives()
@@ -139,7 +139,7 @@ def test_another_clients_world_can_only_be_looked_at_until_it_is_taken_over(link
 
 
 def test_a_client_that_is_taken_over_observes_and_says_so_once(link, steward, notices, capsys):
-    """Whether it hears it by itself or asks before a cell."""
+    """It hears it by itself, or asks before a cell."""
     link.join(take_over=False)
     steward.driver = OTHER
     steward.say(DriverChanged(driver=OTHER))
@@ -196,7 +196,7 @@ def test_a_world_that_has_ended_is_lost_with_the_reason(link, steward):
 
 
 def test_a_steward_that_has_ended_is_noticed(steward, listing, notices):
-    """At once by a request, and by the next look without one."""
+    """A request notices it at once, and without one the next look does."""
     gone = msgspec.structs.replace(listing, created=0.0)
     link = Link(gone, steward, Settings(), notices, "a client")
     steward.silent = True

@@ -1,4 +1,4 @@
-"""A run's view has a thread of its own; a view that blocks or fails holds nobody up."""
+"""A run's view has its own thread; a view that blocks or fails delays no other part."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_ticks_begin_with_the_cell_and_come_when_they_are_wanted(view, shown, ma
 
 @pytest.mark.parametrize("method", ["feed", "idle", "note", "tick", "close"])
 def test_a_view_that_raises_is_left_out_and_the_run_ends(view, shown, make_run, said, totals, method, caplog):
-    """Whatever it was called with; the log has the traceback."""
+    """Any of its methods may fail; the log has the traceback."""
 
     def failing(*_):
         raise ValueError("no more paper")
@@ -182,7 +182,7 @@ def test_a_view_that_is_behind_learns_when_batches_came(view, shown, make_run, s
 
 
 def test_stop_leaves_a_view_little_time(view, shown, make_run):
-    """For the end of a run that has ended; before it, Stop is the run's affair."""
+    """Stop ends the wait for the end of a run that has ended; before it, Stop is the run's affair."""
     painting = Painting(view, 1)
     painting.hurry(100.0)
     painting.close(make_run(), 100.0, shown.set)

@@ -1,4 +1,4 @@
-"""Which cell goes to the ranks when."""
+"""The order in which cells go to the ranks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_run_waits_for_earlier_ones_on_its_ranks(queue, add):
 
 
 def test_ranks_that_were_left_behind_stay_taken_until_they_are_through(queue, add, finished):
-    """Their run has ended; a rank that is through is free by itself."""
+    """Their run has ended; a rank that has finished is free anyway."""
     left, waits = add(1, [0, 1], sent=True), add(2, [0])
     assert queue.end(left)
     queue.leave(left)
@@ -79,7 +79,7 @@ def test_ranks_that_were_left_behind_stay_taken_until_they_are_through(queue, ad
 
 
 def test_a_run_ends_once(queue, add):
-    """Whatever tells its end."""
+    """Several parts may report its end."""
     entry = add(1)
 
     assert queue.end(entry)

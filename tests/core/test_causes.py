@@ -1,4 +1,4 @@
-"""Errors are told once for each cause, the root first."""
+"""A run's errors appear once for each cause, the root first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def value_error(**more) -> Error:
 
 
 def test_ranks_that_share_an_error_share_one_block(ended_run):
-    """The same exception at the same place is told once, though the cell's file differs by rank."""
+    """The same exception at the same place appears once, though the cell's file differs by rank."""
     frames = [[cell(7, file=f"/kernels/{pid}"), cell(4, "train", file=f"/kernels/{pid}")] for pid in (11, 12, 13)]
     run = ended_run(4, {rank: Error("ValueError", "bad shape", frames[rank]) for rank in range(3)}, source=SOURCE)
     text = plain(run)
@@ -38,7 +38,7 @@ def test_ranks_that_share_an_error_share_one_block(ended_run):
 
 
 def test_the_same_error_at_another_line_is_another_error(ended_run):
-    """Where it happened is part of the cause."""
+    """The place is part of the cause."""
     run = ended_run(2, {0: value_error(), 1: Error("ValueError", "bad shape", [cell(1)])}, source=SOURCE)
     assert plain(run).count("ValueError: bad shape") == 2
 
@@ -103,7 +103,7 @@ def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
 
 
 def test_echoes_are_shown_in_full_when_nothing_else_is_known(ended_run):
-    """Somebody has to tell what happened."""
+    """The text has to name some cause."""
     run = ended_run(2, {1: Error("RuntimeError", "Connection reset by peer", [cell(7)])}, source=SOURCE)
     assert plain(run).startswith("RuntimeError on rank 1\n  line 7\n")
     assert summary(run) == "RuntimeError: Connection reset by peer (rank 1)"
@@ -122,7 +122,7 @@ def test_an_interrupt_names_the_ranks_that_are_still_busy_and_what_ends_them(end
 
 
 def test_a_keyboard_interrupt_of_the_cells_own_is_the_root(ended_run):
-    """Nobody pressed Stop: the ranks that waited stopped because of it."""
+    """No person pressed Stop: the ranks that waited stopped because of it."""
     freed = Error("Exception", "MPI_ERR_REVOKED", [cell(7)], waited="Barrier", released=True)
     run = ended_run(2, {0: Error("KeyboardInterrupt", "mine", [cell(7)]), 1: freed}, source=SOURCE, outcome="error")
     assert summary(run) == "KeyboardInterrupt: mine (rank 0); rank 1 stopped because of that"
@@ -141,7 +141,7 @@ def test_an_error_that_led_to_an_interrupt_is_still_shown(ended_run):
 
 
 def test_many_distinct_errors_stay_readable(ended_run):
-    """Sixty-four ranks with messages of their own do not make sixty-four tracebacks."""
+    """Sixty-four ranks with different messages do not make sixty-four tracebacks."""
     run = ended_run(64, {rank: Error("ValueError", f"rank {rank}", [cell(7)]) for rank in range(64)}, source=SOURCE)
     lines = plain(run).splitlines()
     assert len(lines) < 60

@@ -1,4 +1,4 @@
-"""When a run counts as one that hangs, and what is said then."""
+"""A run in which no rank moves counts as one that hangs, and a note describes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scene():
 
 
 def test_ranks_that_do_not_move_are_reported_once(scene):
-    """With where they are; nothing is asked before."""
+    """The note says where they are; no question goes to them before."""
     scene.wait(29.9)
     assert not scene.ranks.asked
     scene.wait(60)
@@ -67,7 +67,7 @@ def test_a_rank_that_says_that_it_stands_still_has_not_moved(scene):
 
 
 def test_after_a_move_it_is_reported_again(scene):
-    """When it hangs again."""
+    """It hangs again after the move."""
     scene.wait(30)
     scene.say(0, Output("stdout", "on"))
     scene.wait(29)

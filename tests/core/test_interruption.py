@@ -51,7 +51,7 @@ def test_a_signal_that_was_not_taken_is_sent_again(scene):
 
 
 def test_a_signal_that_every_rank_took_is_not_sent_again(scene):
-    """Nor to one that ran nothing: that has answered, but sent none."""
+    """A rank that ran nothing gets none either: it has answered, but sent none."""
     scene.ranks.answer = lambda *_: SENT
     scene.wait(4)
 

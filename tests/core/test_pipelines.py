@@ -1,4 +1,4 @@
-"""Steps of pipelines: put together from what ranks tell, and held against what theory says of schedules."""
+"""Steps of pipelines are put together from reports of ranks, and compared with the theory of schedules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def gpipe(ranks, microbatches):
 
 
 def one_forward_one_backward(ranks, microbatches):
-    """As many forwards ahead as there are later stages."""
+    """A stage is as many forwards ahead as there are later stages."""
     order = {}
     for rank in range(ranks):
         ahead = min(ranks - 1 - rank, microbatches)
@@ -61,7 +61,7 @@ def test_an_order_that_cannot_be_done_has_no_bubble():
 
 
 def test_actions_go_through_an_event():
-    """All that is told of them, times as exact as a float32."""
+    """All their facts survive; times are as exact as a float32."""
     (found,) = unpack(pack([Action("W", 300, 65_535, 0.125, 2.5)]))
     assert found == Action("W", 300, 65_535, 0.125, 2.5)
 
@@ -87,7 +87,7 @@ def test_ranks_are_put_together_by_their_clocks():
 
 
 def test_the_newest_step_that_all_ranks_have_reported_counts():
-    """One rank is ahead, and has told steps that the other will never tell."""
+    """One rank is ahead, and has reported steps that the other will never report."""
     pipelines = Pipelines()
     for step in (0, 4, 8, 12):
         pipelines.take(0, told(0, [forward(0, 0, 1)], step=step))

@@ -1,4 +1,4 @@
-"""A run folds events, in whatever order and however often they arrive."""
+"""A run folds events that arrive in any order and any number of times."""
 
 from __future__ import annotations
 

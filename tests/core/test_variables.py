@@ -39,7 +39,7 @@ def test_the_users_own_variables_stay_and_are_marked_as_theirs(monkeypatch):
 
 
 def test_later_changes_are_reported(monkeypatch):
-    """By a cell, for example; also what was taken away."""
+    """A cell may have set or removed a variable."""
     given = Given()
     given.put(WANTED)
     monkeypatch.setenv("DTRAIN_A", "9")
@@ -52,7 +52,7 @@ def test_later_changes_are_reported(monkeypatch):
 
 
 def test_secret_values_are_never_shown(monkeypatch):
-    """Whether somebody else would have set it or not, and also when a cell sets it anew."""
+    """The value stays hidden whether or not the package would set the variable, also after a cell sets it."""
     monkeypatch.setenv("DTRAIN_A", "hunter2")
     given = Given()
     given.hide(["DTRAIN_A", "DTRAIN_C"])
@@ -66,7 +66,7 @@ def test_secret_values_are_never_shown(monkeypatch):
 
 
 def test_values_of_env_that_are_not_used_are_reported(monkeypatch):
-    """As a rank's number: no secret is shown, for the value is another."""
+    """The rank's number is such a value: the report shows no secret, since the value is another."""
     monkeypatch.setenv("DTRAIN_A", "hunter2")
     monkeypatch.setenv("DTRAIN_B", "2")
     given = Given()
@@ -77,7 +77,7 @@ def test_values_of_env_that_are_not_used_are_reported(monkeypatch):
 
 
 def test_variables_left_unset_are_set():
-    """By whoever starts the ranks, who has an environment that is not his own."""
+    """The process that starts the ranks has an environment that is not its own."""
     assert where_unset(WANTED, {"DTRAIN_B": "x"}) == {
         "DTRAIN_A": Variable("1", "first"),
         "DTRAIN_B": Variable("x", "second", by_user=True),

@@ -72,7 +72,7 @@ def test_ranks_are_read_in_every_form(text, ranks):
     ],
 )
 def test_a_selection_of_no_rank_is_refused(ranks):
-    """With a request error, never another."""
+    """The error is a request error, never another."""
     with pytest.raises(BadRequest):
         parse_ranks(ranks, 8)
 
@@ -82,7 +82,7 @@ def test_a_selection_of_no_rank_is_refused(ranks):
     [([0], "0"), ([0, 1], "0-1"), ([3, 1, 2, 5], "1-3,5"), ([0, 2, 4], "0,2,4"), ([], ""), ([1, 1], "1")],
 )
 def test_ranks_are_written_in_the_shortest_form(ranks, text):
-    """Which reads back as the same ranks."""
+    """The text reads back as the same ranks."""
     assert text == format_ranks(ranks)
     assert not ranks or sorted(set(ranks)) == parse_ranks(text, 8)
 
@@ -192,7 +192,7 @@ def test_variables_have_names_and_values_that_can_be():
 
 
 def test_a_world_knows_its_nodes_and_its_dead():
-    """From its ranks alone."""
+    """The representation needs its ranks alone."""
     ranks = [
         Rank(0, 0, "a", 0, "cpu", 10, "e0"),
         Rank(1, 1, "b", 0, "cpu", 11, "e1", "dead", "rank 1 was killed"),

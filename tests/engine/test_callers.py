@@ -13,7 +13,7 @@ from jupyter_dtrain.engine.callers import is_own, own_waits
 
 
 def does_not_tell(*_: object) -> int:
-    """As Linux without the module for it."""
+    """The system acts like Linux without the module for it."""
     raise FileNotFoundError
 
 
@@ -34,7 +34,7 @@ def source(request, monkeypatch) -> None:
     ],
 )
 def test_a_connection_of_this_user_is_known(monkeypatch, family, served, called, caller) -> None:
-    """In every mixture of IPv4 and IPv6; to a process of another user it is another's."""
+    """They are one's own in every mixture of IPv4 and IPv6; a process of another user sees them as another's."""
     try:
         listener = socket.create_server((served, 0), family=family)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Everything that a cell says is caught, by whatever road it comes."""
+"""The capture catches all output of a cell, on every way that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a cell is reached whatever is thrown at it: with a rank's own parts, in this process."""
+"""A cell reaches its end whatever plug-ins and values do: with a rank's own parts, in this process."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ POINTS = st.lists(st.tuples(hostile.NAMES, hostile.VALUES, hostile.STEPS, READS)
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(st.one_of(hostile.exceptions(), st.just("x = 1")), plugins(), POINTS)
 def test_a_cell_ends_whatever_is_thrown_at_its_end(rank, source, plugin, points):
-    """In time, with its cause, which the steward hears first; and the next cell is as good as any."""
+    """It ends in time, with its cause, which the steward hears first; and the next cell works."""
     failed = "Hostile" in source
     began = time.monotonic()
     with gate():

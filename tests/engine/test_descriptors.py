@@ -109,7 +109,7 @@ def texts(path_of):
 
 
 def test_descriptors_are_read_while_the_run_goes_on(line, reader, heard):
-    """By a thread, and each under its stream's name."""
+    """A thread does it, and each piece keeps its stream's name."""
     os.write(line.write["stderr"], b"native\n")
     heard.until(lambda heard: any(isinstance(body, Output) for body in heard.bodies))
 
@@ -142,7 +142,7 @@ def test_spooled_text_leaves_memory(line, reader, texts):
 
 
 def test_words_that_a_dead_rank_had_taken_and_not_spooled_are_left(line):
-    """It has read them, and nobody would ever know."""
+    """It has read them, and no reader would ever get them."""
     line.start()
     os.write(line.write["stderr"], b"first words\n")
     assert b"2first words\n" == line.theirs.recv(1 << 16)

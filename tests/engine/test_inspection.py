@@ -16,7 +16,7 @@ from jupyter_dtrain.wire.agent_messages import Complete
 
 
 class Array:
-    """Has what an array has, computed by nobody."""
+    """Has the attributes of an array, which no code may compute."""
 
     __slots__ = ("dtype", "shape")
 
@@ -54,7 +54,7 @@ def test_names_go_on():
 
 
 def test_attributes_that_would_be_computed_are_not():
-    """But those that a ``__getattr__`` names are there; whatever it raises."""
+    """Names from a ``__getattr__`` are there, whatever it raises."""
     lazy = {"lazy": Lazy(), "counter": collections.Counter(a=1)}
     assert resolve(lazy, "lazy.plain") == 1
     assert resolve(lazy, "lazy.layer") == 1
@@ -80,7 +80,7 @@ def test_attributes_that_would_be_computed_are_not():
     ],
 )
 def test_values_are_described_in_few_words(value, type_, words):
-    """By what can be read without computing it."""
+    """The description has facts that need no computation."""
     found = describe({"x": value}, "x", source=False)
     assert found is not None
     assert (found.type, found.value) == (type_, words)
@@ -118,7 +118,7 @@ def test_nothing_of_the_users_is_run_for_a_signature_or_a_kind():
 
 
 def test_a_question_that_waits_stops_no_other():
-    """The next one is refused until it is answered; what fails is told as such."""
+    """The next one is refused until it is answered, and a failure is reported as such."""
     go, answers = threading.Event(), queue.SimpleQueue()
 
     class Slow:

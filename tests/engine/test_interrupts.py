@@ -42,7 +42,7 @@ def test_between_cells_an_interrupt_is_ignored(interrupts):
 
 
 def test_within_a_cell_it_raises(interrupts):
-    """And is remembered until the next cell."""
+    """The rank remembers it until the next cell."""
     with pytest.raises(KeyboardInterrupt), interrupts.enabled():
         interrupts.send() or wait_for_ever()
 
@@ -52,7 +52,7 @@ def test_within_a_cell_it_raises(interrupts):
 
 
 def test_an_interrupt_that_native_code_has_made_an_error_of_is_one_again(interrupts):
-    """An error of a cell that nobody has interrupted stays what it is."""
+    """An error of a cell without an interrupt stays as it is."""
     words = "pybind11::error_already_set: MISMATCH of original and normalized active exception types: ORIGINAL "
     words += "UnavailableError REPLACED BY {}: <EMPTY MESSAGE>"
     mixed = RuntimeError(words.format("KeyboardInterrupt"))

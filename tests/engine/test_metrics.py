@@ -1,4 +1,4 @@
-"""Points go from a loop to the recorder in columns, in order, and nobody waits for them."""
+"""Points go from a loop to the recorder in columns, in order, and no code waits for them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_point_that_cannot_be_recorded_costs_no_other(buffer, said):
 
 
 def test_a_device_that_never_answers_costs_its_run_alone(buffer, said):
-    """The end does not wait longer than it is told to, and what comes later is no point of the next run."""
+    """The end does not wait longer than it should, and later values are no points of the next run."""
     gate = threading.Event()
     buffer.add("loss", 1.0, read=lambda values: [float(gate.wait())] * len(values))
     assert not buffer.end(0.05)
@@ -162,7 +162,7 @@ def test_a_metric_that_the_user_logs_keeps_its_name(buffer, said):
 
 
 def test_many_threads_lose_no_point_beyond_what_may_wait(buffer, said):
-    """While the buffer's thread is held up, those who add record by themselves once there is room."""
+    """While the buffer's thread is busy, threads that add points record them themselves once there is room."""
     each = LIMIT // 4 + 1000
 
     def work(name):

@@ -1,4 +1,4 @@
-"""Plug-ins are asked for what they have, with the arguments that they take; what they raise stays with them."""
+"""Plug-ins get calls of the members that they have, with the arguments that they take; their errors stay with them."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_others_are_asked_beside_one_that_raises():
 
 
 def test_an_interrupt_of_the_users_passes():
-    """As the rank knows it; another KeyboardInterrupt is the plug-in's own."""
+    """The rank recognises it; another KeyboardInterrupt is the plug-in's own."""
     sent = KeyboardInterrupt()
     plugins, logged = plugins_of(named("waiting", before_cell=raising(sent), recover=raising(sent)))
     plugins.is_interrupt = lambda error: error is sent
@@ -206,7 +206,7 @@ def test_exceptions_that_are_answers():
 
 
 def test_arguments_by_name():
-    """A plug-in takes those that it needs; one that has names of its own gets all of them."""
+    """A plug-in takes the arguments that it needs; one with names of its own gets all of them."""
     got = {}
 
     class Few(Framework):

@@ -20,7 +20,7 @@ def covered(batches) -> list[int]:
 
 
 def test_a_run_is_recorded_from_start_to_finish(make_recorder, heard, path_of):
-    """Numbered from 0, in the order in which it was said, in the file as in the announcements."""
+    """Events are numbered from 0, in order, in the file as in the announcements."""
     recorder = make_recorder()
     recorder.begin(1)
     recorder.write("stdout", "a")
@@ -50,7 +50,7 @@ def test_text_is_announced_without_a_flush(make_recorder, heard):
 
 
 def test_an_event_is_in_the_file_before_it_is_announced(make_recorder, path_of):
-    """Whoever hears of a number can read it."""
+    """A client that hears of a number can read the event."""
     missing = []
 
     def look(batch) -> None:
@@ -111,7 +111,7 @@ def test_announcements_are_bounded_and_cover_every_number(make_recorder, heard):
 
 
 def test_the_last_lines_are_bounded_and_know_progress_bars(make_recorder, heard):
-    """At most 20 lines of 400 characters; of a line that was overwritten, the last state."""
+    """It has at most 20 lines of 400 characters, and the last state of a line that was overwritten."""
     recorder = make_recorder()
     recorder.begin(1)
     recorder.write("stdout", "x" * (WIRE_TEXT + 1) + "\n")

@@ -26,7 +26,7 @@ def samples(monkeypatch):
 
 
 def test_a_sample_has_processor_memory_and_step(samples):
-    """In per cent of a core and bytes; without a GPU it says so."""
+    """The units are per cent of a core and bytes; without a GPU it says so."""
     sampler, said = samples
     sampler.begin(lambda: 4.04)
     sample = said.get(timeout=10)
@@ -76,7 +76,7 @@ def test_samples_are_taken_only_during_a_run(samples):
 
 
 def refuse(*_):
-    """As NVML does where a card cannot do something."""
+    """NVML fails so where a card lacks a feature."""
     raise RuntimeError("Not Supported")
 
 

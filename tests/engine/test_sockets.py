@@ -22,7 +22,7 @@ def own_address() -> str:
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_connections_from_before_the_filter_are_ended(family) -> None:
-    """Those that are accepted, and those that still wait for that; loopback's go on."""
+    """Accepted ones end, and those that still wait; loopback's go on."""
     elsewhere = own_address()
     dual = family == socket.AF_INET6
     with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as listener:

@@ -31,7 +31,7 @@ def execute(source: str, file: str = "<1>", namespace: dict | None = None) -> di
 
 def raised(source: str, **options) -> BaseException:
     """The exception that ``source`` raises."""
-    with pytest.raises(BaseException) as caught:  # noqa: PT011 — whatever it is
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 — of any kind
         execute(source, **options)
     return caught.value
 
@@ -46,7 +46,7 @@ def test_frames_before_the_cell_are_left_out(tracebacks):
 
 
 def test_an_exception_that_never_met_a_cell_has_no_frames(tracebacks):
-    """Its name and message are told all the same."""
+    """Its name and message are shown all the same."""
     error = tracebacks.error(raised("raise ValueError('x')", file="elsewhere.py"))
 
     assert ("ValueError", "x", []) == (error.ename, error.evalue, error.frames)
@@ -216,7 +216,7 @@ def test_a_stack_begins_at_the_cell(tracebacks):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no exception groups")
 def test_a_group_keeps_its_first_members_to_some_depth(tracebacks):
-    """As Python's own traceback does."""
+    """Python's own traceback does the same."""
     from builtins import ExceptionGroup
 
     group = ExceptionGroup("deepest", [ValueError(1)])

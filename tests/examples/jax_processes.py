@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def keras(address: str, count: int, number: int) -> dict[str, str]:
-    """The variables that tell Keras the same."""
+    """The same facts as variables for Keras."""
     told = {"JOB_ADDRESSES": address, "NUM_PROCESSES": str(count), "PROCESS_ID": str(number)}
     return {f"KERAS_DISTRIBUTION_{name}": value for name, value in told.items()}
 

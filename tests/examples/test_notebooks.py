@@ -38,7 +38,7 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
     "11_horovod": ("torch", [*TORCHRUN, "2"]),
     "12_jax": ("flax", JAX_PROCESSES),
 }
-"""By notebook: what it needs, and the launcher of that framework's own."""
+"""For each notebook: its requirements, and the launcher of its framework."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
 LOSSES = ROOT / "examples" / "02_losses.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
@@ -53,7 +53,7 @@ def accuracy_in(text):
 
 
 def test_every_example_is_executed_by_a_test():
-    """Whoever adds one adds its test."""
+    """A person who adds a notebook adds its test."""
     assert {path.name for path in (ROOT / "examples").glob("*.ipynb")} == {path.name for path in NOTEBOOKS}
 
 
@@ -102,11 +102,11 @@ def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home, long_hold
 
 
 RESULT = re.compile(r"(?:: |loss )([0-9]+\.[0-9]{9})\b")
-"""As the notebooks print one: with nine digits."""
+"""A number as the notebooks print it: with nine digits."""
 
 
 def results_in(text):
-    """Those in the text that are not nearly the same as an earlier one: each rank prints them, in its own time."""
+    """The numbers in the text that differ from earlier ones: each rank prints them, in its own time."""
     found = []
     for value in map(float, RESULT.findall(text)):
         if not any(abs(value - other) < 1e-6 for other in found):

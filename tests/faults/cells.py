@@ -52,7 +52,7 @@ go({go!r})
 """
 
 _ALONE = "if rank == victim:\n    {}\nmeet()\n"
-"""Something befalls the victim, and the others wait for it."""
+"""A fault happens to the victim, and the others wait for it."""
 
 CELLS = {
     "raises": _ALONE.format("1 / 0"),
@@ -96,7 +96,7 @@ window.Lock(victim, MPI.LOCK_EXCLUSIVE)
     "kernel-restarted": "meet()",
     "kernel-shut-down": "time.sleep(60)",
 }
-"""By name of the situation: what is run on all ranks."""
+"""The code for all ranks, by name of the situation."""
 
 CELLS_OF = {
     ("collectives", "torch"): "(dist.broadcast(torch.ones(3), 1) if rank == victim else meet())\nmeet()\n",
@@ -106,7 +106,7 @@ CELLS_OF = {
     ),
     ("never-arrives", "mpi"): _ALONE.format("time.sleep(600)"),
 }
-"""Where it is another cell in each framework."""
+"""Cells that differ by framework."""
 CELLS_OF |= {("raises", library): "meet(fails=rank == victim)\n" for library in libraries.MEET}
 
 SERVERS = """
@@ -143,5 +143,5 @@ LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
 
 
 def cell_of(situation: str, framework: str) -> str:
-    """The cell in which it comes about."""
+    """The cell in which the situation comes about."""
     return CELLS_OF.get((situation, framework)) or CELLS[situation]

@@ -1,7 +1,7 @@
-"""How ranks meet in TensorFlow and in each library on PyTorch: by training, in the midst of which one may raise.
+"""Cells in which ranks train with TensorFlow and with each library on PyTorch; one rank may raise in the middle.
 
-As in :mod:`.cells`, ``meet()`` is what is run on all ranks; its value is the number of ranks whose weights are alike
-in the end, which all are. ``meet(fails=True)`` divides by zero at the third batch.
+As in :mod:`.cells`, all ranks run ``meet()``; its value is the number of ranks whose weights are alike in the end.
+``meet(fails=True)`` divides by zero at the third batch.
 """
 
 from __future__ import annotations

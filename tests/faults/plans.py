@@ -1,4 +1,4 @@
-"""Which situation is played, in which framework, on how many ranks, with which victim, and with or without a client."""
+"""Plans of plays: a situation, a framework, a number of ranks, a victim, and a mode with or without a client."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Play:
                 child_named(world.session, "prterun").kill()
 
     def _wait_alone(self, session: Session, run: Run, began: float) -> None:
-        """Without a client: until the ranks' logs tell the end, or for as long as a hang takes to be told."""
+        """Wait without a client: until the ranks' logs have the end, or for as long as the report of a hang takes."""
         if self.row.ends is None:
             stays(lambda: not self._ended(session, run), HANG)  # nothing is to come of it meanwhile
             return
@@ -121,7 +121,7 @@ class Play:
         self._comes(lambda: self._ended(session, run).issuperset(ranks), "without a client it goes on", ends)
 
     def _ended(self, session: Session, run: Run) -> set[int]:
-        """The ranks that have ended the run, as their spools tell it to who has no connection."""
+        """The ranks that have ended the run, read from their spools without a connection."""
         ended = set()
         for rank in range(self.plan.size):
             with contextlib.suppress(OSError):
@@ -252,7 +252,7 @@ class Play:
             raise TimeoutError(f"it did not come to this: {what}") from error
 
     def _comes(self, condition: Callable[[], object], words: str, patience: float = PATIENCE) -> None:
-        """Note ``words`` as a problem when it does not come true in time, and go on."""
+        """Note ``words`` as a problem if ``condition`` does not come true in time."""
         try:
             until(condition, patience)
         except AssertionError:

@@ -5,7 +5,7 @@
 Each draw is a cell of some collectives. On its way one rank or two meet a fault: an exception (a hostile one, too), an
 end, a signal, a loop, a wait in native code, a child. The driver does what people do meanwhile: it presses Stop, queues
 cells, kills a rank, leaves and attaches again, takes the world over, restarts it, stops it, starts another one; and a
-rank may be killed while one of these goes on. Whatever was drawn, four promises hold:
+rank may be killed while one of these goes on. Four promises hold for every draw:
 the cell ends in time and names a cause; ranks that nothing happened to keep their variables; the next cell gives the
 right numbers; and in the end nothing is left behind.
 

@@ -37,7 +37,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("plan", in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE), ids=str)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
-    """Outcome, time, words, what is kept, the next cell; nothing is left behind."""
+    """The table fixes outcome, time, words, the kept state and the next cell; and no process stays behind."""
     played = stage.play(plan)
 
     assert played.problems == []
@@ -56,7 +56,7 @@ def test_a_library_trains_again_after_one_rank_has_raised(stage: Stage, library:
 @pytest.mark.parametrize("mode", ["attended", "interrupted"])
 @pytest.mark.parametrize("situation", [name for name in SERVERS if frameworks_of(name)])
 def test_a_rank_that_works_for_a_chief_dies(stage: Stage, situation: str, mode: Mode) -> None:
-    """A worker is done without; without a parameter server nobody goes on."""
+    """The chief goes on without a worker; without a parameter server no rank goes on."""
     played = stage.play(Plan(situation, "tensorflow", SERVERS_SIZE, victim_of(situation), mode))
 
     assert played.problems == []

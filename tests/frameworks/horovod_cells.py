@@ -6,7 +6,7 @@ import ast
 
 PATIENCE = 120
 STAND_IN = "from jupyter_dtrain.frameworks.horovod import install_shim\ninstall_shim(replace=True)\n"
-"""Comes before :data:`BEGIN` where the stand-in is meant, whatever is installed."""
+"""Comes before :data:`BEGIN` where a test means the stand-in, even if Horovod is installed."""
 BEGIN = """
 import os
 import torch

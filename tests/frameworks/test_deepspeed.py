@@ -275,7 +275,7 @@ def test_a_sweep_goes_on_after_an_error_and_keeps_what_it_has_when_it_is_interru
 
 
 def test_a_build_counts_its_seconds_and_one_within_it_says_nothing(capsys):
-    """As it is told outside of a world."""
+    """The message is the one outside of a world."""
     shown = []
     with building("an operator"), building("a part of it"):
         until(lambda: shown.append(capsys.readouterr().err) or "1 s" in "".join(shown))

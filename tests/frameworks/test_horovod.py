@@ -65,7 +65,7 @@ def test_ranks_that_wait_in_a_step_are_released_and_the_same_optimizer_goes_on(p
 
 
 def test_an_optimizer_goes_on_after_a_failure_between_gradients_and_step(pair):
-    """All ranks have reduced them by then: nobody waits, and nothing is released."""
+    """All ranks have reduced them by then: no rank waits, and none is released."""
     play(pair, "net = fresh()\noptimizer = distributed(net)\ntrain(net, optimizer, 1)")
     with pytest.raises(DistributedError):
         play(pair, "net(torch.ones(4, 10)).mean().backward()\nraise RuntimeError('before the step')")
@@ -120,7 +120,7 @@ LACKING = (
 
 
 def test_the_stand_in_says_which_functions_it_lacks_and_what_it_is(pair):
-    """Also where the framework tells what it sees."""
+    """The framework's description says so too."""
     code = f"""
 words = []
 for call in {LACKING!r}:
@@ -157,7 +157,7 @@ def test_it_is_set_up_and_shut_down_ten_times_in_ten_cells(pair):
 
 
 def test_where_horovod_is_installed_the_stand_in_is_refused(tmp_path):
-    """A package of that name, of which only the metadata matter."""
+    """A package of that name; only its metadata matter."""
     folder = tmp_path / "horovod-0.28.1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")

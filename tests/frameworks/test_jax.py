@@ -248,7 +248,7 @@ def test_collectives_through_mpi_are_refused_before_they_end_the_rank(pair):
 
 @pytest.mark.slow
 def test_each_rank_sees_the_gpu_of_its_own(launch, tmp_path):
-    """As far as that can be seen without one: of two that the driver's tool lists, JAX is told which."""
+    """A machine without a GPU shows this much: the driver's tool lists two, and JAX gets the right one."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: GPU-0)'\necho 'GPU 1: A (UUID: GPU-1)'\n")
     tool.chmod(0o755)
@@ -266,7 +266,7 @@ def test_the_others_survive_a_rank_that_dies_and_end_as_they_should(launch, tmp_
     with pytest.raises(DistributedError):
         session.run(f"if rank == {victim}: os.kill(os.getpid(), 9)\ntotal(mine)", view=None, timeout=PATIENCE)
     other = 1 - victim
-    # Whoever is connected to what has died is ended by JAX within a second or so, if at all.
+    # JAX ends the clients of a dead coordinator within a second or so, if at all.
     assert play(session, "time.sleep(3)\nfloat(jnp.ones(3).sum()), rank", [other]) == {other: (3.0, other)}
     left = tmp_path / "left"
     session.run(

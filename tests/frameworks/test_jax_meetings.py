@@ -1,4 +1,4 @@
-"""Where the ranks of a world meet for JAX, without JAX."""
+"""The meeting place of a world's ranks for JAX, without JAX."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def coordinators():
 
 @pytest.fixture
 def meetings(coordinators):
-    """Nobody there."""
+    """No rank is there."""
     return Meetings("host", 2, coordinators)
 
 
@@ -66,7 +66,7 @@ def test_the_coordinator_begins_when_all_are_there(meetings, coordinators):
 
 
 def test_a_rank_that_went_away_is_not_there_any_more(meetings, coordinators):
-    """Until it comes again; from a meeting that has taken place none goes away."""
+    """It may come again; no rank leaves a meeting that has taken place."""
     meetings.arrive("a", 0, comes=True)
     meetings.leave("a", 0)
     meetings.leave("unknown", 0)
@@ -125,7 +125,7 @@ def test_a_rank_that_waits_too_long_names_who_is_missing(server):
 
 
 def test_a_rank_that_has_gone_is_not_counted(server, meetings):
-    """Its connection tells."""
+    """Its connection shows that."""
     with pytest.raises(TimeoutError):
         meet("init()", server, "a", 0, 2, 0.0, lambda: False)
     until(lambda: meetings.arrive("a", 1, comes=False)["here"] == [])
@@ -139,7 +139,7 @@ def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
 
 
 def test_a_rank_learns_why_there_is_no_coordinator(server, meetings, coordinators):
-    """In the words of what failed."""
+    """The error has the words of the failure."""
     coordinators.fails = OSError("no port")
     meetings.arrive("a", 1, comes=True)
     with pytest.raises(RuntimeError, match=r"init\(\): JAX's coordinator cannot start: OSError: no port"):
@@ -174,7 +174,7 @@ def test_a_client_that_is_no_rank_gets_no_answer(server, meetings, coordinators,
 
 @pytest.mark.parametrize("drip", [b"", b"{"])
 def test_a_silent_connection_is_closed(server, monkeypatch, drip):
-    """Nor who takes for ever to say it."""
+    """A client that takes for ever to introduce itself is closed too."""
     monkeypatch.setattr(coordinator, "SILENCE", 0.2)
     with socket.create_connection(server[:2], 10) as silent:
         silent.sendall(drip)

@@ -110,7 +110,7 @@ def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, refere
 
 @pytest.mark.skipif(not has("lightning"), reason="no lightning")
 def test_metrics_that_a_lightning_module_logs_are_shown(pair):
-    """Steps at their step, means of the epoch at its last; and devices that nobody has named are the world's."""
+    """Steps are at their step, and means of the epoch at its last one; without a choice the devices are the world's."""
     run, found = play(
         pair,
         code_of("lightning"),
@@ -174,7 +174,7 @@ def test_metrics_that_are_switched_off_show_nothing_of_a_trainer(pair):
 
 @pytest.mark.skipif(not has("accelerate"), reason="no accelerate")
 def test_an_accelerator_can_be_made_again_with_other_settings_and_after_its_group_is_gone(pair):
-    """Where Accelerate itself asks for a new process."""
+    """Accelerate itself demands a new process there."""
     made = "from accelerate import Accelerator\naccelerator = Accelerator({})"
     state = "(accelerator.num_processes, accelerator.mixed_precision, accelerator.reduce(torch.ones(1)).item())"
     _, plain = play(pair, f"import torch\n{made.format('')}", state)
@@ -188,7 +188,7 @@ def test_an_accelerator_can_be_made_again_with_other_settings_and_after_its_grou
 
 @pytest.mark.skipif(not has("accelerate"), reason="no accelerate")
 def test_a_prepared_model_goes_on_after_a_failure(pair):
-    """The accelerator, the model and the optimizer of before, in the group that was made anew."""
+    """The old accelerator, model and optimizer work in the new group."""
     play(pair, code_of("accelerate"))
     rest = """
 for batch, target in loader:
@@ -232,7 +232,7 @@ def test_an_engine_of_before_a_failure_is_named_with_the_line_that_makes_it_agai
 @pytest.mark.slow
 @pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
 def test_a_compilation_by_deepspeed_is_a_bar_and_no_hang(launch, tmp_path):
-    """Half a minute and more, in which no rank comes to another line."""
+    """It takes half a minute and more, and no rank comes to another line meanwhile."""
     session = launch(n=RANKS, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=5))
     notes = Notes()
     run = session.run(code_of("deepspeed"), view=notes, timeout=2 * PATIENCE)

@@ -17,7 +17,7 @@ def cell(session, code, ranks=None):
 
 
 def test_a_rank_has_the_same_number_in_mpi(world):
-    """And the same size, and the same neighbours."""
+    """Size and neighbours are the same, too."""
     code = "import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.rank, int(os.environ['RANK']), MPI.COMM_WORLD.size"
 
     assert cell(world, code) == {rank: (rank, rank, 3) for rank in range(3)}

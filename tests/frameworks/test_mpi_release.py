@@ -87,7 +87,7 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
 
 
 def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting):
-    """With what helps: Stop and kill end it, and a restart makes the world whole."""
+    """The report names the cure: Stop and kill end it, and a restart makes the world whole."""
     notes = Notes()
     code = f"""
 {WINDOW}

@@ -58,7 +58,7 @@ def test_a_framework_that_no_cell_has_imported_shows_its_version_and_stays_unimp
 
 
 def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_shown(given):
-    """Those of the world, of a framework, and what was given by the user."""
+    """The variables come from the world, from a framework and from the user."""
     mine, other = variables(given, 0), variables(given, 1)
 
     assert (mine["RANK"], other["RANK"]) == (("0", mine["RANK"][1]), ("1", mine["RANK"][1]))
@@ -138,7 +138,7 @@ def test_torch_shows_what_is_compiled_in_and_what_a_set_up_would_take(given):
     ],
 )
 def test_libraries_on_top_of_torch_report_what_they_found(given, package, code, detail, words, variable):
-    """And the variables that were set for them, which are set where there is no GPU."""
+    """So are the variables set for them, which are set where there is no GPU."""
     pytest.importorskip(package)
     results(given, code)
     facts = given.surroundings()[1].frameworks[package]

@@ -1,4 +1,4 @@
-"""TensorFlow in the ranks: strategies of several ranks at any time, what is released goes on, and TensorFlow alone."""
+"""TensorFlow in the ranks: strategies of several ranks at any time, released strategies, and TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def own_addresses():
 
 @pytest.mark.skipif(not own_addresses(), reason="this host has no address but loopback")
 def test_the_server_of_a_rank_hears_its_own_host_alone(ranks):
-    """TensorFlow has it listen at all addresses, for whoever comes."""
+    """TensorFlow has it listen at all addresses, for every client."""
     found = cell(ranks, "import json\njson.loads(os.environ['TF_CONFIG'])['cluster']['worker'][rank]")
     for address in found.values():
         port = int(address.rpartition(":")[2])
@@ -150,7 +150,7 @@ def test_the_server_of_a_rank_hears_its_own_host_alone(ranks):
 
 
 def wait_until_waiting(session, rank, call):
-    """Until ``rank`` waits in ``call``, as its stack says."""
+    """Wait until the stack of ``rank`` has ``call``."""
     deadline = time.monotonic() + PATIENCE
     while (stack := session.stacks()[rank]) is None or stack.waits is None or stack.waits.call != call:
         assert time.monotonic() < deadline
@@ -169,7 +169,7 @@ def test_stop_ends_a_rank_that_waits_in_a_collective(ranks):
 
 
 def test_a_strategy_of_one_rank_alone_does_not_keep_the_next_of_all_ranks_from_meeting(ranks):
-    """Nobody failed, and nothing was released: ranks must count alike all the same."""
+    """No rank failed, and none was released: ranks must count alike even so."""
     ranks.run(MULTI.replace("strategy =", "lone ="), "0", view=None, timeout=PATIENCE)
     total = "float(both.reduce('SUM', both.run(lambda: tf.constant(1.0)), axis=None))"
     sums = f"both.run(lambda: tf.distribute.get_replica_context().all_reduce('SUM', tf.constant(rank + 1.0)))\n{total}"
@@ -367,7 +367,7 @@ compiled = tf.function(one_step, jit_compile=True)
 
 
 def test_losses_of_tapes_are_seen_in_eager_and_in_traced_functions(ranks):
-    """Each with its variable's name, of every call; what XLA compiles runs, and is not seen. Not where nobody looks."""
+    """Each has its variable's name, and each call counts. Losses in XLA's code, or without metrics, are not seen."""
     code = LOSSES + "[float({steps}(tf.constant(float(n)))) for n in range(4)]"
     runs = {
         steps: ranks.run(code.replace("{steps}", steps), view=None, timeout=PATIENCE)

@@ -71,7 +71,7 @@ def test_every_rank_has_the_same_cluster_and_its_own_task(world):
 
 
 def test_no_other_process_gets_the_ports_and_a_server_of_the_rank_can_listen_there(world):
-    """Whatever was asked for meanwhile."""
+    """Other requests in the meantime do not matter."""
     taken = [int(address.rpartition(":")[2]) for address in configs(world)[0]["cluster"]["worker"]]
     others = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
     given = {other.getsockname()[1] for other in others}
@@ -95,7 +95,7 @@ def test_a_port_is_held_until_a_server_may_listen_on_it():
 
 
 def test_tasks_of_a_role_are_counted_from_0_in_the_order_of_ranks():
-    """And without roles all are workers."""
+    """Without roles all are workers."""
     addresses = ["a:1", "b:2", "c:3", "d:4"]
     roles = ["chief", "worker", "worker", "ps"]
     cluster = {"chief": ["a:1"], "worker": ["b:2", "c:3"], "ps": ["d:4"]}
@@ -111,7 +111,7 @@ def test_tasks_of_a_role_are_counted_from_0_in_the_order_of_ranks():
 
 
 def test_a_config_of_the_users_stays(launch, monkeypatch):
-    """From --env, and from the notebook's own environment; either is said."""
+    """It comes from --env or from the notebook's environment, and the reason says which."""
     mine = json.dumps({"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}})
     monkeypatch.setenv("TF_CONFIG", mine)
     with launch(n=1) as session:
@@ -160,6 +160,6 @@ def test_the_first_rank_is_the_chief_and_the_last_are_parameter_servers(size, op
     ],
 )
 def test_roles_that_no_cluster_can_have_are_refused(size, options, words):
-    """With what to ask for instead."""
+    """The error names the right option."""
     with pytest.raises(BadRequest, match=words):
         assign_roles(size, TensorFlowOptions(**options))

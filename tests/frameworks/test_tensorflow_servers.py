@@ -137,7 +137,7 @@ def begin_loop(session, steps=3000, work=2):
 
 
 def test_a_script_of_tensorflows_own_runs_on_all_ranks_and_its_cell_ends(cluster):
-    """Also again: with the same servers; what stands behind join() is not run, as nowhere else."""
+    """A second time, too, with the same servers; code behind join() does not run, as in plain TensorFlow."""
     again = cluster.run(SCRIPT, view=None, timeout=PATIENCE)
 
     for run in (cluster.first, again):
@@ -156,7 +156,7 @@ def test_ten_strategies_one_after_the_other(cluster):
 
 
 def test_a_step_takes_gradients_on_its_worker(cluster):
-    """Whatever is taken of tapes elsewhere: nothing of this process is there. The cell says how to show its losses."""
+    """The chief sees no losses of tapes on workers; a line of the cell says how to show them."""
     taken = cluster.run(TAPE, 0, view=None, timeout=PATIENCE)
     assert taken.text(0, "stdout") == "[9.0, 2.25, 0.5625] 2.625\n"
     assert taken.text(0, "stderr").count("jupyter_dtrain.log(loss=coordinator.fetch(value))") == 1
@@ -188,7 +188,7 @@ def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
 
 
 def test_a_chief_whose_workers_do_steps_does_not_count_as_hung(cluster):
-    """Its main thread waits; who stops the workers is told."""
+    """Its main thread waits; a note comes once the workers are stopped."""
     run, notes = begin_loop(cluster, steps=500, work=60)
     stays(lambda: not run.done and not notes.words, 4.0)
     workers = [rank.pid for rank in cluster.world.ranks if rank.role != "chief"]
@@ -230,7 +230,7 @@ def test_a_script_file_is_one_cell_that_ends_too(cluster, tmp_path):
 
 
 def test_a_rank_that_works_for_a_chief_makes_no_strategy_and_gets_an_error(cluster):
-    """It would wait for itself."""
+    """The rank would wait for itself."""
     words = "Only the chief makes a ParameterServerStrategy; this rank is worker 0"
     with pytest.raises(DistributedError, match=words) as refused:
         cluster.run("tf.distribute.ParameterServerStrategy(resolver)", 1, view=None, timeout=PATIENCE)
@@ -258,7 +258,7 @@ def test_ranks_report_their_tasks_and_servers(cluster):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_named_and_the_loop_goes_on_with_the_others(mortal):
-    """TensorFlow's promise, which nobody breaks: each step is done at least once."""
+    """TensorFlow promises that each step is done at least once, and it is."""
     run, notes = begin_loop(mortal)
     os.kill(mortal.world.ranks[2].pid, signal.SIGKILL)
 
@@ -300,7 +300,7 @@ def test_a_worker_that_dies_while_it_has_a_part_in_the_cell_does_not_end_the_chi
 
 @pytest.mark.slow
 def test_a_parameter_server_that_dies_is_the_chiefs_error_in_time(mortal):
-    """Its variables are gone: nobody can go on."""
+    """Its variables are gone: no rank can go on."""
     run, _ = begin_loop(mortal)
     began = time.monotonic()
     os.kill(mortal.world.ranks[3].pid, signal.SIGKILL)

@@ -51,7 +51,7 @@ def store_of(session):
 
 
 def test_torch_is_not_imported_before_the_user_does(launch):
-    """Neither here, nor in a rank; and the store starts with the first process group."""
+    """It is imported neither here nor in a rank; and the store starts with the first process group."""
     heavy = "sorted({'torch', 'tensorflow', 'jax', 'numpy'} & set(__import__('sys').modules))"
     session = launch(n=1)
     in_rank = cell(session, heavy)
@@ -105,7 +105,7 @@ def test_every_variable_that_torchrun_sets_is_set(torch_world, tmp_path):
 
 
 def test_a_process_group_without_arguments_takes_gloo_on_processors(torch_world):
-    """And works."""
+    """The group works."""
     cell(torch_world, "dist.init_process_group()")
 
     assert cell(torch_world, "dist.get_backend(), dist.get_rank(), dist.get_world_size()") == {
@@ -150,7 +150,7 @@ def test_all_names_of_the_set_up_are_the_same(torch_world):
 
 
 def test_other_ways_to_meet_work_as_ever(torch_world, tmp_path):
-    """By a file, or with everything given by hand."""
+    """They meet by a file, or with all arguments given by hand."""
     cell(torch_world, f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=rank, world_size=3)")
     by_file = cell(torch_world, SUM)
     cell(torch_world, DESTROY + "dist.init_process_group('gloo', init_method='env://', rank=rank, world_size=3)")
@@ -209,7 +209,7 @@ losses[0] > losses[-1]
 
 
 def wait_for_stack(session, rank, function):
-    """Until a rank is in a function of that name."""
+    """Wait until a rank is in a function of that name."""
     deadline = time.monotonic() + PATIENCE
     while True:
         stack = session.stacks([rank])[rank]
@@ -235,7 +235,7 @@ def test_a_set_up_to_which_a_rank_does_not_come_can_be_interrupted(torch_world):
 
 
 def test_a_set_up_with_a_deadline_names_the_ranks_that_did_not_come(torch_world):
-    """In the words of the user's world; the next set-up works."""
+    """The error uses the words of the user's world; the next set-up works."""
     late = "from datetime import timedelta\ndist.init_process_group(timeout=timedelta(seconds=1))"
     with pytest.raises(DistributedError, match=r"ranks 1-2 did not arrive within 1 s.*Every rank") as failure:
         cell(torch_world, late, "0")
@@ -248,7 +248,7 @@ def test_a_set_up_with_a_deadline_names_the_ranks_that_did_not_come(torch_world)
 
 
 def test_a_set_up_that_failed_on_some_ranks_only_does_not_break_the_next(torch_world):
-    """In one cell, caught by the user, and again on all of them."""
+    """It fails in one cell, where the user catches it, and again on all of them."""
     code = """
 try:
     dist.init_process_group('no-such-backend' if rank else 'gloo', timeout=__import__('datetime').timedelta(seconds=1))
@@ -274,7 +274,7 @@ def test_a_cell_with_a_timeout_ends_in_a_set_up_that_cannot_succeed(torch_world)
 
 @pytest.mark.parametrize("backend", ["nccl", "mpi", "ucc", "xccl", "cpu:gloo,cuda:nccl"])
 def test_a_backend_that_this_torch_lacks_is_refused_with_those_that_it_has(torch_world, backend):
-    """At once, before anybody waits for anybody; and the next set-up works."""
+    """It fails at once, before any rank waits; and the next set-up works."""
     name = backend.rpartition(":")[2]
     if cell(torch_world, f"dist.is_{name}_available()")[0]:
         pytest.skip(f"this torch has {name}")
@@ -289,7 +289,7 @@ def test_a_backend_that_this_torch_lacks_is_refused_with_those_that_it_has(torch
 
 
 def test_an_address_of_the_cells_own_cannot_keep_a_world_from_meeting(torch_world):
-    """As the examples of PyTorch have it, on a port that another program has, and again with a module that is alive."""
+    """The cell is that of PyTorch's examples, on a port that another program has, and again with a living module."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         by_hand = f"os.environ['MASTER_PORT'] = '{port}'\ndist.init_process_group('gloo', rank=rank, world_size=3)\n"
@@ -303,7 +303,7 @@ def test_an_address_of_the_cells_own_cannot_keep_a_world_from_meeting(torch_worl
 
 
 def test_ranks_that_meet_at_a_port_that_is_taken_say_so(torch_world):
-    """Some ranks of a world: nobody waits, and the same port does once it is free, again and again."""
+    """Some ranks of a world do it: no rank waits, and the same port serves again and again once it is free."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         where = f"init_method='tcp://127.0.0.1:{port}', rank=rank - 1, world_size=2"
@@ -349,7 +349,7 @@ def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
 
 
 def test_the_frames_of_a_failed_set_up_are_torchs_and_the_users(torch_world):
-    """None of ours stands in the traceback."""
+    """The traceback has no frame of the package."""
     with pytest.raises(DistributedError) as failure:
         cell(torch_world, "dist.init_process_group('no-such-backend')")
     text = "\n".join(failure.value._render_traceback_())

@@ -1,4 +1,4 @@
-"""Which backend a rank takes, and what it says of one that cannot work: as a torch with GPUs would count them."""
+"""The backend that a rank takes, and its words on one that cannot work, with GPUs as torch would count them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check(one: Backends, backend: str, *, by_option: bool = False, whole: bool =
     ],
 )
 def test_the_backend_that_fits_is_taken(counted, gpus, has, backend, why):
-    """And can be set up."""
+    """The backend can be set up."""
     counted(gpus, has=has)
     one = backends()
 
@@ -84,7 +84,7 @@ def test_nccl_is_left_to_torch_where_it_may_work(counted, monkeypatch):
 
 @pytest.mark.parametrize("backend", ["mpi", "MPI", "cpu:mpi", "cpu:gloo,cuda:ucc", "xccl"])
 def test_a_backend_that_is_not_built_in_is_refused_with_those_that_are(counted, backend):
-    """Whatever GPUs there are."""
+    """The GPUs do not matter."""
     counted(2)
     with pytest.raises(
         RuntimeError, match=r"is built without (MPI|UCC|XCCL); it has gloo, nccl\. .* works here; .* (comes|has it)"

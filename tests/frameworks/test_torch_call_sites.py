@@ -8,7 +8,7 @@ from tests.frameworks.torch_curves import losses, points, train
 
 
 def test_values_are_named_after_what_they_are_called_at_the_call(torch_pair):
-    """Attributes, items, lists, calls through a library, and what has no name."""
+    """Attributes, items, lists and calls through a library have names; other values do not."""
     code = """
 class Box: pass
 class Engine:
@@ -42,7 +42,7 @@ noted
 
 
 def test_a_call_through_a_library_is_named_at_the_users_call(torch_pair, tmp_path):
-    """As accelerate's, Fabric's and DeepSpeed's ``backward(loss)``; a trainer that does it all has ``loss``."""
+    """Such are ``backward(loss)`` of accelerate, Fabric and DeepSpeed; a trainer that does it all has ``loss``."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "someones_engine.py").write_text(

@@ -1,4 +1,4 @@
-"""A run in which nobody moves any more, in PyTorch's groups: which collectives do not fit together, and what moves."""
+"""A run in which no rank moves in PyTorch's groups: the report names the collectives that do not fit together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ dist.all_reduce(t)
 
 @pytest.fixture(scope="module")
 def watched(launch):
-    """Three ranks of which is told after two seconds."""
+    """Three ranks whose hang is reported after two seconds."""
     pytest.importorskip("torch")
     session = launch(n=3, settings=Settings(hang_notice=2, interrupt_release=0.2))
     run(session, PREPARE)
@@ -42,7 +42,7 @@ def test_ranks_in_different_collectives(watched):
 
 
 def test_different_shapes(watched):
-    """gloo lets some ranks pass, so the others wait for nobody; what those did is told as well."""
+    """gloo lets some ranks pass, so the others wait in vain; the report has the collectives of all."""
     said = hang(watched, "dist.all_reduce(torch.ones(5 if rank == 1 else 3))")
     assert "Rank 1 has not moved for 2 s." == said[0]
     assert said[2].endswith("on all ranks: all_reduce of float[3] on ranks 0,2; all_reduce of float[5] on rank 1.")
@@ -56,7 +56,7 @@ def test_a_rank_that_does_not_come(watched):
 
 
 def test_ranks_that_move_are_not_reported(watched):
-    """In the loop of a cell that says nothing; for twice as long as a notice takes."""
+    """They move in the loop of a silent cell, for twice as long as a notice takes."""
     code = """
 end = time.monotonic() + 4
 go = torch.ones(1)
@@ -73,7 +73,7 @@ while go:
 
 
 def test_ranks_that_work_say_so(watched):
-    """Each rank for itself: in a loop of Python, in native code, in a call of torch that goes through code of ours."""
+    """Each rank works alone: in a loop of Python, in native code, in a call of torch through the package's code."""
     code = """
 end = time.monotonic() + 4
 w = torch.rand(1500, 1500, requires_grad=True)

@@ -21,7 +21,7 @@ def test_a_loss_that_is_logged_by_hand_is_not_mixed_with_the_one_that_was_seen(t
     ["(loss / 4).backward()", "loss = loss / 4; loss.backward()", "(0.25 * loss).backward()", "loss.backward()"],
 )
 def test_gradient_accumulation_shows_the_mean_of_the_true_losses(torch_pair, backward):
-    """However it was divided; the last accumulation, of one, comes with the end of the cell."""
+    """The way of the division does not matter; the last accumulation, of one value, comes with the end of the cell."""
     code = f"""
 model, optimizer = make()
 noted, true = [], []
@@ -52,7 +52,7 @@ def test_a_weighted_loss_is_shown_as_it_is(torch_pair):
 
 
 def test_a_scaled_loss_is_shown_unscaled_and_a_skipped_step_is_a_step(torch_pair):
-    """With autocast, on processors; the third step overflows."""
+    """The loop uses autocast on processors; its third step overflows."""
     code = """
 model, optimizer = make()
 scaler = torch.amp.GradScaler('cpu', init_scale=1000.)
@@ -80,7 +80,7 @@ noted, weights
 
 
 def test_scaling_and_accumulation_go_together(torch_pair):
-    """Divided before the scaling, after it, and several losses scaled at once."""
+    """The loss is divided before the scaling or after it, or several losses are scaled at once."""
     code = """
 model, optimizer = make()
 scaler = torch.amp.GradScaler('cpu', init_scale=1000.)
@@ -153,7 +153,7 @@ noted
 
 
 def test_a_closure_that_is_called_again_and_again_counts_once_a_step(torch_pair):
-    """LBFGS; and a closure that raises leaves no trace in the next step."""
+    """The optimizer is LBFGS; a closure that raises leaves no trace in the next step."""
     code = """
 torch.manual_seed(0)
 model = nn.Linear(3, 1)
@@ -185,7 +185,7 @@ before, noted, calls
 
 
 def test_threads_that_train_at_once_keep_their_losses_apart(torch_pair):
-    """Each begins when the one before is at work."""
+    """Each thread begins when the one before is at work."""
     code = """
 noted = {}
 at_work = {name: threading.Event() for name in 'abc'}
@@ -232,7 +232,7 @@ noted
 
 
 def test_without_an_optimizer_every_value_is_shown_in_order(torch_pair):
-    """Parameters that are updated by hand, more often than values wait; and before the end of the cell."""
+    """The cell updates parameters by hand, more often than values may wait."""
     code = """
 model, optimizer = make()
 noted = []
@@ -279,7 +279,7 @@ noted
 
 
 def test_an_interrupted_or_failed_loop_shows_what_there_was(torch_pair):
-    """The value whose step never came, too."""
+    """The value whose step never came is shown, too."""
     code = LOOP.replace("optimizer.step()\n", "optimizer.step() if len(noted) < 3 else 1 / 0\n")
     run = torch_pair.run(code, 0, view=None, wait=False)
     run.wait(PATIENCE)

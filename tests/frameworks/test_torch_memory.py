@@ -1,4 +1,4 @@
-"""A cell in which torch ran out of memory leaves nothing of what it had; names of the user's own stay."""
+"""A cell in which torch ran out of memory frees all its values; the user's own names stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def filled(world):
 
 
 def test_values_in_the_frames_are_freed(filled):
-    """And said."""
+    """A message says so."""
     before = values(run(filled, RSS))
     cell = fail(filled, IN_TORCH)
     after = values(run(filled, RSS))

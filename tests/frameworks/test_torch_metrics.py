@@ -39,7 +39,7 @@ def test_metrics_that_are_switched_off_show_nothing(torch_pair):
 
 
 def test_compiled_models_and_steps_are_compiled_as_without(torch_pair):
-    """As many graphs with as many operations, and the right losses."""
+    """There are as many graphs with as many operations, and the losses are right."""
     code = """
 import torch._dynamo
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -117,7 +117,7 @@ def test_errors_of_backward_show_no_frame_of_ours(torch_pair):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_metrics_do_not_import_torch_and_notice_a_fresh_import(launch):
-    """The first cell that imports torch is the first that shows something: at once, while there is no optimizer."""
+    """The first cell that imports torch shows a loss: at once, while there is no optimizer."""
     session = launch(n=1)
     loaded, before = train(session, "import sys\n'torch' in sys.modules")
     by_hand = START + "import time\nloss = nn.Linear(3, 1)(torch.ones(4, 3)).mean()\nloss.backward()\n"

@@ -101,7 +101,7 @@ found
 
 
 def test_a_failure_within_tensor_parallel_layers(pair):
-    """Their collectives are operators, in which ranks are seen to wait, too; what must be made again is said."""
+    """Their collectives are operators, and ranks that wait in one are seen, too; a message says what to make again."""
     run(pair, TENSORS + "model = in_parts(init_device_mesh('cpu', (2,)))")
     assert values(run(pair, "train(model) == train(plain())")) == same(True, 2)
     failed = fail(pair, FAIL + "model(torch.ones(2, 6)).sum().backward()")
@@ -113,7 +113,7 @@ def test_a_failure_within_tensor_parallel_layers(pair):
 
 
 def test_a_failure_within_fsdp(pair):
-    """The first kind of it. It cannot go on, which is said with its name; a new one can."""
+    """The first kind of it. It cannot go on, and the error says so with its name; a new one can."""
     run(pair, f"from torch.distributed.fsdp import FullyShardedDataParallel\n{FSDP}")
     assert values(run(pair, "train(model) == train(plain())")) == same(True, 2)
     failed = fail(pair, FAIL + "train(model)")

@@ -182,7 +182,7 @@ def test_a_rank_that_waits_in_a_step_is_shown_as_waiting(pair):
 
 
 def test_another_version_of_torch_is_left_as_it_is():
-    """Without the methods that are listened to; whoever called the hook tells it."""
+    """It lacks the hooked methods; the caller of the hook gets an error."""
     schedules = SimpleNamespace(PipelineScheduleSingle=type("Single", (), {"step": len}))
     with pytest.raises(AttributeError, match="_PipelineSchedule"):
         TorchPipelines(None, None)._hook(schedules)

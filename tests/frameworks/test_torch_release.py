@@ -108,7 +108,7 @@ def test_a_group_is_whole_after_ranks_were_released_from_mpi(training):
 
 
 def test_an_interrupt_frees_ranks_that_all_wait(training):
-    """Nobody is left behind, and the next cell finds a whole world."""
+    """No rank stays behind, and the next cell finds a whole world."""
     before = pids(training)
     cell = begin(training, "dist.recv(torch.ones(1), src=0) if rank == 1 else dist.barrier()")
     training.interrupt()
@@ -144,7 +144,7 @@ def test_things_that_cannot_be_made_whole_are_named(training):
 
 @pytest.mark.slow
 def test_a_model_whose_making_was_ended_stands_in_no_ones_way(training):
-    """One rank raises while the others are in the constructor of DDP; what is there of it is kept by somebody."""
+    """One rank raises while the others are in the constructor of DDP, and a variable keeps the unfinished module."""
     half = """
 halves = []
 
@@ -165,7 +165,7 @@ Half(torch.nn.Linear(8, 1))
 
 
 def test_a_collective_that_only_one_rank_has_begun_does_not_meet_the_next_cells(training):
-    """Nobody waits for it, so nobody is released; but it is there."""
+    """No rank waits for it, so none is released; but it is still pending."""
     fail(training, "if rank == 0:\n    work = dist.all_reduce(torch.ones(3), async_op=True)\n1 / 0")
 
     assert same([6.0] * 4) == values(

@@ -67,13 +67,13 @@ def test_ranks_that_are_apart_are_reported_and_made_alike(training):
 
 
 def test_no_line_is_shown_where_all_are_at_one_step(training):
-    """Nor of a run that ended well."""
+    """A run that ended well shows none either."""
     cell = fail(training, "train(2); 1 / 0")
     assert "Steps of" not in "\n".join(DistributedError(cell)._render_traceback_())
 
 
 def test_an_optimizer_without_a_variable_is_not_named_by_its_type(training):
-    """As the ones that libraries make."""
+    """Libraries make such optimizers."""
     made = "def of_library(kept=[torch.optim.SGD(model.parameters(), lr=0.0)]): return kept[0]"
     cell = fail(training, f"{made}\nfor _ in range(2 - rank // 2): of_library().step()\n1 / 0")
     said = "\n".join(DistributedError(cell)._render_traceback_())
@@ -82,7 +82,7 @@ def test_an_optimizer_without_a_variable_is_not_named_by_its_type(training):
 
 
 def test_only_variables_of_the_notebook_are_named_for_a_resync(training):
-    """Under the notebook's name, whatever a function calls them; a function's own are told apart."""
+    """They have the notebook's name, not a function's; a function's own ones stay distinct."""
     step = "for _ in range(2 - rank // 2): {}.step()\n    1 / 0\n"
     cell = fail(training, f"def under(opt):\n    {step.format('opt')}under(optimizer)")
     assert "%distributed resync --from 0 optimizer MODEL" in "\n".join(DistributedError(cell)._render_traceback_())

@@ -119,7 +119,7 @@ losses
 
 
 def test_an_address_of_the_cells_own_cannot_keep_ranks_from_meeting(workers):
-    """As PyTorch's examples have it: a port that another program has, and a rank that does not come."""
+    """PyTorch's examples do it: another program has the port, or a rank does not come."""
     kept = values(run(workers, "os.environ['MASTER_PORT']"))[0]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -165,7 +165,7 @@ def test_rrefs_after_the_first_shutdown_are_refused_with_the_cure(fresh):
 
 
 def test_a_second_set_up_while_it_is_up(pair):
-    """A cell that is run again goes on; other names are told what to do first."""
+    """A cell that runs again goes on; with other names the error says what to do first."""
     run(pair, INIT)
     assert values(run(pair, CALL)) == CALLED
     failed = fail(pair, "rpc.init_rpc(f'other{rank}', rank=rank, world_size=size)")
@@ -195,7 +195,7 @@ def test_an_answer_that_does_not_come(pair):
 
 @pytest.mark.slow
 def test_an_interrupt_ends_a_wait_for_an_answer(fresh):
-    """And the end of rpc does not wait for it later."""
+    """The end of rpc does not wait for it later either."""
     waiting = begin(fresh, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
     fresh.interrupt()
     assert waiting.wait(20)

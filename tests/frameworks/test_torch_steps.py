@@ -8,7 +8,7 @@ from tests.frameworks.torch_curves import curve, points, train
 
 
 def test_a_second_training_in_one_cell_goes_on_with_the_numbers(torch_pair):
-    """Also when the first one's optimizer is kept; optimizers that stand side by side count by themselves."""
+    """It does so even if the first one's optimizer lives on; optimizers side by side count separately."""
     code = """
 noted, kept = [], []
 for _ in range(2):
@@ -71,7 +71,7 @@ noted
 
 
 def test_an_optimizer_that_steps_within_backward_gets_the_loss(torch_pair):
-    """One per parameter, as saves memory."""
+    """There is one per parameter, which saves memory."""
     code = """
 model, _ = make()
 optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
@@ -115,7 +115,7 @@ noted
 
 
 def test_learning_rates_are_those_that_steps_were_made_with(torch_pair):
-    """Per group; a tensor as well as a number."""
+    """There is one per group; it may be a tensor or a number."""
     code = """
 import time
 one, two = nn.Linear(3, 1), nn.Linear(3, 1)

@@ -8,7 +8,7 @@ from tests.frameworks.torch_curves import PATIENCE, curve, losses, points, train
 
 
 def test_a_value_is_the_one_at_the_call(torch_pair):
-    """Whatever becomes of the tensor; and the value of any type and shape."""
+    """Later changes of the tensor do not matter; type and shape do not matter either."""
     code = """
 model, optimizer = make()
 noted = []
@@ -27,7 +27,7 @@ noted
 
 
 def test_sharded_training_shows_each_ranks_own_loss(torch_pair):
-    """FSDP2, whose gradients are DTensors: their norm is the local shards'."""
+    """The gradients of FSDP2 are DTensors: their norm is that of the local shards."""
     code = """
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -56,7 +56,7 @@ noted, norms
 
 
 def test_the_training_loop_never_waits_for_a_device(torch_pair):
-    """On torch's lazy device, which computes nothing before it is asked: the cell's thread asks for nothing."""
+    """torch's lazy device computes nothing before a read, and the cell's thread reads nothing."""
     code = """
 import torch._lazy, torch._lazy.ts_backend
 import jupyter_dtrain
@@ -135,7 +135,7 @@ jupyter_dtrain.log(three=torch.ones(3), none=torch.ones(0), turned=torch.tensor(
 
 
 def test_no_graph_is_kept_alive(torch_pair):
-    """Nor an optimizer, nor a tensor of the user's."""
+    """Neither is an optimizer or a tensor of the user's."""
     code = """
 import gc, weakref
 model, optimizer = make()
@@ -155,7 +155,7 @@ gc.collect()
 
 @pytest.mark.gpu
 def test_losses_on_a_gpu_are_read_from_the_stream_that_computed_them(torch_pair):
-    """With the scaler, on a stream of the user's."""
+    """The loop uses the scaler on a stream of the user's."""
     if not train(torch_pair, "torch.cuda.is_available()")[1][0]:
         pytest.skip("needs a CUDA device")
     code = """

@@ -42,7 +42,7 @@ def pair(launch):
 
 
 def test_it_is_set_up_ten_times_in_ten_cells(launch):
-    """In a world of its own, so that the first is the first; with and without a shutdown between them."""
+    """It has its own world, so that the first set-up is the first; with and without a shutdown between them."""
     with launch(n=RANKS) as session:
         for _ in range(10):
             _, found = play(session, f"import torch, horovod.torch as hvd\nhvd.init()\n{SUM}")
@@ -107,7 +107,7 @@ train(other, same, 2), {ALIKE}, apart(net, other) > 0
 
 
 def test_a_rank_that_never_comes_to_init_is_not_waited_for(pair):
-    """Neither when it raises, nor when the cell is stopped; the next cell sets Horovod up."""
+    """The wait ends when that rank raises, and when the cell is stopped; the next cell sets Horovod up."""
     with pytest.raises(DistributedError, match=r"ZeroDivisionError.*rank 0 stopped because of that"):
         play(pair, "hvd.shutdown()\nif rank == 1: 1 / 0\nhvd.init()")
     assert play(pair, f"hvd.init()\n{SUM}")[1] == {0: 2.0, 1: 2.0}
@@ -141,7 +141,7 @@ def test_the_stop_button_ends_a_cell_that_waits_in_a_step(pair):
 
 
 def test_it_goes_on_after_mpis_world_was_revoked(pair):
-    """Which Horovod keeps a copy of: it is set up again in the one that MPI has made since."""
+    """Horovod keeps a copy of MPI's world: it is set up again in the one that MPI has made since."""
     with pytest.raises(DistributedError, match=r"rank 0 stopped because of that"):
         play(pair, "from mpi4py import MPI\nif rank == 1: 1 / 0\nMPI.COMM_WORLD.Barrier()")
     assert play(pair, f"{SUM}, MPI.COMM_WORLD.allreduce(1)")[1] == {0: (2.0, 2), 1: (2.0, 2)}

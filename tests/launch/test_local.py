@@ -33,7 +33,7 @@ def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) ->
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home and an environment in which nobody has chosen transports."""
+    """A home and an environment without a choice of transports."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))

@@ -101,7 +101,7 @@ def example(tmp_path):
 
 
 def test_there_are_these_options():
-    """In the order in which a person sees them."""
+    """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == NAMES
     assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
 
@@ -138,7 +138,7 @@ def test_options_that_a_line_leaves_out_come_from_the_definition():
 
 
 def test_none_stands_for_the_default_and_paths_for_text(tmp_path):
-    """As callers of Session.start are used to."""
+    """Callers of Session.start pass such values."""
     nothing = options.check(dict.fromkeys(NAMES))
 
     assert nothing == options.check({})
@@ -188,7 +188,7 @@ def test_values_of_variables_are_in_no_repr(example):
 
 
 def test_importing_the_package_reads_no_declarations():
-    """Nor does the extension; the first look at the options does."""
+    """The extension does not either; the first look at the options does."""
     code = (
         "from IPython.testing.globalipapp import start_ipython\n"
         "shell = start_ipython()\n"

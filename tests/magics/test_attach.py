@@ -32,7 +32,7 @@ def left(open_notebook):
 
 
 def test_the_next_kernel_goes_on(left, open_notebook):
-    """It is told of the world, and has the cell from its first line on, live, with its result; and every variable."""
+    """It hears of the world, and has the cell from its first line on, live, with its result; and every variable."""
     notebook = open_notebook()
     said = notebook.ok("%load_ext jupyter_dtrain").out
     assert re.search(r"World 'left' is running, 3 ranks, \d+ s old: %distributed attach left joins it", said)
@@ -54,7 +54,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
 
 @pytest.mark.slow
 def test_two_notebooks(open_notebook):
-    """The second looks on, takes over, and is told so is the first."""
+    """The second observes, then takes over, and the first hears of it."""
     first, second = open_notebook(), open_notebook(JPY_SESSION_NAME=f"{os.sep}second.ipynb")
     first.ok("%load_ext jupyter_dtrain")
     first.ok("%distributed start -n 2 --name shared")

@@ -8,7 +8,7 @@ WHO = "import os\nint(os.environ['RANK'])"
 
 
 def ranks_of(cell):
-    """Which ranks said their number in ``cell``."""
+    """The ranks that printed their number in ``cell``."""
     return [int(text.split("] ")[1]) for text in cell.display_texts]
 
 
@@ -37,7 +37,7 @@ def ranks_of(cell):
     ],
 )
 def test_the_ranks_that_are_named_run_the_cell(ranks, line, expected):
-    """And no other."""
+    """No other rank runs it."""
     assert ranks_of(ranks.ok(f"{line}\n{WHO}")) == expected
 
 
@@ -100,7 +100,7 @@ def test_an_input_that_does_not_exist_or_cannot_be_pickled_stops_the_cell(ranks)
 
 
 def test_the_run_is_bound_also_when_the_cell_fails(ranks):
-    """The name holds what the ranks said, whatever came of it."""
+    """The name holds the ranks' output, whatever the outcome."""
     ranks.ok("%%distributed -o good\nprint('hello')\n7")
     ranks.run("%%distributed -o bad\nprint('before')\n1 / 0")
     ranks.run("%%distributed -o refused -r 9\n1")
@@ -111,7 +111,7 @@ def test_the_run_is_bound_also_when_the_cell_fails(ranks):
 
 
 def test_pulled_names_come_back_by_rank(ranks):
-    """From the ranks that ran the cell."""
+    """The values are those of the ranks that ran the cell."""
     ranks.ok("%%distributed --pull loss,name\nimport os\nloss = int(os.environ['RANK']) / 2\nname = 'n'")
     everywhere = ranks.value("loss, name")
     ranks.ok("%%distributed -r 1-2 --pull loss\nloss += 1")
@@ -144,7 +144,7 @@ def test_nothing_is_pulled_from_a_cell_that_failed(ranks):
 
 
 def test_pull_needs_a_cell_that_is_waited_for(ranks):
-    """There is nothing to bring back before it has ended."""
+    """There is no value to bring back before it has ended."""
     cell = ranks.run("%%distributed --pull x --no-wait\nx = 1")
 
     assert cell.ename == "BadRequest"
@@ -177,7 +177,7 @@ def test_cells_that_are_not_waited_for_queue_in_order_and_speak_in_their_own_pla
 
 
 def test_a_cell_that_is_waited_for_queues_behind_one_that_is_not(ranks):
-    """Order is kept whatever the cells ask for."""
+    """The cells keep their order, whatever their options."""
     ranks.ok("%%distributed --no-wait\nimport time; time.sleep(0.3)\norder = ['first']")
     second = ranks.ok("%%distributed\norder.append('second')\norder")
 

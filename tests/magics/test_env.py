@@ -17,7 +17,7 @@ def given(notebook):
 
 
 def test_variables_and_frameworks_are_tables_without_secrets(given):
-    """As text and as HTML; the secret is in nothing that the notebook keeps."""
+    """It is text and HTML; the secret is in nothing that the notebook keeps."""
     cell = given.ok("%distributed env")
     [display] = cell.displays
     text = display["data"]["text/plain"]
@@ -34,7 +34,7 @@ def test_variables_and_frameworks_are_tables_without_secrets(given):
 
 
 def test_it_answers_for_some_ranks_also_while_a_cell_runs(given):
-    """And refuses those that are not there."""
+    """It refuses ranks that are not there."""
     given.ok("%%distributed --no-wait\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)")
     cell = given.ok("%distributed env -r 1")
     given.ok("import pathlib; pathlib.Path('go').touch()")
@@ -46,7 +46,7 @@ def test_it_answers_for_some_ranks_also_while_a_cell_runs(given):
 
 
 def test_a_rank_that_died_is_named(given):
-    """With why; the others tell what they see."""
+    """The text says why it died; the other ranks answer."""
     given.ok("%distributed kill 1")
     text = given.ok("%distributed env").display_texts[0]
 

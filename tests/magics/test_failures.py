@@ -14,7 +14,7 @@ RANK = "import os\nrank = int(os.environ['RANK'])\n"
 
 
 def test_a_cell_that_fails_on_a_rank_fails_in_the_notebook(ranks):
-    """With the cause, the ranks that share it, and what was printed before."""
+    """The error has the cause, the ranks that share it, and the output from before."""
     cell = ranks.run(f"%%distributed\n{RANK}print('before')\nif rank > 0:\n    raise ValueError('bad shape')")
 
     assert cell.ename == "DistributedError"
@@ -24,7 +24,7 @@ def test_a_cell_that_fails_on_a_rank_fails_in_the_notebook(ranks):
 
 
 def test_a_traceback_shows_the_frames_of_the_cell_and_folds_the_others(ranks):
-    """Nothing of IPython, of ipyparallel or of ours is between them."""
+    """No frame of IPython, ipyparallel or this package is between them."""
     cell = ranks.run(
         "%%distributed\nimport json\ndef parse(text):\n    return json.loads(text)\n\nvalues = [1]\nparse('{')"
     )
@@ -71,7 +71,7 @@ def test_distinct_errors_come_one_by_one(ranks):
 
 
 def test_errors_of_cells_in_the_background_are_painted(ranks):
-    """On standard error of their own cells."""
+    """Each is on standard error of its own cell."""
     cell = ranks.ok("%%distributed --no-wait\nx = 1\nraise RuntimeError('later')")
     cell.wait_for(lambda cell: "RuntimeError: later" in cell.err)
 
@@ -112,7 +112,7 @@ def test_a_syntax_error_that_only_a_rank_can_meet_shows_its_place(ranks):
 
 @pytest.mark.parametrize("call", ["input()", "breakpoint()", "%debug"])
 def test_a_cell_that_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
-    """Nobody could answer: no cell hangs."""
+    """No person could answer, so the cell must not hang."""
     cell = ranks.run(f"%%distributed\n{call}")
 
     assert "keyboard" in cell.said
@@ -144,7 +144,7 @@ def test_a_name_that_lives_on_all_ranks_needs_no_choice_of_ranks(ranks):
 
 
 def test_a_name_that_is_nowhere_gets_no_hint(ranks):
-    """Nor does any other error."""
+    """No other error does either."""
     nowhere = ranks.run("nowhere_at_all")
     ranks.ok("%%distributed\nlocal_name = 1")
     unbound = ranks.run("def f():\n    local_name += 1\nf()")

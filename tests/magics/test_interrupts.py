@@ -54,7 +54,7 @@ def hasty(open_notebook):
 
 
 def test_the_stop_button_ends_the_cell_as_interrupted_and_variables_stay(patient):
-    """Not as a success: Run All stops there."""
+    """It is no success: Run All stops there."""
     cell = patient.send(f"%%distributed\nstage = 'kept'\n{FOREVER}").wait_for(lambda cell: "[0-1] in" in cell.out)
     patient.interrupt()
     cell.wait()
@@ -83,7 +83,7 @@ def test_the_stop_button_can_be_caught_in_the_notebook_as_any_keyboard_interrupt
 
 
 def test_an_interrupt_reaches_the_ranks_whenever_it_comes(patient):
-    """From the moment that the run exists: no cell that the notebook has given up goes on, unseen, on the ranks."""
+    """Stop works from the moment at which the run exists: no abandoned cell goes on unseen on the ranks."""
     outcomes = []
     for number in range(24):
         cell = patient.run(f"{PRESS.format(delay=number * 0.0002)}session.run({FOREVER!r})")
@@ -124,7 +124,7 @@ signal.signal(signal.SIGINT, own)
 
 
 def test_a_second_press_ends_the_cell_soon_and_names_the_busy_ranks(patient):
-    """The first waits for them (here: for ever), the second tells where they are, and waits no more.
+    """The first press waits for them (here: for ever); the second shows where they are, and waits no more.
 
     Cells are refused while they work, and run once they have ended.
     """
@@ -183,7 +183,7 @@ def test_a_restart_ends_a_rank_that_does_not_listen(hasty):
 
 
 def test_the_stop_button_ends_what_is_queued_as_well(patient):
-    """Cells that nobody waits for, in front of the one that is stopped."""
+    """Cells in the background, in front of the one that is stopped."""
     first = patient.ok(f"%%distributed --no-wait\n{FOREVER}")
     first.wait_for(lambda cell: "[0-1] in" in cell.out)
     second = patient.run(f"{PRESS.format(delay=0.05)}session.run('queued_ran = True')")

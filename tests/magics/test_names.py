@@ -80,12 +80,12 @@ def settled(notebook, typed, offered):
     ],
 )
 def test_lines_of_magics_are_completed(defined, typed, offered):
-    """From the parsers that -h prints, and from what is there."""
+    """They come from the parsers that -h prints, and from the existing names."""
     assert sorted(settled(defined, typed, offered)) == offered
 
 
 def test_worlds_and_stored_runs_are_offered_by_name(defined):
-    """To the verbs that take them."""
+    """They are offered to the verbs that take them."""
     assert "world" in defined.complete("%distributed attach ")
     runs = defined.complete("%distributed show #")
     assert runs

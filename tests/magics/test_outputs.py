@@ -54,7 +54,7 @@ def test_standard_error_keeps_its_kind(ranks):
 
 
 def test_output_of_child_processes_and_native_code_comes_too(ranks):
-    """Whatever is written to a rank's standard output."""
+    """Text may come from any writer to a rank's standard output."""
     cell = ranks.ok("%%distributed\nimport subprocess\nsubprocess.run(['echo', 'child'])\n!echo shell\nprint('python')")
 
     assert [line for line in cell.lines if "child" in line] == ["[0-2] child"]
@@ -106,7 +106,7 @@ def test_the_first_line_does_not_wait_for_the_end_of_its_cell(open_notebook, cel
 
 
 def test_progress_is_one_bar_in_the_cells_panel(ranks):
-    """With every rank's part in it; what is left in the end needs no widget."""
+    """Every rank has its part in it; the saved form needs no widget."""
     pytest.importorskip("tqdm")
     cell = ranks.ok(
         "%%distributed\nimport time\nfrom tqdm import tqdm\nfor step in tqdm(range(12)): time.sleep(0.1)\nprint('done')"
@@ -122,7 +122,7 @@ def test_progress_is_one_bar_in_the_cells_panel(ranks):
 
 
 def test_displays_carry_their_ranks(ranks):
-    """In their metadata, and in words above them; equal ones are one."""
+    """The rank is in their metadata, and in words above them; equal ones are one."""
     cell = ranks.ok(
         f"%%distributed\n{RANK}from IPython.display import HTML, display\n"
         "display(HTML('<b>same</b>'))\ndisplay(HTML(f'<i>{rank}</i>'))"
@@ -256,7 +256,7 @@ def test_the_bytes_that_are_sent_are_not_many_more_than_those_printed(ranks):
 
 
 def test_the_first_part_of_one_huge_print_is_shown(ranks):
-    """As the first part of many small ones: 2 MB of it, and then where the rest is."""
+    """The cell shows the first 2 MB of many small pieces, and then the place of the rest."""
     cell = ranks.ok(
         "%%rank 0\nprint('\\n'.join(f'{number:06} '.ljust(99, 'x') for number in range(50_000)))", patience=120
     )

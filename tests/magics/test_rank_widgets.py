@@ -73,7 +73,7 @@ def test_a_moved_slider_moves_on_its_rank_and_what_follows_comes_back(world, mad
 
 
 def test_a_change_by_a_cell_reaches_the_browser(world, made):
-    """As in any notebook; the message belongs to the cell that made it."""
+    """The message belongs to the cell that made the widget, as in any notebook."""
     cell = world.ok("%%rank 0\nslider.value = 7")
     sliders = models(made, "IntSliderModel")
     messages = [message for message in cell.of("comm_msg") if message["comm_id"] == sliders[0]]
@@ -104,7 +104,7 @@ def test_a_busy_rank_answers_when_it_is_idle_and_a_note_says_so(world, made, tmp
 
 
 def test_a_callback_that_fails_says_so_in_the_next_cell(world):
-    """And the rank goes on."""
+    """The rank goes on."""
     cell = world.ok("%%rank 0\nbutton = ipywidgets.Button()\nbutton.on_click(lambda _: 1 / 0)\ndisplay(button)")
     content = {"comm_id": models(cell, "ButtonModel")[0], "data": {"method": "custom", "content": {"event": "click"}}}
     world.client.session.send(world.client.shell_channel.socket, "comm_msg", content)
@@ -116,7 +116,7 @@ def test_a_callback_that_fails_says_so_in_the_next_cell(world):
 
 
 def test_a_closed_widget_is_closed_in_the_browser(world):
-    """And nothing of it is kept."""
+    """The notebook keeps nothing of it."""
     cell = world.ok("%%rank 1\nlabel = ipywidgets.Label('x')\ndisplay(label)\nlabel.close()")
     closed = [content["comm_id"] for content in cell.of("comm_close")]
 

@@ -193,7 +193,7 @@ def test_a_flood_of_output_reaches_the_notebook_in_bounds_and_the_log_in_full(se
 
 
 def test_the_shown_part_of_a_flood_is_its_beginning_without_a_gap(server):
-    """Per rank, in order; a line that was seen unfinished, since its end came late, is a display of its own."""
+    """Each rank's lines are in order; a line that was shown unfinished, as its end came late, has its own display."""
     body = "import os\nfor number in range(30_000):\n    print(f'{os.environ[\"RANK\"]} {number:06} '.ljust(59, 'x'))"
     cell = server.run(f"%%distributed\n{body}", patience=120)
 
@@ -219,7 +219,7 @@ def test_output_below_the_limit_is_shown_in_full(server):
 
 
 def test_the_notebooks_own_prints_fit_beside_those_of_the_ranks(server):
-    """A kernel prints while a cell that nobody waits for floods."""
+    """A kernel prints while a cell in the background floods."""
     server.run("%%distributed --no-wait -o run\nfor number in range(20_000):\n    print('y' * 90)")
     cell = server.run("for number in range(200):\n    print(f'here {number}')\nrun.wait()", patience=120)
 

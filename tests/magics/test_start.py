@@ -80,7 +80,7 @@ def test_stop_ends_the_world_and_a_second_stop_says_that_there_is_none(empty):
 
 @pytest.mark.parametrize("verb", ["stop", "restart", "interrupt", "stacks"])
 def test_verbs_that_need_a_world_say_that_there_is_none(empty, verb):
-    """And how to get one."""
+    """The message says how to get one."""
     cell = empty.run(f"%distributed {verb}")
 
     assert cell.ename == "NoWorld"
@@ -127,7 +127,7 @@ def test_a_start_that_cannot_be_says_why_and_changes_nothing(empty, home, argume
 
 
 def test_ranks_with_roles_are_shown_with_them(empty):
-    """And a world with other roles is another world."""
+    """A world with other roles is another world."""
     empty.ok("%distributed start -n 2 --chief")
     shown = empty.ok("%distributed").display_texts[0]
     again = empty.ok("%distributed start -n 2 --chief").out

@@ -122,7 +122,7 @@ def test_a_progress_bar_is_redrawn_in_one_line(opened):
 
 
 def test_an_error_shows_the_lines_of_the_cell(opened):
-    """And nothing of ours."""
+    """It shows no frame of this package."""
     said = opened.run("%%distributed\nx = 1\nraise ValueError('bad shape')")
 
     assert "ValueError on ranks 0-1" in said

@@ -63,7 +63,7 @@ def test_no_verb_means_status(ranks):
 
 
 def test_status_and_stacks_show_what_runs(ranks):
-    """Ranks at the same place are told once, by the lines of the cell."""
+    """Ranks at the same place share an entry, with the lines of the cell."""
     idle = ranks.ok("%distributed stacks").out
     code = f"%%distributed --no-wait\nimport os\ndef wait():\n    {WAIT.replace(chr(10), chr(10) + '    ')}\n"
     code += "print('in', flush=True)\nif os.environ['RANK'] == '0':\n    wait()\nelse:\n    wait()"
@@ -89,7 +89,7 @@ def test_status_and_stacks_show_what_runs(ranks):
 
 
 def test_the_interrupt_verb_ends_a_cell_in_the_background(ranks):
-    """Its end is told in its own output, and variables stay."""
+    """Its own output shows its end, and variables stay."""
     running = ranks.ok("%%distributed --no-wait\nstage = 'kept'\nprint('in', flush=True)\nimport time; time.sleep(600)")
     running.wait_for(lambda cell: "[0-2] in" in cell.out)
     verb = ranks.ok("%distributed interrupt")
@@ -122,7 +122,7 @@ def auto(ranks):
 
 
 def test_auto_mode_sends_plain_cells_to_the_ranks(auto):
-    """Also those that begin with blank lines, comments, ``!`` or a magic of IPython's."""
+    """They may begin with blank lines, comments, ``!`` or a magic of IPython's."""
     size = auto.ok("import os\nint(os.environ.get('WORLD_SIZE', 0))")
     blank = auto.ok("\n\n# a comment\nprint('here')")
     shell = auto.ok("!echo $WORLD_SIZE")

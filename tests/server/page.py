@@ -73,7 +73,7 @@ class Page:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.messages: list[tuple[float, int, dict[str, Any]]] = []
-        """When each came, its size, and what it was."""
+        """The time of each, its size, and its content."""
         self._came = threading.Condition()
         self._stream: websocket.WebSocket | None = None
 

@@ -49,7 +49,7 @@ def kinds(judge, shown):
 
 
 def test_an_item_is_reported_once_and_not_again_when_it_was_dismissed():
-    """Each change is told; the newest comes first."""
+    """Each change is reported; the newest comes first."""
     changes = []
     attention = Attention(lambda: changes.append(len(attention.items)))
     attention.add("nan", "error", WORLD, "one", run=1, mark="loss")
@@ -76,7 +76,7 @@ def test_the_list_is_bounded():
 
 @pytest.mark.parametrize(("value", "words"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
 def test_the_first_value_that_is_no_number_is_named(value, words):
-    """By rank and step, whichever rank was heard first."""
+    """Rank and step give the order, whichever rank came first."""
     judge = Judge()
     judge.take("loss", 3, columns(1.0, value, 1.0, first=10))
     judge.take("loss", 1, columns(1.0, 1.0, value, value, first=5))
@@ -134,7 +134,7 @@ def spool(tmp_path):
 
 
 def test_a_run_is_followed_as_it_is_written(spool):
-    """From a line that is not whole yet to its end."""
+    """The follower first sees half a line, and later its end."""
     heard = []
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda _, batch: heard.append(batch))
     assert not follower.poll([])
@@ -160,7 +160,7 @@ def test_a_run_is_followed_as_it_is_written(spool):
 
 
 def test_a_step_of_a_pipeline_is_sent_when_it_is_new(spool):
-    """Once all its ranks have told it."""
+    """It is sent once all its ranks have reported it."""
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
     spool(0, Started(1, "host", "", ranks=[0, 1]))
     told = []

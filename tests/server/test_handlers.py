@@ -31,15 +31,15 @@ EXAMPLES = {
 
 
 class ReadOnly(Authorizer):
-    """Nobody may act."""
+    """Lets users read, but not act."""
 
     def is_authorized(self, handler, user, action, resource):  # noqa: ARG002 — the base's shape
-        """Only to read our things, and all others'."""
+        """Allow to read our resource, and everything with all others."""
         return resource != "dtrain" or action == "read"
 
 
 class Nothing(Authorizer):
-    """Nobody may do anything of ours."""
+    """Refuses this extension to all users."""
 
     def is_authorized(self, handler, user, action, resource):  # noqa: ARG002
         """All others' things."""
@@ -94,7 +94,7 @@ async def test_users_without_permission_get_no_answer(jp_fetch, address, method)
 
 @pytest.mark.parametrize("jp_server_config", [ReadOnly], indirect=True)
 async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
-    """To read is another permission than to act."""
+    """Reading and acting are different permissions."""
     assert await status_of(jp_fetch, "dtrain/worlds", "GET") == 200
     assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/worlds/some", "DELETE") == 403
@@ -128,7 +128,7 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     ],
 )
 async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
-    """And nothing is left of it."""
+    """Nothing is left of it."""
     with pytest.raises(HTTPClientError) as caught:
         await jp_fetch("dtrain", "worlds", method="POST", body=body)
 
@@ -141,7 +141,7 @@ async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
     "address", ["runs?limit=abc", "runs?limit=", f"runs/{'5' * 5000}", f"worlds/some/runs/{'5' * 5000}/ranks/0/output"]
 )
 async def test_a_number_that_is_none_is_refused_in_words(jp_fetch, address):
-    """Nor is one that no run can have, however many digits it has."""
+    """Neither is a number that no run can have, however many digits it has."""
     with pytest.raises(HTTPClientError) as caught:
         await jp_fetch(
             "dtrain",
@@ -155,7 +155,7 @@ async def test_a_number_that_is_none_is_refused_in_words(jp_fetch, address):
 
 @pytest.mark.parametrize("name", ["gone", "a%2Fb", quote("ä b?c#d", safe=""), "..", "%2e%2e%2f%2e%2e"])
 async def test_a_world_that_is_not_there(jp_fetch, name):
-    """Whatever it is called."""
+    """A request for it fails under every name."""
     for address, method in ((f"worlds/{name}", "DELETE"), (f"worlds/{name}/stacks", "POST")):
         assert await status_of(jp_fetch, f"dtrain/{address}", method) in (404, 405)
 
@@ -194,7 +194,7 @@ async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetc
 
 
 async def test_launchers_describe_their_options(jp_fetch):
-    """As JSON Schema, with what there is on this machine."""
+    """The description is JSON Schema, with the facts of this machine."""
     (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
 
     assert (local["name"], local["title"]) == ("local", "This machine")
@@ -206,7 +206,7 @@ async def test_launchers_describe_their_options(jp_fetch):
 
 
 async def test_a_store_that_is_not_there_is_empty(jp_fetch):
-    """And a run that is not in it is said not to be."""
+    """A request for a missing run gets an error that says so."""
     assert json.loads((await jp_fetch("dtrain", "runs")).body) == {"runs": []}
     assert await status_of(jp_fetch, "dtrain/runs/7", "GET") == 404
 

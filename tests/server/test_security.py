@@ -14,7 +14,7 @@ import pytest
 import websocket
 
 OTHER = 65534
-"""The user nobody."""
+"""The id of the user ``nobody``."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def cookies(server):
 
 
 def test_another_origin_gets_no_stream(server, cookies):
-    """A page of somebody else's, opened in the same browser."""
+    """The user opens a foreign page in the same browser."""
     address = f"ws://127.0.0.1:{server.port}/dtrain/stream"
     with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
         websocket.create_connection(address, cookie=cookies, origin="http://elsewhere.example")
@@ -53,7 +53,7 @@ def test_a_form_of_another_page_cannot_act(server, cookies):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's process and files")
 def test_worlds_of_another_user_are_not_listed(page, home):
-    """Neither where his files lie in our folder, nor where ours name a process of his."""
+    """They are not listed where such a user's files lie in our folder, nor where ours name a process of that user."""
     process = subprocess.Popen(["/bin/sleep", "60"], user=OTHER, cwd="/")
     try:
         found = [(psutil.Process(process.pid), OTHER), (psutil.Process(process.pid), 0), (psutil.Process(), OTHER)]
@@ -76,7 +76,7 @@ def test_worlds_of_another_user_are_not_listed(page, home):
 
 
 def test_the_server_loads_nothing_that_unpickles():
-    """Neither ipyparallel nor cloudpickle is imported by what serves the pages."""
+    """The extension imports neither ipyparallel nor cloudpickle."""
     code = (
         "import sys, jupyter_dtrain.server.handlers, jupyter_dtrain.server.monitor;"
         "print([name for name in ('ipyparallel', 'cloudpickle', 'mpi4py', 'torch') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""Worlds as the sidebar sees them and steers them, whatever their notebook does."""
+"""The sidebar sees worlds and steers them, whatever their notebook does."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def watching(page, session):
 
 
 def points(page, name, number):
-    """All points of a metric of one run that a page was told: ``{rank: [(step, value)]}``."""
+    """All points of a metric of one run that a page has received: ``{rank: [(step, value)]}``."""
     found = {}
     reach = None
     for _, _, message in page.messages:
@@ -113,11 +113,11 @@ def test_an_idle_world_is_asked_seldom(watching, session):
     finally:
         client.stop_channels()
 
-    assert 1 <= asked <= 20  # a look each second, and whoever drives it
+    assert 1 <= asked <= 20  # a look each second, and the driver's requests
 
 
 def test_a_world_is_started_and_stopped_without_a_notebook(page, server, home):
-    """Nobody drives it, until somebody attaches; its folder is the one that was named."""
+    """No client drives it until one attaches; its folder is the one in the request."""
     (server.folder / "some where").mkdir()
     status, made = page.request(
         "POST", "worlds", {"options": {"n": 2, "name": "made", "env": {"MADE": "1"}}, "cwd": "some where"}
@@ -248,7 +248,7 @@ def test_an_interrupt_reaches_the_cell_of_its_driver(watching, session):
 
 
 def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
-    """They are told to wait before, and released."""
+    """The page shows that they wait; then they are released."""
     run = session.run("import time" + WAIT, view=None, wait=False)
     waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["Barrier"] * 2)
     frameworks = watching.until(lambda: watching.world("seen")["frameworks"])
@@ -339,7 +339,7 @@ def test_a_dead_rank_is_reported_and_a_restart_makes_the_world_whole(watching, s
 
 
 def test_a_run_that_a_restart_ends_is_lost(watching, session):
-    """And it says why."""
+    """It says why."""
     run = session.run("import time; print('begun', flush=True); time.sleep(1000)", view=None, wait=False)
     until(lambda: all("begun" in run.text(rank) for rank in range(3)))
     watching.act(session.id, "restart")
@@ -374,7 +374,7 @@ def test_a_stopped_world_is_gone_for_its_driver(watching, session):
 
 @pytest.fixture
 def left(page, request):
-    """A world in which a cell runs whose driver was killed; the test names the cell."""
+    """A world with a running cell whose driver was killed; the test names the cell."""
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER.format(code=request.param)], stdout=subprocess.PIPE, text=True
     )
@@ -399,7 +399,7 @@ def left(page, request):
     indirect=True,
 )
 def test_a_run_without_its_driver_is_interrupted_all_the_same(left):
-    """Also where ranks wait for each other, or catch the interrupt; who attaches then has the variables."""
+    """Ranks may wait for each other, or catch the interrupt; a client that attaches then has the variables."""
     world = left.world("left")
     assert left.until(lambda: not left.world("left")["driver"]["there"])
     asked = time.monotonic()
@@ -418,7 +418,7 @@ def test_a_run_without_its_driver_is_interrupted_all_the_same(left):
 
 
 def test_pages_renew_no_lease(page, launch):
-    """A world that nobody drives ends with its lease, also with a page open all the while."""
+    """A world without a driver ends with its lease, also with a page open all the while."""
     session = launch(n=1, name="short", settings=Settings(lease=3))
 
     assert page.until(lambda: page.world("short"))
@@ -453,7 +453,7 @@ def test_a_run_that_hangs_is_reported_with_its_stacks(page, launch):
 
 @pytest.mark.slow
 def test_a_server_that_begins_anew_has_everything(launch, tmp_path):
-    """In mid-run: the next one tells the run from its first point on."""
+    """The old one ends in the middle of a run: the next one shows the run from its first point on."""
     session = launch(n=2, name="kept")
     first = Server(tmp_path)
     page = Page(first)
@@ -483,7 +483,7 @@ def test_a_server_that_begins_anew_has_everything(launch, tmp_path):
 
 
 def test_an_error_in_a_cell_is_no_affair_of_the_page(page, launch):
-    """A cell that fails fast is its notebook's to tell: attention is for what the person may not see."""
+    """The notebook shows a cell that fails fast: attention is for events that the person may not see."""
     session = launch(n=1, name="fast")
 
     with pytest.raises(DistributedError):

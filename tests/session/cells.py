@@ -19,10 +19,10 @@ class Notes:
         self.words = []
 
     def feed(self, batch, now):
-        """Not looked at."""
+        """Ignored."""
 
     def idle(self, rank, now):
-        """Not looked at."""
+        """Ignored."""
 
     def note(self, words, now):  # noqa: ARG002 — the protocol's shape
         """Keep it."""

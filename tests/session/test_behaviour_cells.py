@@ -17,12 +17,12 @@ def test_the_last_expression_is_the_result_on_every_rank(world):
 
 
 def test_a_semicolon_keeps_the_result_to_itself(world):
-    """IPython's rule for a last expression that nobody wants to see."""
+    """IPython's rule for a last expression without output."""
     assert {} == run(world, "1 + 1;").results
 
 
 def test_every_rank_has_its_own_history(world):
-    """In holds what this rank ran, Out what it gave; a rank that was left out has neither."""
+    """In holds the cells that this rank ran, Out their results; a rank that was left out has neither."""
     run(world, "'first'")
     run(world, "'only rank 1'", ranks=1)
     cell = run(world, "(In[-2], Out[max(Out)], _)")

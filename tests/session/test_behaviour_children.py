@@ -53,7 +53,7 @@ def stop(session, cell):
 
 
 def test_stop_ends_the_processes_of_a_script(world, tmp_path):
-    """Both say no more in later cells, and nobody listens on their port."""
+    """Both are silent in later cells, and no process listens on their port."""
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES)
     cell = world.run_script(script, ranks=FIRST, wait=False, view=None)

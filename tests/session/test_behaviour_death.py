@@ -23,7 +23,7 @@ DEATHS = {
 
 @pytest.mark.parametrize(("victim", "how", "words"), DEATHS.values(), ids=DEATHS)
 def test_a_rank_that_dies_is_named_and_the_others_live(launch, victim, how, words):
-    """In words; its last words are kept; the living keep pid and variables, and take cells."""
+    """The words name it, with its last output; the living ranks keep pid and variables, and take cells."""
     session = launch(n=3)
     others = [rank for rank in range(3) if rank != victim]
     run(session, "import os\nmine = [os.environ['RANK']]")
@@ -79,7 +79,7 @@ def test_restart_makes_a_broken_world_whole(launch, alone):
 
 
 def test_a_rank_that_dies_between_cells_is_noticed(launch):
-    """By its watch; the next cell on all ranks is refused, with the reason."""
+    """Its watch notices; the next cell on all ranks is refused, with the reason."""
     session = launch(n=2)
     run(session, "import os, threading\nthreading.Timer(0.1, os.kill, (os.getpid(), 9)).start()", ranks=1)
     until(lambda: session.world.dead)
@@ -137,7 +137,7 @@ for _ in range(4):
 
 
 def test_native_code_may_print_while_it_holds_the_interpreter_lock(launch):
-    """More than the pipe takes: it neither hangs nor is anything lost, and of a rank that dies so the end is told."""
+    """The text is more than the pipe takes: no rank hangs, no text is lost, and a rank's death is reported."""
     with launch(n=2) as session:
         assert 4 << 20 == len(run(session, FLOOD).text(1, "stderr"))
 

@@ -1,4 +1,4 @@
-"""A cell always ends, whatever is thrown at its end; its cause is shown, and the next cell works on all ranks."""
+"""A cell always ends, whatever happens at its end; its cause is shown, and the next cell works on all ranks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_message_that_raises_is_an_error_like_others(world, raised):
 
 
 def test_a_keyboard_interrupt_of_ones_own_is_shown_before_the_ranks_that_waited(world):
-    """Nobody pressed Stop."""
+    """No person pressed Stop."""
     cell = fail(world, SETUP + "if rank == 0: raise KeyboardInterrupt('mine')\ncomm.Barrier()")
 
     assert str(DistributedError(cell)) == "KeyboardInterrupt: mine (rank 0); rank 1 stopped because of that"

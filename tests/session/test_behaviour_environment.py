@@ -99,7 +99,7 @@ def test_all_ranks_agree_on_the_rendezvous(world):
 
 
 def test_a_rank_is_its_rank_in_mpi(world):
-    """rank == MPI.COMM_WORLD.rank, and MPI works: everybody's rank arrives everywhere."""
+    """rank == MPI.COMM_WORLD.rank, and MPI works: each rank's number arrives everywhere."""
     cell = run(world, "from mpi4py import MPI\n(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather(os.environ['RANK']))")
 
     assert {rank: (rank, ["0", "1", "2"]) for rank in range(3)} == values(cell)
@@ -131,7 +131,7 @@ def test_a_rank_is_in_the_notebooks_folder(odd, home_of_notebook):
 
 
 def test_a_module_beside_the_notebook_is_the_users_own_code(odd):
-    """It imports, and its frames are told as such."""
+    """It imports, and its frames are shown as such."""
     frames = fail(odd, "import my_module\nmy_module.fails()").errors[0].frames
 
     assert [(2, True), (2, True)] == [(frame.line, frame.cell) for frame in frames]
@@ -151,7 +151,7 @@ def test_the_paths_of_the_notebook_hold(odd):
 
 
 def test_a_name_of_letters_digits_and_marks_is_kept(odd):
-    """And is part of the id."""
+    """The name is part of the id."""
     assert odd.name == odd.world.name == "My.world_2-x"
     assert odd.world.id.startswith("My.world_2-x-")
 
@@ -164,7 +164,7 @@ def test_variables_of_the_request_are_there(odd):
 
 
 def test_values_of_variables_are_in_no_command_line_and_in_no_file(odd):
-    """Not of any process of the machine, not in the world's folders."""
+    """No process of the machine has them in its command line, and no file in the world's folders."""
     run(odd, "1")
     lines = []
     for process in psutil.process_iter():

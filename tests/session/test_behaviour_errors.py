@@ -23,7 +23,7 @@ def test_an_error_has_the_cells_own_frames_first(world):
 
 
 def test_a_library_frame_is_told_apart_from_the_cells(world):
-    """So that a reader can fold it."""
+    """A reader can fold it."""
     frames = fail(world, "import json\njson.loads('{')").errors[0].frames
 
     assert frames[0].cell

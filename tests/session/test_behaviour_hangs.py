@@ -1,4 +1,4 @@
-"""A run in which nobody moves any more is told of, and not ended."""
+"""A run in which no rank moves any more is reported, and goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ world = MPI.COMM_WORLD
 
 @pytest.fixture(scope="module")
 def watched(launch):
-    """Three ranks of which is told after two seconds."""
+    """Three ranks whose hang is reported after two seconds."""
     session = launch(n=3, settings=Settings(hang_notice=2, interrupt_release=0.2))
     run(session, PREPARE)
     yield session
@@ -42,7 +42,7 @@ def test_a_rank_that_does_not_come(watched):
 
 @pytest.mark.slow
 def test_a_rank_that_is_stopped(watched):
-    """Nobody takes it for dead; when it goes on, so does the run."""
+    """It does not count as dead; when it goes on, so does the run."""
     notes = Notes()
     cell = watched.run(
         "world.Barrier()\nworld.Barrier()\nrank if rank != 1 else time.sleep(0.5)", wait=False, view=notes
@@ -62,7 +62,7 @@ def test_a_rank_that_is_stopped(watched):
 
 
 def test_ranks_that_move_are_not_reported(watched):
-    """In the loop of a cell that says nothing; for twice as long as a notice takes."""
+    """They move in the loop of a silent cell, for twice as long as a notice takes."""
     notes = Notes()
     code = "end = time.monotonic() + 4\nwhile world.allreduce(time.monotonic() < end, MPI.LAND): pass"
     cell = watched.run(code, wait=False, view=notes)
@@ -72,7 +72,7 @@ def test_ranks_that_move_are_not_reported(watched):
 
 
 def test_ranks_that_work_say_so(watched):
-    """Each rank for itself: in a loop of Python, in native code."""
+    """Each rank works alone: in a loop of Python, in native code."""
     code = """
 end = time.monotonic() + 4
 while time.monotonic() < end and rank == 0: pass
@@ -89,7 +89,7 @@ while time.monotonic() < end and rank > 0: hashlib.pbkdf2_hmac("sha256", b"word"
 
 @pytest.mark.slow
 def test_native_code_that_keeps_the_lock(watched):
-    """It lets nobody ask, so it is seen from outside: the line of the cell, and what that has called."""
+    """The rank cannot answer, so its watch looks from outside: the line of the cell, and the call in that line."""
     notes = Notes()
     cell = watched.run("if rank == 1: ctypes.PyDLL(None).sleep(7)", wait=False, view=notes)
     until(lambda: notes.words)

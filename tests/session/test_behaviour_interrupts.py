@@ -25,7 +25,7 @@ while time.monotonic() < end:
 
 
 class Moment(Notes):
-    """A view that lets others know when the ranks have told so many batches of events, or all."""
+    """A view that reports when the ranks have sent so many batches of events, or all."""
 
     def __init__(self, batches):
         super().__init__()
@@ -114,7 +114,7 @@ def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
 
 
 def test_a_timeout_interrupts_the_cell(world):
-    """And the run says that it was the timeout."""
+    """The run says that it was the timeout."""
     with pytest.raises(DistributedInterrupt, match="timeout") as caught:
         run(world, "import time; time.sleep(1000)", timeout=0.3)
 
@@ -123,7 +123,7 @@ def test_a_timeout_interrupts_the_cell(world):
 
 
 def test_a_cell_that_ends_before_its_timeout_is_not_concerned(world):
-    """Nor is the next one."""
+    """The timeout does not reach the next cell either."""
     run(world, "1", timeout=0.5)
 
     assert run(world, "import time; time.sleep(0.7)").outcome == "ok"
@@ -150,7 +150,7 @@ def test_an_exception_in_the_clean_up_is_shown(world):
 
 
 def test_a_keyboard_interrupt_of_the_cells_own_is_an_error(world):
-    """Nobody asked for it."""
+    """No client asked for it."""
     assert same("error") == fail(world, "raise KeyboardInterrupt").outcomes
 
 
@@ -168,14 +168,14 @@ def test_queued_cells_end_without_having_been_sent(world):
 
 
 def test_an_interrupt_of_an_idle_world_does_nothing(world):
-    """Not even to the next cell."""
+    """It does not reach the next cell either."""
     world.interrupt()
 
     assert same(1) == values(run(world, "1"))
 
 
 def test_an_interrupt_that_races_the_end_of_a_cell_does_no_harm(world):
-    """After each of what the ranks tell, three times, from before the start to after the end; the next cell works."""
+    """Three come after each batch of the ranks, from before the start to after the end; the next cell works."""
     before = pids(world)
     for k in range(30):
         view = Moment(k % 10)

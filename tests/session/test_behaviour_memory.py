@@ -13,7 +13,7 @@ RSS = "import psutil; psutil.Process().memory_info().rss"
 
 @pytest.fixture(scope="module")
 def filled(world):
-    """Ranks that keep much of their own."""
+    """Ranks with large variables of their own."""
     run(world, "keep = bytearray(100_000_000)")
     return world
 
@@ -68,7 +68,7 @@ except MemoryError as error:
     ],
 )
 def test_values_in_the_frames_are_freed(filled, code, raised):
-    """And said."""
+    """A message says so."""
     before = values(run(filled, RSS))
     cell = fail(filled, code)
     after = values(run(filled, RSS))

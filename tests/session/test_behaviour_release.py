@@ -1,4 +1,4 @@
-"""A rank that fails does not keep the others: who waits for it is released, and the next cell goes on."""
+"""A rank that fails does not keep the others: ranks that wait for it are released, and the next cell goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def waiting(launch):
 
 
 def test_one_raises_while_others_are_in_a_collective(waiting):
-    """One block, the root first. Also a rank that comes there long after, and one that does not give up at first."""
+    """One block, the root first. A rank may come there long after, or not give up at first."""
     before = pids(waiting)
     code = """
 if rank == 1: raise ValueError('a bug')
@@ -96,7 +96,7 @@ def test_one_raises_while_others_are_in_mpi(waiting, victim):
 
 
 def test_an_interrupt_frees_ranks_that_all_wait(waiting):
-    """Nobody is left behind, and the next cell finds a whole world."""
+    """No rank stays behind, and the next cell finds a whole world."""
     before = pids(waiting)
     cell = begin(waiting, "MPI.COMM_WORLD.recv(source=0) if rank == 1 else MPI.COMM_WORLD.Barrier()")
     waiting.interrupt()

@@ -75,7 +75,7 @@ def test_a_cell_that_does_not_parse_goes_to_no_rank(world, code):
 
 
 def test_a_syntax_error_names_line_and_place(world):
-    """As Python does, and says that nothing was sent."""
+    """The error is Python's, and says that nothing was sent."""
     with pytest.raises(BadSyntax, match=r"line 2: .*not sent to any rank") as caught:
         run(world, "x = 1\ny = = 2")
 
@@ -98,7 +98,7 @@ def test_a_timeout_that_cannot_be_is_refused(world, timeout):
     ("n", "words"), [(0, "at most 1024, not 0"), (-1, "at most 1024, not -1"), (True, "at most 1024, not True")]
 )
 def test_a_world_needs_a_rank(launch, n, words):
-    """And True is no number of ranks."""
+    """True is no number of ranks."""
     with pytest.raises(BadRequest, match=words):
         launch(n=n)
 

@@ -36,7 +36,7 @@ def apart(launch):
 
 
 def test_an_object_with_a_state_gets_it_and_stays_the_same_object(apart):
-    """By duck type, whatever framework it is of."""
+    """Its methods decide, not its framework."""
     apart.resync(["model"], source=1)
 
     assert same(([1.0] * 3, True)) == values(run(apart, "(model.weight, id(model) == model_id)"))
@@ -44,7 +44,7 @@ def test_an_object_with_a_state_gets_it_and_stays_the_same_object(apart):
 
 @pytest.mark.slow
 def test_anything_else_is_replaced(apart):
-    """From whatever rank; also what is larger than a piece."""
+    """The source may be any rank, and the value larger than a piece."""
     run(apart, "found = {'rank': rank, 'x': [float(rank)] * 3}\nbig = bytes([rank]) * (300 << 20)")
     apart.resync(["found", "big"], source=2)
     assert same(True) == values(run(apart, "found['rank'] == 2 and found['x'] == [2.0] * 3"))

@@ -22,7 +22,7 @@ def living(processes) -> list[int]:
 
 @pytest.mark.parametrize("n", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_world_of_any_size_works(launch, n):
-    """Everybody answers, values come back, MPI connects all; at the end nothing is left."""
+    """All ranks answer, values come back, MPI connects all; at the end nothing is left."""
     with launch(n=n) as session:
         cell = run(session, "from mpi4py import MPI\nprint('hello')\nMPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank)")
         session.push({"a": 1})
@@ -38,7 +38,7 @@ def test_a_world_of_any_size_works(launch, n):
 
 @pytest.mark.slow
 def test_a_hundred_cells_leave_nothing_behind_in_this_process(world):
-    """Neither descriptors nor threads grow with the number of cells."""
+    """The numbers of descriptors and threads do not grow with the number of cells."""
     me = psutil.Process()
     for k in range(10):
         run(world, str(k))

@@ -1,4 +1,4 @@
-"""Nothing that a rank said is lost, whatever is lost on the way; and memory stays bounded."""
+"""No event of a rank is lost, whatever messages are lost on the way; and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_events_are_numbered_without_holes(world):
 
 
 def test_every_event_is_spooled_before_it_is_announced(world, on_the_way):
-    """Whoever hears of a number finds it in the file."""
+    """A client that hears of a number finds the event in the file."""
     missing = []
 
     def look(batch, deliver) -> None:
@@ -135,7 +135,7 @@ class Dance(AgentRequest[Done], frozen=True, tag="dance"):
 
 
 def test_a_request_that_cannot_be_read_is_answered(world):
-    """With an error, at once; the rank and its watch go on."""
+    """It ends with an error, at once; the rank and its watch go on."""
     world_now, channel = world._link.bound()
     with pytest.raises(Refused, match="dance"):
         channel.ask(world_now.ranks[0].engine, Dance()).result(10)

@@ -48,7 +48,7 @@ def begun(session, code, ranks=None):
 
 
 def test_a_cell_that_swallows_the_interrupt_is_ended(world):
-    """By an exception of ours, after 5 s; what happens is told while it happens. Variables stay."""
+    """The exception comes after 5 s; notes report each step as it happens. Variables stay."""
     before = pids(world)
     run(world, "kept = 7")
     cell, notes = begun(world, STUBBORN)
@@ -124,7 +124,7 @@ def test_a_rank_that_nothing_ends_is_named_and_killed(quick):
 
 @pytest.mark.slow
 def test_force_kills_what_has_not_ended(quick):
-    """And says so; the cell is over then."""
+    """A note says so; the cell is over then."""
     cell, notes = begun(quick, f"if __import__('os').environ['RANK'] == '0':{DEAF.replace(chr(10), chr(10) + '    ')}")
     quick.interrupt(force=True)
     assert cell.wait(20)
@@ -169,7 +169,7 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
 
 @pytest.mark.slow
 def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick, tmp_path):
-    """Native code that keeps the interpreter lock: nothing can be asked of it, and the others go on meanwhile."""
+    """Native code keeps the interpreter lock: the rank answers no question, and the others go on meanwhile."""
     pytest.importorskip("torch", reason="torch, in whose groups the others go on, is not installed")
     run(quick, "import ctypes, os, pathlib, socket, time\nimport torch, torch.distributed as dist")
     go = tmp_path / "go"

@@ -115,7 +115,7 @@ def test_a_death_is_noticed_while_a_view_blocks(launch, view):
 
 
 def test_stop_of_the_world_waits_for_no_view(launch, view):
-    """It takes what it takes without one; who waits for the cell goes on as well."""
+    """It takes as long as without one; a thread that waits for the cell goes on as well."""
     usual = launch(n=2)
     usual.run(TALK, wait=False, view=None)
     usually = seconds(usual.stop)

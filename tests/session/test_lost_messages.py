@@ -1,6 +1,6 @@
 """Messages may be lost, worlds may not: each kind is lost once on its way, and every cell still ends rightly.
 
-The driver comes to its world by a way on which messages get lost; the first session has a way of its own.
+The driver reaches its world on a way on which messages get lost; the first session has its own way.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("losses", LOSSES.values(), ids=list(LOSSES))
 def test_a_cell_runs_once_on_each_rank_whatever_is_lost(driver, way, losses) -> None:
-    """It ends by itself, with all of its text."""
+    """It ends on its own, with all of its text."""
     run(driver, "ran = 0")
     lost = [way.lose(one) for one in losses]
     cell = driver.run(COUNT, wait=False, view=None)
@@ -205,7 +205,7 @@ def test_stop_ends_a_cell_although_a_message_is_lost(driver, way, loss) -> None:
 
 
 def test_the_cell_after_a_release_has_whole_groups(driver, way) -> None:
-    """Though this client was not told that the steward has released ranks, nor that a new generation has begun."""
+    """This client did not hear that the steward has released ranks and begun a new generation."""
     lost = [way.lose(one) for one in (tells("released"), asks("advance"), answers("advance"))]
     fail(driver, "if rank == 0: 1 / 0\nMPI.COMM_WORLD.Barrier()")
     way.heal()

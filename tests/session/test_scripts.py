@@ -60,7 +60,7 @@ def test_a_script_sees_what_torchrun_shows_it(world, script, tmp_path):
 
 
 def test_names_of_a_script_stay_unless_it_is_to_be_fresh(world, script):
-    """And the process is as it was."""
+    """The process is as it was."""
     before = value(world, "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals())")
     play(world, script("class Model:\n    size = 3\nmodel, kept = Model(), 1\ndef look():\n    return kept + 1"))
     stayed = value(
@@ -106,7 +106,7 @@ def test_a_module_of_that_name_from_elsewhere_stands_aside(world, script, tmp_pa
 
 
 def test_an_exception_in_a_script_is_shown_at_its_line(world, script):
-    """With what was defined until then; and it is over where it says so with another code than 0."""
+    """The names defined until then stay; a script that exits with a code other than 0 ends there."""
     path = script("stage = 1\ndef step():\n    raise ValueError('no')\n\nstep()\n")
     with pytest.raises(DistributedError, match=r"ValueError: no") as raised:
         play(world, path)
@@ -130,7 +130,7 @@ def test_losses_of_a_script_have_their_names(world, script):
 
 
 def test_a_file_that_is_no_script_goes_nowhere(world, script, tmp_path):
-    """And says why."""
+    """The error says why."""
     number = world.last_run
     with pytest.raises(BadRequest, match=r"The script .*gone.py cannot be read: No such file"):
         play(world, tmp_path / "gone.py")

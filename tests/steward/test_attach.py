@@ -175,7 +175,7 @@ def test_all_runs_that_go_on_are_followed(first, attach) -> None:
 
 
 def test_stop_ends_all_runs_that_go_on(first, attach) -> None:
-    """From the new kernel, with what was queued behind the older of them."""
+    """A new kernel presses Stop, and a cell queued behind the older of them ends, too."""
     client = first("print('begun', flush=True)\ntime.sleep(1000)", ranks=("0", "1"))
     client.kill()
     client.wait()
@@ -193,7 +193,7 @@ def test_stop_ends_all_runs_that_go_on(first, attach) -> None:
 
 
 def test_the_steward_ends_all_runs_that_no_client_follows(first, attach) -> None:
-    """As for the sidebar, whose request may name ranks."""
+    """It does so for the sidebar, whose request may name ranks."""
     client = first("print('begun', flush=True)\ntime.sleep(1000)", ranks=("0", "1", "2"))
     client.kill()
     client.wait()
@@ -255,7 +255,7 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
 
 
 def test_ranks_are_released_without_any_client(first, attach) -> None:
-    """One raises, the others wait for it, nobody is there: the steward frees them."""
+    """One raises, the others wait for it, and no client is there: the steward frees them."""
     client = first("print('begun', flush=True)\ntime.sleep(1)\nif rank == 0: 1 / 0\nMPI.COMM_WORLD.Barrier()")
     client.kill()
     client.wait()
@@ -271,7 +271,7 @@ def test_ranks_are_released_without_any_client(first, attach) -> None:
 
 
 def test_an_observer_looks_on(first, attach) -> None:
-    """While the first client lives: it follows the run, and runs nothing; nor does it end the world."""
+    """The first client lives: the second follows the run, runs nothing, and does not end the world."""
     first(LONG.format(steps=100))
     observer = attach()
 
@@ -348,14 +348,14 @@ def test_which_world(launch, left) -> None:
         Session.attach()
     with Session.attach("one") as joined:
         assert joined.name == "one"
-        # From the same process: there is nobody to take it from but another session.
+        # The client is in the same process: only another session can lose the world.
         assert not joined.drives
     assert one.run("1", view=None).outcome == "ok"
     one.stop()
 
 
 def test_an_error_of_a_run_that_was_adopted_is_its_own(first, attach) -> None:
-    """As if it had been begun here."""
+    """The run ends as if it had begun here."""
     client = first("print('begun', flush=True)\ntime.sleep(0.3)\n1 / 0")
     client.kill()
     client.wait()

@@ -1,4 +1,4 @@
-"""A part of a world is killed: what goes on, what ends, and who is told."""
+"""A part of a world is killed: some parts go on, others end, and clients hear of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
 
 
 def test_the_first_request_to_a_killed_steward_says_that_it_has_ended(launch) -> None:
-    """Whoever asks before the loss was noticed is told the same as whoever asks later, and at once."""
+    """A request before the loss was noticed gets the same answer as a later one, and at once."""
     session = launch(n=1, settings=Settings(request_timeout=60))
     steward_of(session).kill()
     with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
@@ -67,7 +67,7 @@ def test_ranks_that_were_ordered_to_end_are_not_the_news(launch) -> None:
 
 
 def test_the_wait_for_the_reason_of_an_end_is_short(launch) -> None:
-    """A steward that hangs will not tell it; nor does Stop make it last as long as a cell that goes on."""
+    """A steward that hangs will not report it; and Stop does not make it last as long as a cell that goes on."""
     session = launch(n=1, settings=Settings(interrupt_timeout=60))
     run = sleep_everywhere(session)
     steward = steward_of(session)
@@ -85,7 +85,7 @@ def test_the_wait_for_the_reason_of_an_end_is_short(launch) -> None:
 
 
 def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be_dead(launch) -> None:
-    """Whoever looks then, or sends the next cell, is told."""
+    """A client that looks then, or sends the next cell, gets the reason."""
     session = launch(n=2)
     run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
     until(lambda: run.spool)
@@ -99,7 +99,7 @@ def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be
 
 
 def test_a_session_can_be_stopped_after_its_steward_was_killed(launch, mark) -> None:
-    """stop then only tidies up; nobody waits for an answer that cannot come, for a minute here."""
+    """stop then only tidies up; it does not wait (here a minute) for an answer that cannot come."""
     session = launch(n=1, settings=Settings(request_timeout=60))
     steward = steward_of(session)
     steward.kill()
@@ -129,7 +129,7 @@ def test_a_steward_that_is_asked_to_end_ends_the_world_in_order(launch, mark) ->
 
 
 def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
-    """mpiexec is killed: cells go on and run, nobody can be replaced, deaths are still seen, stop leaves nothing."""
+    """mpiexec is killed: cells go on and run, no rank can be replaced, deaths are still seen, stop leaves nothing."""
     session = launch(n=3)
     run = session.run("import time; time.sleep(1); 'slept'", wait=False, view=None)
     child_named(session, "prterun").kill()

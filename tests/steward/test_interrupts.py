@@ -37,12 +37,12 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """In which nothing has been asked for."""
+    """A scene without any request."""
     return Scene()
 
 
 def test_nothing_is_due_at_first(scene):
-    """Until a client asks."""
+    """The first deadline comes with a request."""
     assert scene.interrupts.tick(100.0) == math.inf
 
 
@@ -57,7 +57,7 @@ def test_a_driver_hears_of_the_interrupt_and_does_it(scene):
 
 
 def test_the_steward_ends_the_runs_that_the_driver_does_not_follow(scene):
-    """At once: another client began them."""
+    """It does so at once, since another client began them."""
     scene.positions = {0: position(7), 1: position(6)}
     runs = [OpenRun(6, [1], [1]), OpenRun(7, [0], [0])]
     scene.interrupts.ask(runs, force=False, by="the sidebar", driven=True)
@@ -95,7 +95,7 @@ def test_the_steward_does_what_no_driver_takes_up(scene):
 
 
 def test_without_a_driver_the_steward_begins_at_once(scene):
-    """And looks whether ranks have ended the run."""
+    """It also looks whether ranks have ended the run."""
     scene.ask(driven=False)
     scene.wait(2 * LOOK)
 
@@ -105,7 +105,7 @@ def test_without_a_driver_the_steward_begins_at_once(scene):
 
 
 def test_asked_again_it_hurries_and_force_holds(scene):
-    """As a second press of Stop does."""
+    """A second press of Stop does the same."""
     scene.ask(driven=False)
     scene.ask(driven=False, force=True)
     scene.wait(1)

@@ -1,4 +1,4 @@
-"""A notebook's kernel that started a world, and ends in one of the ways in which kernels end."""
+"""A notebook's kernel starts a world, and ends in one of the ways in which kernels end."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.steward.until import runs, steward_of, until
 
 
 def test_a_start_may_take_longer_than_the_lease(launch, mark) -> None:
-    """Nobody can renew before the world is up."""
+    """No client can renew before the world is up."""
     session = launch(n=2, settings=Settings(lease=0.5))
 
     assert session.run("1", view=None).outcome == "ok"

@@ -1,4 +1,4 @@
-"""Which client drives a world, and until when the world lives."""
+"""One client drives a world, and the lease decides how long the world lives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.machines import Clock
 
 @pytest.fixture
 def clock():
-    """At 100."""
+    """A clock that begins at 100."""
     return Clock()
 
 
@@ -25,12 +25,12 @@ def lease(clock):
 
 
 def client(name):
-    """In a process that lives: this one."""
+    """A client in a process that lives: this one."""
     return Client(name, *own_process(), name)
 
 
 def ended(name):
-    """In a process that has ended."""
+    """A client in a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return Client(name, process.pid, 0.0, name)
@@ -72,7 +72,7 @@ def test_a_client_that_left_is_followed_by_the_next(lease):
 
 
 def test_only_the_driver_renews(lease, clock):
-    """And says whether plain cells go to the ranks; the lease runs on for observers."""
+    """It says whether plain cells go to the ranks; the lease runs on for observers."""
     lease.join(client("a"), take_over=False)
     clock.now += 8
     assert lease.left == 2
@@ -85,7 +85,7 @@ def test_only_the_driver_renews(lease, clock):
 
 
 def test_a_lease_that_is_over_can_begin_again(lease, clock):
-    """When a world has come up at last, and when a client joins."""
+    """The lease begins anew when a world has come up at last, and when a client joins."""
     clock.now += 12
     assert lease.left == -2
     lease.begin_again()

@@ -1,4 +1,4 @@
-"""Which runs go on, by what ranks have spooled."""
+"""The spools of ranks show which runs go on."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path):
-    """In which nothing has run."""
+    """A world in which no cell has run."""
     return Scene(tmp_path)
 
 
 def test_several_runs_go_on_at_once(scene):
-    """Until their own ranks have ended them."""
+    """They go on until their own ranks have ended them."""
     first, second = scene.begin(1, 0, [0]), scene.begin(2, 1, [1])
     assert scene.look() == [(1, [0]), (2, [1])]
     scene.end(second, 2, 1)
@@ -71,7 +71,7 @@ def test_a_run_whose_folder_is_there_and_no_event_yet(scene):
 
 
 def test_a_rank_works_on_its_newest_run_alone(scene):
-    """Whatever the log of an older one lacks."""
+    """The log of an older run may lack its end."""
     scene.begin(1, 0, [0, 1])
     scene.begin(1, 1)
     scene.begin(2, 0, [0])
@@ -80,7 +80,7 @@ def test_a_rank_works_on_its_newest_run_alone(scene):
 
 
 def test_the_dead_work_on_nothing(scene):
-    """Nor do ranks that were replaced."""
+    """Ranks that were replaced do not work on any run either."""
     scene.begin(1, 0, [0, 1])
     scene.begin(1, 1)
     assert scene.look([1]) == [(1, [0])]

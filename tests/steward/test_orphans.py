@@ -85,7 +85,7 @@ def test_a_stopped_process_does_not_hold_up_the_end(launch, mark, who) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> None:
-    """Neither by ignoring SIGTERM nor by never leaving native code."""
+    """A rank that ignores SIGTERM or never leaves native code ends, too."""
     session = launch(n=2)
     run = session.run(f"{IGNORE_SIGNALS}\nwhile True: pass", wait=False, view=None)
     until(lambda: sorted(run.spool) == run.ranks)
@@ -112,7 +112,7 @@ def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
 
 
 def test_ranks_may_finish_what_they_must(launch, mark, tmp_path) -> None:
-    """At a stop a cell's ``finally`` and what was registered with ``atexit`` run to their end."""
+    """At a stop, ``finally`` in a cell and functions registered with ``atexit`` run to their end."""
     session = launch(n=2, settings=Settings(stop_timeout=30))
     session.run(
         f"""

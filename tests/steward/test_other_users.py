@@ -21,7 +21,7 @@ from tests.steward.until import child_named, family, state_of
 
 HIDDEN = "correct-horse-0b7d"
 STRANGER = 65534
-"""A user that every system has, and that owns nothing: nobody."""
+"""The user ``nobody``, whom every system has, and who owns nothing."""
 
 
 BECOME = """
@@ -57,7 +57,7 @@ def able() -> None:
 
 @pytest.fixture(scope="module")
 def session(launch):
-    """A world in folders whose parents everybody may enter, made under the usual umask."""
+    """A world in folders whose parents every user may enter, made under the usual umask."""
     folder = Path(tempfile.mkdtemp(prefix="open-"))
     folder.chmod(0o755)
     before = os.umask(0o022)
@@ -115,7 +115,7 @@ def test_no_file_and_no_socket_is_open_to_another_user(session) -> None:
     sockets = [path for path in paths if stat.S_ISSOCK(Path(path).stat().st_mode)]
 
     assert len(sockets) > 20, sockets
-    assert set(paths) - set(mine.splitlines()) <= set(sockets)  # of some nobody listens yet
+    assert set(paths) - set(mine.splitlines()) <= set(sockets)  # no process listens on some yet
     assert theirs == ""
 
 
@@ -170,7 +170,7 @@ for port in sys.argv[2:]:
 
 
 def ports(process: psutil.Process) -> list[int]:
-    """Where it listens on TCP."""
+    """The TCP ports on which the process listens."""
     found = process.net_connections(kind="tcp")
     return sorted({one.laddr.port for one in found if one.status == psutil.CONN_LISTEN})
 
@@ -195,7 +195,7 @@ def test_another_user_starts_no_server(session) -> None:
 
 
 PING = struct.pack("=BIBI", 0, 0x3C85F7CE, 13, 4711)
-"""To a store of torch: that this is one of its clients, and a ping, which it answers with its number."""
+"""Bytes for a store of torch: a client's greeting, and a ping, which the store answers with the ping's number."""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -221,7 +221,7 @@ count = len(jax.devices())
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_jax_s_coordinator_hears_ranks_alone(session) -> None:
-    """Neither another user nor a line without the secret is heard, and a live world goes on."""
+    """The coordinator ignores other users and lines without the secret, and a live world goes on."""
     session.run(SET_UP_JAX, view=None)
     coordinator = child_named(session, "jax.coordinator")
     found = ports(coordinator)

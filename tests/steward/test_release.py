@@ -1,4 +1,4 @@
-"""When ranks are released that wait for one that has failed."""
+"""The time at which ranks that wait for a failed one are released."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """In which no rank has failed."""
+    """A scene in which no rank has failed."""
     return Scene()
 
 
 def test_nothing_is_asked_while_no_rank_has_failed(scene):
-    """Nor is anything due."""
+    """There is no deadline either."""
     assert scene.release.tick(100.0) == math.inf
     assert not scene.looks
 
@@ -73,7 +73,7 @@ def test_ranks_have_a_grace_to_end_by_themselves(scene):
 
 
 def test_stop_leaves_no_grace(scene):
-    """Also after a rank has failed."""
+    """Stop may come after a rank has failed."""
     scene.release.failed(7)
     scene.release.look_now(7)
     scene.wait(0)
@@ -82,7 +82,7 @@ def test_stop_leaves_no_grace(scene):
 
 
 def test_ranks_that_wait_are_released_in_their_framework(scene):
-    """All are told; the report names those that waited."""
+    """All hear of it; the report names those that waited."""
     scene.answers[2] = WAITS
     scene.release.look_now(7)
     scene.wait(0)
@@ -103,7 +103,7 @@ def test_a_rank_that_waits_later_is_released_then(scene):
 
 
 def test_a_rank_that_is_silent_twice_counts_as_waiting_once(scene):
-    """In every framework; native code may hold the interpreter's lock."""
+    """It may wait in any framework; native code may hold the interpreter's lock."""
     scene.answers[1] = None
     scene.release.look_now(7)
     scene.wait(PATIENCE)
@@ -143,7 +143,7 @@ def test_only_ranks_that_wait_in_an_abandoned_run_are_released(scene):
 
 
 def test_a_wait_that_cannot_be_ended_is_reported_at_once(scene):
-    """Nobody is said to be released; a rank that waits beside it is."""
+    """The report does not call it released; a rank that waits beside it is."""
     endless = Wait("mpi", "Win.Lock", releasable=False)
     scene.answers[1] = position(7, waits=endless)
     scene.release.look_now(7)
@@ -160,7 +160,7 @@ def test_a_wait_that_cannot_be_ended_is_reported_at_once(scene):
 
 
 def test_a_wait_that_outlasts_its_releases_is_reported(scene):
-    """It is released again nevertheless; one that comes free and waits elsewhere begins anew."""
+    """The steward releases it again nevertheless; a rank that comes free and waits elsewhere begins anew."""
     scene.answers[2] = WAITS
     scene.release.look_now(7)
     scene.wait((OUTLASTS - 0.5) * LOOK_AGAIN)

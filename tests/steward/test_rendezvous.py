@@ -21,13 +21,13 @@ connection, _ = listening.accept()
 connection.sendall(sys.argv[3].encode() + sys.stdin.buffer.read())
 connection.recv(1)
 """
-"""Serves one connection, says its port and what it was told, and ends when that is closed: as a store that dies."""
+"""Serves one connection, prints its port and its input, and ends when that closes, like a store that dies."""
 TOLD = ServerSpec("secret", 2)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """With the module that serves."""
+    """A folder with the module that serves."""
     (tmp_path / "serves.py").write_text(STORE)
     return tmp_path
 
@@ -56,7 +56,7 @@ def test_the_store_begins_when_a_rank_comes(meeting, folder):
 
 
 def test_a_store_that_died_begins_again_but_not_without_end(folder, monkeypatch):
-    """At the next connection; the log says so."""
+    """It starts again at the next connection; the log says so."""
     monkeypatch.setattr(module, "MAX_STARTS", 2)
     meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, TOLD, "serves")
     for _ in range(2):
@@ -71,13 +71,13 @@ def test_a_store_that_died_begins_again_but_not_without_end(folder, monkeypatch)
 
 
 def test_a_port_that_is_taken_is_refused(meeting, folder):
-    """With what to do."""
+    """The error says what to do."""
     with pytest.raises(StartFailed, match=f"Port {meeting.port} on 127.0.0.1 is taken .*name another MASTER_PORT"):
         Rendezvous("127.0.0.1", meeting.port, folder / "log", lambda: None, TOLD, "serves")
 
 
 def test_closing_ends_the_store_and_frees_the_port(meeting):
-    """Also while a rank is connected."""
+    """A rank may be connected at that moment."""
     with socket.create_connection(("127.0.0.1", meeting.port), 10) as rank:
         assert rank.recv(100)
         meeting.close()

@@ -85,7 +85,7 @@ def test_a_restart_keeps_the_address_at_which_ranks_meet(launch, mark) -> None:
 
 
 def test_a_world_that_was_stopped_cannot_be_restarted(launch) -> None:
-    """Neither that nor stopped again."""
+    """It is neither restarted nor stopped again."""
     session = launch(n=1)
     session.stop()
 

@@ -31,7 +31,7 @@ def test_a_script_that_ends_takes_its_world_along(home: Path, mark: str) -> None
 
 
 def test_a_script_that_fails_takes_its_world_along(home: Path, mark: str) -> None:
-    """An exception that nobody catches; what the user sees is that exception alone."""
+    """No code catches the exception; the user sees that exception alone."""
     ended = script(f"{START}; 1 / 0")
 
     assert ended.returncode == 1
@@ -60,7 +60,7 @@ def test_a_terminal_ipython_takes_its_world_along(home: Path, mark: str) -> None
 
 
 def test_a_with_block_stops_its_world(home: Path, mark: str) -> None:
-    """Also when its body fails: nothing is left once the block is."""
+    """Its body may fail: after the block nothing is left."""
     sessions = []
 
     def fail() -> None:

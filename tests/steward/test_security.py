@@ -127,7 +127,7 @@ def test_where_jax_meets_listens_on_loopback(session) -> None:
 
 
 def own_addresses() -> set[str]:
-    """Those of this machine, on which gloo may listen."""
+    """The addresses of this machine, on which gloo may listen."""
     return {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
 
 
@@ -140,7 +140,7 @@ def test_folders_and_files_are_for_this_user_alone(session) -> None:
     """0700 and 0600, sockets in a 0700 folder, under a umask that would allow more."""
     session.run("print('spooled')", view=None)
     tops = [Path(session.request.folder), Path(session.request.spool)]
-    # The README is IPython's, the same for everybody, and copied with its permissions.
+    # The README is IPython's, the same for all users, and copied with its permissions.
     files = [path for top in tops for path in top.rglob("*") if path.is_file() and path.name != "README"]
     loose = [str(path) for path in files if permissions(path) & 0o077]
     sockets = [path for path in Path(session.request.sockets).iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
@@ -227,7 +227,7 @@ def test_the_steward_hears_only_those_who_hold_the_key(session, dealer, key) -> 
 @pytest.mark.parametrize("key", [b"wrong", b""])
 @pytest.mark.parametrize("who", ["agent", "watch"])
 def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> None:
-    """A forged request to end a rank (watch) or to tell of it (agent), noise, then a request that is signed well."""
+    """A forged request to end a rank (watch) or to describe it (agent), noise, then a request with a good signature."""
     client_file = state_of(session).client_file
     messages, info = forger(client_file, key=key)
     honest, _ = forger(client_file, key=info["key"].encode())

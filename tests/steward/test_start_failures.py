@@ -55,7 +55,7 @@ def fails(mark: str):
 
 
 def path_of(folder: Path) -> dict[str, str]:
-    """The variable that puts a folder before all others in which modules are found."""
+    """The variable that puts a folder first in the module search path."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
 
 
@@ -95,7 +95,7 @@ def test_an_mpiexec_that_hangs(fails, tmp_path) -> None:
 
 
 def test_a_master_port_that_is_taken(fails) -> None:
-    """Somebody else listens there."""
+    """Another process listens there."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         fails(f"Port {port} on 127.0.0.1 is taken.*another MASTER_PORT", env={"MASTER_PORT": str(port)})
@@ -170,7 +170,7 @@ def test_a_watch_that_is_killed_while_the_world_starts(fails, mark) -> None:
 
 
 def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypatch) -> None:
-    """Nobody works and nobody is ready: that start is over, and the next one is as good as any."""
+    """No process works and no rank is ready: that start is over, and the next one works."""
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
         f"once = pathlib.Path({str(tmp_path / 'once')!r})\n"
@@ -203,7 +203,7 @@ def test_a_rank_that_works_in_vain_while_it_starts(fails, tmp_path) -> None:
 def test_a_start_on_a_busy_machine_goes_on_and_says_so(home, mark) -> None:
     """It takes longer than the time without progress that it may take, and it makes progress."""
     busy = [
-        # Each in a session of its own, as the processes of other people: Linux shares processors between sessions.
+        # Each has its own session, like processes of other people: Linux shares processors between sessions.
         subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
         for _ in range(20 * len(os.sched_getaffinity(0)))
     ]
@@ -256,7 +256,7 @@ def test_modules_of_the_user_that_shadow_others_break_no_start(mark, tmp_path, m
 
 
 def test_sockets_have_short_paths_where_no_folder_has(tmp_path, monkeypatch) -> None:
-    """Neither Jupyter's nor the one for temporary files; a letter may have two bytes."""
+    """Jupyter's folder and the one for temporary files have long paths; a letter may have two bytes."""
     long = tmp_path / ("ö" * 40)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -269,7 +269,7 @@ def test_sockets_have_short_paths_where_no_folder_has(tmp_path, monkeypatch) -> 
 
 
 def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) -> None:
-    """Longer than a socket's path may be: the sockets lie elsewhere, in a folder of their own that goes at the end."""
+    """The path is longer than a socket's may be: the sockets lie in another folder, which goes at the end."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
     with Session.start(n=1) as session:
         sockets = Path(session.request.sockets)

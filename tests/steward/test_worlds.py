@@ -42,7 +42,7 @@ def age(folder: Path, days: float) -> None:
 
 @pytest.mark.slow
 def test_several_worlds_live_side_by_side(launch, mark) -> None:
-    """Each has a name, given or found; they are listed, oldest first; what one is told does not reach the other."""
+    """Each has a name, given or found; the list has the oldest first; requests to one do not reach the other."""
     first, second, third = launch(n=1), launch(n=1), launch(n=1, name="Mine.3_x")
     names = [listing.name for listing in worlds.list_worlds()]
     first.run("x = 'first'", view=None)
@@ -104,7 +104,7 @@ def test_the_files_of_a_dead_steward_are_no_world(own_home) -> None:
 
 
 def test_the_next_start_removes_what_a_killed_world_left(launch, mark) -> None:
-    """Nobody was left who could clean up: ranks' children live, and folders stay. Nothing of others is touched."""
+    """No process was left to clean up: ranks' children live, and folders stay. Nothing of others is touched."""
     killed = launch(n=1)
     listing = next(one for one in worlds.list_worlds() if one.name == killed.name)
     code = "import subprocess\nchildren = [subprocess.Popen(['sleep', '300'], start_new_session=own) for own in (0, 1)]"

@@ -69,7 +69,7 @@ def runs(process: psutil.Process | int) -> bool:
 
 
 def zombies(session: Session) -> list[psutil.Process]:
-    """The processes of the session's world that have ended, and that nobody has collected."""
+    """The processes of the session's world that have ended, and whose parent has not collected them."""
     found = []
     for process in family(session):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -79,7 +79,7 @@ def zombies(session: Session) -> list[psutil.Process]:
 
 
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still there."""
+    """The processes that are still there."""
     return [process for process in processes if runs(process)]
 
 

@@ -51,7 +51,7 @@ def gone_process() -> tuple[int, float]:
 
 
 class FakeWorld:
-    """A world's spools, and the writer that a steward would have. Not a process: a test says what its ranks say."""
+    """A world's spools, and the writer that a steward would have. A test writes the events of its ranks."""
 
     def __init__(
         self, folder: Path, name: str = "world", size: int = 2, owner: tuple[int, float] | None = None
@@ -107,7 +107,7 @@ class FakeWorld:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store that nobody has written to."""
+    """A store without any run."""
     return Store(tmp_path / "dtrain" / "runs.sqlite")
 
 

@@ -26,7 +26,7 @@ def poll_all(intake: StoreIntake) -> None:
 
 
 def test_the_next_steward_stores_the_rest_of_a_killed_one(store, make_world):
-    """The rest of the text, the points, and the end: as far as its spools tell it."""
+    """It stores the rest of the text, the points, and the end, as far as the spools have them."""
     killed, living, said = make_world(owner=gone_process()), make_world(name="world-2"), []
     killed.begin(1, when=100.0)
     killed.say(1, 0, points("loss", [1.0]), when=101.0)

@@ -40,7 +40,7 @@ def test_a_run_is_found_by_number_and_by_name(filled, name, run):
 
 
 def test_a_run_is_found_by_its_worlds_id(filled):
-    """Which is unique."""
+    """The id is unique."""
     first = filled.run(1)
 
     assert filled.run(f"{first.world_id}/1").id == 1
@@ -71,7 +71,7 @@ def test_a_name_of_no_run_is_refused_with_the_runs_that_exist(filled, name, word
 
 
 def test_an_empty_store_says_so(store, db):
-    """And one that is not there at all."""
+    """A store that is not there at all does so, too."""
     with pytest.raises(BadRequest, match="no run #1 in the store: it is empty"):
         store.run(1)
     with pytest.raises(BadRequest, match="it is empty"):
@@ -79,7 +79,7 @@ def test_an_empty_store_says_so(store, db):
 
 
 def test_runs_are_listed_newest_first(filled):
-    """So many, and of one world's name."""
+    """The caller may limit their number, and choose a world's name."""
     assert [run.id for run in filled.runs()] == [4, 3, 2, 1]
     assert [run.id for run in filled.runs(2)] == [4, 3]
     assert [run.id for run in filled.runs(world="world")] == [3, 2, 1]
@@ -91,7 +91,7 @@ def test_runs_are_listed_newest_first(filled):
 
 
 def test_the_ranks_that_a_cell_did_not_run_on_are_no_keys(filled):
-    """As of a Run."""
+    """The attributes are those of a Run."""
     with pytest.raises(KeyError):
         filled.run(1).text(7)
     with pytest.raises(KeyError):
@@ -123,7 +123,7 @@ def check(html: str) -> None:
 
 
 def test_a_run_shows_its_cell_outcome_metrics_and_the_end_of_its_output(store, db, fake):
-    """As text, and as HTML in which nothing of the user's is markup."""
+    """It is text, and HTML in which no text of the user's is markup."""
     fake.begin(3, "print('<script>')\n" + "line\n" * 20)
     for rank in (0, 1):
         fake.say(3, rank, Output("stdout", "".join(f"\x1b[31mline {n}\x1b[0m <img>\n" for n in range(30))))
@@ -213,7 +213,7 @@ def test_the_curves_of_two_runs_are_drawn_over_each_other(store, db, fake):
 
 
 def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):
-    """An ImportError, for the verb to tell."""
+    """The error is an ImportError, which the verb shows."""
     for number in (1, 2):
         fake.begin(number)
         fake.say(number, 0, points("loss", [1.0]))
@@ -241,7 +241,7 @@ def test_durations_are_written_in_words(seconds, words):
 
 
 def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, make_world):
-    """Neither those of a living driver, nor those that a client followed, nor those that go on."""
+    """Runs of a living driver, runs that a client followed, and runs that go on do not count."""
     drivers = {"living": own_process(), "gone": gone_process(), "recent": None, "old": None}
     for name, driver in drivers.items():
         world = make_world(name=name)

@@ -20,7 +20,7 @@ def everything(folder) -> dict[str, bytes]:
 
 
 def test_a_new_store_is_for_this_user_alone(store):
-    """0600 in 0700, whatever the umask says, with write-ahead logging."""
+    """The file is 0600 in a 0700 folder, under any umask, with write-ahead logging."""
     with closing(open_for_writing(store.path)) as db:
         mode = db.execute("PRAGMA journal_mode").fetchone()[0]
         modes = [stat.S_IMODE(path.stat().st_mode) for path in sorted(store.path.parent.iterdir())]
@@ -55,7 +55,7 @@ def test_a_store_is_brought_to_the_next_version_with_what_it_holds(store, fake, 
 
 
 def test_a_migration_that_fails_changes_nothing(store, monkeypatch):
-    """Not even its first statement."""
+    """Not even its first statement takes effect."""
     open_for_writing(store.path).close()
     broken = ("CREATE TABLE extra (x)", "CREATE TABLE runs (y)")
     monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, broken))
@@ -106,7 +106,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(store):
     ],
 )
 def test_a_file_that_is_no_store_is_left_as_it_is(store, content, words):
-    """With the way on in the message."""
+    """The message names the way on."""
     store.path.parent.mkdir()
     if content is None:
         with closing(sqlite3.connect(store.path)) as db:

@@ -22,7 +22,7 @@ def test_a_line_that_cannot_be_read_is_passed_over(store, db, fake):
 
 
 def test_an_event_that_is_larger_than_what_is_read_at_once_is_stored(store, db, fake):
-    """And so is what follows it."""
+    """The events that follow it are stored, too."""
     fake.begin(1)
     fake.say(1, 0, Output("stdout", "x" * (LIMIT + 5)), Output("stdout", "end\n"), Dropped(1, 1, "reason"))
     drain(fake.writer, db)
@@ -31,7 +31,7 @@ def test_an_event_that_is_larger_than_what_is_read_at_once_is_stored(store, db, 
 
 
 def test_events_that_come_twice_count_once(store, db, fake):
-    """From a source that starts over: their numbers tell."""
+    """The source starts over, and the events' numbers show it."""
 
     class Again(SpoolFolder):
         def read(self, run, rank, _position):

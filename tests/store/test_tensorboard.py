@@ -94,7 +94,7 @@ def test_a_folder_that_goes_away_is_reported_once(fake, tmp_path):
 
 
 def test_a_start_without_the_package_says_what_to_install(own_data, tmp_path, monkeypatch):
-    """And starts nothing."""
+    """It starts nothing either."""
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(BadRequest, match=r"pip install 'jupyter-dtrain\[tensorboard\]'"):
         Session.start(n=1, tensorboard=tmp_path / "boards")

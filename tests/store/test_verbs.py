@@ -64,7 +64,7 @@ def test_runs_lists_what_is_stored(notebook):
 
 @pytest.mark.parametrize("name", ["1", "#1", "world/1"])
 def test_show_shows_a_run(notebook, name):
-    """By each of its names; a stored run at the end of a cell shows the same."""
+    """Each of its names finds it; a stored run at the end of a cell shows the same."""
     chart, text = notebook.ok(f"%distributed show {name}").displays
     (same,) = notebook.ok("import jupyter_dtrain\njupyter_dtrain.Store.open().run(1)").display_texts
 
@@ -119,7 +119,7 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
     ],
 )
 def test_a_wrong_line_gets_an_error_with_the_right_form(notebook, line, words):
-    """No traceback of ours."""
+    """The error has no traceback of the package."""
     cell = notebook.run(f"%distributed {line}")
 
     assert cell.reply["status"] == "error"
@@ -128,7 +128,7 @@ def test_a_wrong_line_gets_an_error_with_the_right_form(notebook, line, words):
 
 
 def test_an_empty_store_says_so(open_notebook, tmp_path):
-    """And a store that cannot be read is no empty one; loading the extension says nothing of either."""
+    """A store that cannot be read is not empty; loading the extension mentions neither."""
     notebook = open_notebook(JUPYTER_DATA_DIR=str(tmp_path))
     loading = notebook.ok("%load_ext jupyter_dtrain").said.strip()
     empty = notebook.ok("%distributed runs").out

@@ -1,4 +1,4 @@
-"""Real worlds: what their ranks say is in the store, with a client and without, whatever state the store is in."""
+"""Real worlds: the events of their ranks are in the store, with a client and without, whatever its state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for step in range({points}):
 
 
 def test_a_hundred_thousand_points_of_each_of_four_ranks_are_stored_whole_and_in_order(launch, own_data):
-    """And lie in Run.metrics just so."""
+    """Run.metrics has the same ones."""
     with launch(n=4) as session:
         cell = run(session, LOG.format(points=100_000, rank="int(__import__('os').environ['RANK'])"))
         kept = newest("ok").metrics
@@ -138,7 +138,7 @@ print('last', step)
 
 @pytest.mark.slow
 def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook, own_data, mark):
-    """With no client attached: all points and lines since its start. The next notebook is told of it, once."""
+    """Without a client the store has all points and lines since the start. The next notebook mentions it, once."""
     notebook = open_notebook()
     notebook.ok(START)
     notebook.ok(WORK)
@@ -192,7 +192,7 @@ def mark(monkeypatch) -> str:
 
 @pytest.mark.slow
 def test_a_run_that_was_followed_to_its_end_is_not_reported_again(open_notebook, own_data):
-    """Neither one that ended well, nor those that end with the kernel that is shut down."""
+    """A run that ended well does not count, nor runs that end with the kernel's shutdown."""
     notebook = open_notebook()
     notebook.ok(START)
     notebook.ok("%%distributed\nprint('x')")
@@ -303,7 +303,7 @@ def small_disk(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_stops_no_cell_and_takes_nothing_from_the_store(launch, small_disk, capfd):
-    """The user is told; when there is room again, storing goes on by itself."""
+    """The user gets a message; when there is room again, storing goes on."""
     with launch(n=2) as session:
         run(session, "print('before')")
         first = stored(1)
@@ -323,7 +323,7 @@ def test_a_full_disk_stops_no_cell_and_takes_nothing_from_the_store(launch, smal
     assert kept == ("before\n", 20_000)
     assert "runs.sqlite cannot be used (database or disk is full): runs are not stored until it can" in said
     assert (third.outcome, third.text(1)) == ("ok", "after\n")
-    assert second.outcome == "ok"  # as the session told
+    assert second.outcome == "ok"  # as the session reported
     assert stored(1).text(0) == "before\n"
 
 

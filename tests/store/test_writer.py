@@ -147,7 +147,7 @@ def test_a_log_that_ends_early_is_ended_by_the_clients_report(store, db, fake):
 
 
 def test_a_log_that_ends_early_is_ended_by_the_next_run(store, db, fake):
-    """Nobody told how it ended: the client was gone."""
+    """No client reported how it ended: the client was gone."""
     fake.begin(1, ranks=[0])
     drain(fake.writer, db)
     fake.begin(2, ranks=[0])
@@ -161,7 +161,7 @@ def test_a_log_that_ends_early_is_ended_by_the_next_run(store, db, fake):
 
 
 def test_runs_on_different_ranks_end_in_any_order(store, db, fake):
-    """The second ends while the first goes on, also when its folder appears first."""
+    """The second ends while the first goes on, even if its folder appears first."""
     fake.begin(2, ranks=[1])
     drain(fake.writer, db)
     fake.begin(1, ranks=[0])
@@ -177,7 +177,7 @@ def test_runs_on_different_ranks_end_in_any_order(store, db, fake):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_interrupt_that_the_ranks_took_for_an_end_is_reported_by_the_client(store, db, fake, late):
-    """A cell that catches KeyboardInterrupt ends well on its ranks, but was interrupted; also told afterwards."""
+    """A cell that catches KeyboardInterrupt ends well on its ranks, but was interrupted; the report may come later."""
     fake.begin(1)
     if not late:
         fake.writer.tell(Followed(1, interrupted=True))
@@ -216,7 +216,7 @@ def test_a_full_disk_loses_nothing_that_the_spool_has(store, db, fake):
 
 
 def test_an_idle_world_writes_nothing(store, db, fake):
-    """Also not when a rank is dead: polls leave no transaction behind."""
+    """Polls leave no transaction behind, even when a rank is dead."""
     fake.begin(1)
     fake.finish(1)
     fake.writer.rank_died(0, "dead")

@@ -82,7 +82,7 @@ class Scene:
         self.slept += seconds
 
     def say(self, rank: int, *bodies: Any, totals: Totals | None = None, omitted: int = 0) -> None:
-        """Feed a batch in which ``rank`` says ``bodies``; text stands for output on stdout."""
+        """Feed a batch of ``rank`` with ``bodies``; text stands for output on stdout."""
         events = []
         for body in bodies:
             said = Output("stdout", body) if isinstance(body, str) else body

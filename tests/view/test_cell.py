@@ -38,7 +38,7 @@ def test_one_rank_of_a_larger_world_keeps_its_label(scene):
 
 
 def test_a_line_reaches_the_painter_within_the_hold(scene):
-    """A line that nobody joins is out after 30 ms, and the view asks for the tick that it needs."""
+    """A line that no other rank joins is out after 30 ms, and the view asks for the tick that it needs."""
     s = scene(2)
     s.say(0, "hello\n")
     assert s.painter.calls == []

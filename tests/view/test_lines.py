@@ -41,7 +41,7 @@ def test_a_line_waits_no_longer_than_the_hold():
 
 
 def test_the_hold_can_be_longer():
-    """For ranks that are far from each other."""
+    """The ranks are far from each other."""
     merger = LineMerger([0, 1], hold=3.0)
     push(merger, 0, "a", now=5.0)
     assert merger.deadline() == 8.0
@@ -51,7 +51,7 @@ def test_the_hold_can_be_longer():
 
 
 def test_one_rank_alone_is_never_held():
-    """With nobody to wait for, a line comes out when it goes in."""
+    """With no rank to wait for, a line comes out when it goes in."""
     merger = LineMerger([3])
     push(merger, 3, "a", "b")
     assert brief(merger.ready(0.0)) == [((3,), "a"), ((3,), "b")]
@@ -149,7 +149,7 @@ def test_a_rank_that_runs_behind_is_not_held():
 
 
 def test_ranks_that_are_level_again_wait_for_each_other_again():
-    """To have printed a line once does not mean to be ahead when it comes the second time."""
+    """A rank that printed a line once is not ahead when the line comes the second time."""
     merger = LineMerger([0, 1])
     push(merger, 0, "a")
     merger.ready(HOLD)

@@ -70,7 +70,7 @@ def test_a_bar_stays_below_the_lines_that_its_rank_printed_before(scene):
 
 
 def test_the_bar_of_the_lowest_rank_takes_the_place_of_another(scene):
-    """Whoever comes first, in the end it is the lowest rank's."""
+    """Any rank may come first; in the end the bar is the lowest rank's."""
     s = scene(2)
     s.say(1, Output("stderr", "\r0% of 1"))
     s.wait(0.3)
@@ -165,7 +165,7 @@ def test_unfinished_lines_are_shown_when_the_run_ends(scene):
 
 
 def test_a_rank_that_ends_has_its_unfinished_line_shown(scene):
-    """Nobody has to wait for the end of the whole run."""
+    """The line does not wait for the end of the whole run."""
     s = scene(2)
     s.say(1, "bye")
     s.view.idle(1, s.now)

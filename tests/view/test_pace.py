@@ -27,7 +27,7 @@ def test_spent_budget_comes_back_at_the_rate():
 
 
 def test_it_predicts_when_there_will_be_enough():
-    """At the time that it names, and not before, the bytes are granted."""
+    """The bytes are granted at the time that it names, and not before."""
     pace = Pace()
     pace.spend(BURST, 0.0)
     when = pace.when(70_000, 0.0)
@@ -54,7 +54,7 @@ def test_an_older_clock_reading_takes_nothing_away():
 
 
 def test_no_window_of_the_server_ever_sees_more_than_it_lets_through():
-    """However eagerly one sends: in no 3 s do more than 3 MB go, with a tenth to spare."""
+    """In any 3 s at most 3 MB go, with a tenth to spare, even under constant load."""
     chance = random.Random(1)  # noqa: S311 - chance, not secrets
     pace = Pace()
     sent: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""Output reaches the cell that it belongs to, or whatever takes the cell's place."""
+"""Output reaches the cell that it belongs to, or the place that stands for the cell."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def kernel():
 
 
 def test_output_of_another_thread_lands_in_its_own_cell(kernel):
-    """Also while a later cell runs, whose own output stays its own."""
+    """A later cell may run meanwhile, and keeps its own output."""
     first = kernel.run(
         "print('before')\n"
         "p, go = painter_for_cell(), threading.Event()\n"

@@ -63,7 +63,7 @@ class FrontEnd:
 
 
 class Stage:
-    """A panel with a clock of its own, and ranks that say what a test wants."""
+    """A panel with its own clock, and ranks whose events a test chooses."""
 
     def __init__(self, recorder, size=2, *, live=True) -> None:
         self.painter = recorder()
@@ -175,7 +175,7 @@ def test_a_run_that_ends_badly_is_kept_as_well(stage, front_end, outcome):
 
 
 def test_a_step_of_a_pipeline_is_sent_once_and_kept(stage, front_end):
-    """In the document that the panel starts from, in a message when there is a newer one, in what a notebook keeps."""
+    """It is in the panel's first document, in a message when there is a newer one, and in the saved form."""
     scene = stage()
 
     def tell(step):
@@ -202,7 +202,7 @@ def test_a_step_of_a_pipeline_is_sent_once_and_kept(stage, front_end):
 
 
 def test_a_short_run_is_kept_without_having_been_shown(stage):
-    """As where no widget can be."""
+    """The cell looks as it does where no widget can be."""
     scene = stage(live=False)
     scene.say(0, Started(1, "host", ""), Progress(1, "train", 5, 10, 2.0, ""), Finished("ok", 0.1))
     scene.end()
@@ -221,7 +221,7 @@ def test_the_place_is_kept_for_a_panel_that_comes_later(stage, front_end):
 
 
 def test_every_point_arrives_once_and_in_few_messages(stage, front_end):
-    """From a rank that flushes four times a second for ten seconds: lively at first, calm after that."""
+    """A rank flushes four times a second for ten seconds: the panel is lively at first, calm after that."""
     scene = stage(1)
     scene.say(0, Started(1, "host", ""), Metrics([series([0.0] * 10)]))
     scene.wait(0.25)
@@ -268,7 +268,7 @@ def test_points_that_a_rank_left_out_on_the_wire_are_mentioned(stage):
 
 
 def test_a_page_that_comes_late_finds_a_copy_of_bounded_size(stage, front_end):
-    """Not older than about two seconds, and told how far it reaches."""
+    """It is not older than about two seconds, and says how far it reaches."""
     scene = stage(1)
     scene.say(0, Started(1, "host", ""), Metrics([series([0.0])]))
     for part in range(20):

@@ -85,7 +85,7 @@ def test_a_shared_picture_goes_when_the_last_of_its_ranks_has_cleared(scene):
 
 
 def test_widgets_of_ranks_show_as_their_text(scene):
-    """A widget that nobody can answer for is left out; what is left is shown."""
+    """A widget that no kernel can answer for is left out; the rest is shown."""
     s = scene(1)
     s.say(0, Display({WIDGET: {"model_id": "x"}, "text/plain": "IntSlider()"}), Display({WIDGET: {}}))
     assert [call[:2] for call in s.painter.calls] == [("display", "IntSlider()")]

@@ -125,7 +125,7 @@ def test_the_text_has_the_last_values_and_the_outcome():
 
 
 def test_the_bundle_finds_steps_and_pace_by_itself():
-    """For a run out of the store nobody has counted them."""
+    """A run out of the store has no count of them."""
     data = bundle(picture(1, {"loss": {0: columns([1.0] * 200)}}), with_svg=False)
 
     assert "image/svg+xml" not in data
@@ -134,7 +134,7 @@ def test_the_bundle_finds_steps_and_pace_by_itself():
 
 
 def test_the_picture_is_svg_that_parses_and_stays_small():
-    """With text as text, with names that mean something to TeX, and without a single finite value."""
+    """Text stays text, names may mean something to TeX, and there may be no finite value."""
     metrics = {
         "loss $x$ <&>": {rank: columns([math.exp(-step / 100) for step in range(5000)]) for rank in range(4)},
         "broken": {0: columns([math.nan, math.inf])},
@@ -152,7 +152,7 @@ def test_the_picture_is_svg_that_parses_and_stays_small():
 
 
 def test_a_history_is_bounded_and_even_whatever_comes():
-    """However the points arrive; the beginning is kept as well as the end."""
+    """The points may arrive in any way; the beginning is kept as well as the end."""
     for chunk in (1, 7, 1000, 100_000):
         history = History(200)
         values = [float(step % 100) for step in range(100_000)]
@@ -173,7 +173,7 @@ def test_a_history_is_bounded_and_even_whatever_comes():
 
 
 def test_thinning_leaves_short_series_alone():
-    """And never gives more than twice what was asked for."""
+    """It never gives more than twice the requested number."""
     few = columns([1.0, 2.0])
     assert few.thinned(10) is few
     assert len(columns([float(n % 13) for n in range(10_001)]).thinned(100).values) <= 150

@@ -49,7 +49,7 @@ def test_equal_values_come_once_and_others_by_rank():
 
 
 def test_a_rank_without_a_value_is_left_out():
-    """As one that has not imported what others have."""
+    """A rank may lack an import that others have."""
     text = surroundings_tables(world_of(2), {0: seen_by(0), 1: seen_by(1, on="cpu")})["text/plain"]
 
     assert rows(text)["imported"] == ["rank 0: no / rank 1: yes", "a rank loads only what its cells import"]
@@ -57,14 +57,14 @@ def test_a_rank_without_a_value_is_left_out():
 
 
 def test_the_first_and_the_last_of_many_values_are_shown():
-    """In a world of many ranks."""
+    """The world has many ranks."""
     text = surroundings_tables(world_of(64), {rank: seen_by(rank) for rank in range(64)})["text/plain"]
 
     assert rows(text)["RANK"][0] == "rank 0: 0 / rank 1: 1 / rank 2: 2 / rank 3: 3 / … / rank 63: 63"
 
 
 def test_ranks_that_say_nothing_are_named_with_why():
-    """Dead, stopped, silent; and where nobody says anything there is no table."""
+    """Ranks may be dead, stopped or silent; where no rank answers there is no table."""
     ranks = world_of(4).ranks
     dead = msgspec.structs.replace(ranks[1], state="dead", words="rank 1 was killed")
     world = World("w", "w-1", [ranks[0], dead, msgspec.structs.replace(ranks[2], state="stopped"), ranks[3]])

@@ -46,7 +46,7 @@ def rows(lane):
 
 
 def test_the_caption_says_what_the_bubble_is_and_should_be():
-    """And what is not as it looks."""
+    """It also says where the picture may mislead."""
     assert caption(gpipe(4, 8)) == (
         "GPipe, 4 ranks × 8 micro-batches: bubble 27 % (in theory 27 %), step 1,200 in 33 ms"  # noqa: RUF001
     )

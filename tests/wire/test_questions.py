@@ -34,7 +34,7 @@ class Channel:
 
 
 class Scene:
-    """Three ranks, of which rank 2 is dead."""
+    """Three ranks; rank 2 is dead."""
 
     def __init__(self, make_rank):
         self.clock, self.channel = Clock(), Channel()
@@ -53,7 +53,7 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """With ranks whose engines are named after them."""
+    """A scene with ranks whose engines are named after them."""
 
     def make_rank(rank, state="idle"):
         return Rank(rank, 0, "host", rank, "cpu", 1, f"e{rank}", state)
@@ -77,7 +77,7 @@ def test_an_answer_comes_when_all_have_answered(scene):
 
 
 def test_a_rank_that_is_silent_has_answered_none(scene):
-    """When the patience is over; an answer that comes later goes nowhere."""
+    """The question ends when the patience is over; a later answer goes nowhere."""
     scene.questions.ask([0, 1], 5.0, scene.answers.append, ReadPosition())
     scene.channel.agents["e1"][1].set_result(position(2))
     scene.tick(4.9)
@@ -98,7 +98,7 @@ def test_without_a_world_there_is_no_answer(scene):
 
 
 def test_the_watch_of_a_silent_rank_says_where_it_is(scene):
-    """It has patience of its own."""
+    """It has its own patience."""
     scene.questions.stacks([0, 1], 1.0, scene.answers.append)
     scene.channel.agents["e0"][1].set_result(RUNNING)
     scene.tick(1.0)
@@ -127,7 +127,7 @@ def test_an_interrupt_is_taken_by_the_ranks_that_say_so(scene, force):
 
 
 def test_a_watch_that_is_silent_too_leaves_none(scene):
-    """The question ends all the same."""
+    """The question ends even so."""
     scene.questions.stacks([0], 1.0, scene.answers.append)
     scene.tick(1.0)
     scene.tick(OUTSIDE_PATIENCE)
@@ -136,7 +136,7 @@ def test_a_watch_that_is_silent_too_leaves_none(scene):
 
 
 def test_no_watch_is_asked_when_all_have_answered(scene):
-    """Nor when the world has gone meanwhile."""
+    """The same holds when the world has gone meanwhile."""
     scene.questions.stacks([0], 1.0, scene.answers.append)
     scene.channel.agents["e0"][1].set_result(RUNNING)
     scene.questions.stacks([1], 1.0, scene.answers.append)

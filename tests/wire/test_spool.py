@@ -1,4 +1,4 @@
-"""A spool keeps numbered events, whatever becomes of the disk."""
+"""A spool keeps numbered events, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_spool_lies_in_the_folder_of_its_run(tmp_path):
 
 
 def test_an_appended_event_is_in_the_file_at_once(spool):
-    """Without a flush: the process may die in the next moment."""
+    """It needs no flush: the process may die in the next moment."""
     events = [text(k) for k in range(3)]
     for event in events:
         spool.append(event)
@@ -37,7 +37,7 @@ def test_an_appended_event_is_in_the_file_at_once(spool):
 
 
 def test_the_last_words_are_as_they_were_written(spool):
-    """By stream: a line that came in several events, with the other stream's between them, goes on in what is left."""
+    """Each stream has its own: a line in several events, with the other stream's between them, goes on in the rest."""
     pieces = [("stderr", "what(): op.pre"), ("stdout", "7\n"), ("stderr", "amble\n"), ("stdout", "8\n")]
     for seq, (stream, words) in enumerate(pieces):
         spool.append(Event(1, 0, seq, 1000.0, Output(stream, words)))
@@ -64,7 +64,7 @@ def test_only_the_user_can_read_a_spool(spool):
 
 
 def test_events_are_read_from_any_number_on(spool):
-    """Also from the middle of the index's steps."""
+    """A read may begin in the middle of the index's steps."""
     events = [text(k) for k in range(1000)]
     for event in events:
         spool.append(event)
@@ -89,7 +89,7 @@ def test_a_long_spool_is_read_in_pieces(spool):
 
 
 def test_an_event_larger_than_a_piece_is_read_all_the_same(spool):
-    """At least one event each time."""
+    """Each read gives at least one event."""
     event = text(0, "x" * 3 * READ_BYTES)
     spool.append(event)
 
