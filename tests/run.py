@@ -321,7 +321,7 @@ def main() -> int:
     try:
         done = Runner(slow=wanted.all).run([name for name in parts() if not wanted.parts or name in wanted.parts])
     except KeyboardInterrupt:
-        print(f"\nInterrupted. What the parts wrote is in {REPORTS.relative_to(ROOT)}/.", flush=True)
+        print(f"\nInterrupted. The output of the parts is in {REPORTS.relative_to(ROOT)}/.", flush=True)
         return 130
     seconds = time.monotonic() - began
     if not wanted.parts:

@@ -131,13 +131,13 @@ ACTS = {
     "end": 1,
     "start": 1,
 }
-"""What a driver does, and how often beside the others."""
+"""The driver's acts, and how often each comes beside the others."""
 LONG = ("leave", "take-over", "restart", "end", "start")
-"""Acts that take a while: a rank may be killed meanwhile."""
+"""Acts that take a while: a rank may die meanwhile."""
 
 
 class Fault(NamedTuple):
-    """What happens to one rank."""
+    """A fault of one rank."""
 
     rank: int
     kind: str
@@ -146,7 +146,7 @@ class Fault(NamedTuple):
 
 
 class Act(NamedTuple):
-    """What the driver does."""
+    """An act of the driver."""
 
     delay: float
     """Seconds after the last act."""
@@ -159,13 +159,13 @@ class Act(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One cell and what happens meanwhile."""
+    """One cell, its faults and the driver's acts."""
 
     seed: int
     number: int
     size: int
     way: list[tuple[str, str]]
-    """What a rank does before each collective, and the collective."""
+    """The act of a rank before each collective, and the collective."""
     faults: list[Fault]
     acts: list[Act]
 
