@@ -34,7 +34,7 @@ def bad(kind): raise kind
 
 
 gate = threading.Event()
-"""For source that runs in this process."""
+"""A gate for source that runs in this process."""
 
 
 def actions(*, blocks: bool) -> st.SearchStrategy[str]:

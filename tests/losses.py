@@ -32,7 +32,7 @@ class Message(NamedTuple):
     """A message on its way."""
 
     sort: str
-    """As its header says."""
+    """The type in its header."""
     content: dict[str, Any]
     to_client: bool
     request: dict[str, Any]

@@ -66,7 +66,7 @@ class Ranks:
         then(dict.fromkeys(ranks))
 
     def times(self, *questions):
-        """When one of these was asked, since the clock's 100."""
+        """The times of these questions, since the clock's 100."""
         return [at - 100 for at, _, question in self.asked if question in questions]
 
 
@@ -93,7 +93,7 @@ class Steward:
             raise self.fails
 
     def times(self, what):
-        """When this was asked for, since the clock's 100."""
+        """The times of this act, since the clock's 100."""
         return [at for at, did, _ in self.did if did == what]
 
 

@@ -116,7 +116,7 @@ class Part:
     problem: str = ""
     """Why the part did not pass, other than by failed tests."""
     began: float = 0.0
-    """On the monotonic clock; 0 before it begins."""
+    """A time on the monotonic clock; 0 before it begins."""
     seconds: float = 0.0
     """How long it took, once it has ended."""
 

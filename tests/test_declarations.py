@@ -95,7 +95,7 @@ def test_last_words_that_no_framework_knows_mean_nothing():
 
 
 def test_a_session_has_the_methods_of_frameworks():
-    """With signature and docstring, as `session.tune?` shows them; without a world, since none is asked."""
+    """They have signature and docstring, as `session.tune?` shows them; the test needs no world."""
     session = Session.__new__(Session)
 
     assert list(inspect.signature(session.tune).parameters)[:2] == ["model", "batch"]

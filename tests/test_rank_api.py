@@ -57,7 +57,7 @@ def test_a_script_needs_neither_jupyter_nor_a_framework():
 
 
 def test_under_torchrun_lines_and_rows_carry_the_rank(tmp_path):
-    """The variable names the file; ``{rank}`` in it tells the processes' files apart."""
+    """The variable names the file; ``{rank}`` in it gives each process its own file."""
     said = python("from jupyter_dtrain import log\nlog(loss=0.5)", RANK="3", DTRAIN_CSV=f"{tmp_path}/{{rank}}.csv")
     rows = list(csv.DictReader((tmp_path / "3.csv").read_text().splitlines()))
 
@@ -67,7 +67,7 @@ def test_under_torchrun_lines_and_rows_carry_the_rank(tmp_path):
 
 
 def test_a_csv_file_is_appended_to(tmp_path, capsys):
-    """With one header; numbers can be read back as they were."""
+    """The file has one header; numbers can be read back as they were."""
     path = tmp_path / "losses.csv"
     for value in (0.1, float("nan")):
         jupyter_dtrain.log_to_csv(path)
@@ -120,7 +120,7 @@ def test_a_step_that_is_no_number_is_counted_instead():
 
 
 def test_progress_goes_through_everything_and_draws_a_line():
-    """On stderr, ended with a newline, also when the loop is left."""
+    """The line is on stderr, and ends with a newline, even when the loop is left."""
     said = python(
         "from jupyter_dtrain import progress\nprint(list(progress(range(5), name='five')))\n"
         "for x in progress((c for c in 'abc')):\n    if x == 'b': break"

@@ -114,7 +114,7 @@ class Lab:
         return path
 
     def address(self, name: str) -> str:
-        """Where the page of a notebook is."""
+        """The address of a notebook's page."""
         if self._app == "lab":
             return f"{self.url}/lab/tree/{name}?token={self._token}&reset"
         return f"{self.url}/notebooks/{name}?token={self._token}"

@@ -99,7 +99,7 @@ def test_options_and_names_of_the_ranks_are_completed(written):
 
 
 def test_every_plain_cell_has_a_pill_in_auto_mode(written):
-    """As long as it lasts; not the cells that stay."""
+    """They have it as long as the mode lasts; cells that stay have none."""
     write(written, 3, "x = 1")
     expect(pill(written, 3)).to_have_count(0)
     run_cell(written, 4)

@@ -164,7 +164,7 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
 
 @pytest.mark.slow
 def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, browser):
-    """While the cell still runs, from its first point on; and the end of the run reaches the notebook."""
+    """The cell still runs: the chart begins at its first point, and the end of the run reaches the notebook."""
     path = lab.write("reloaded.ipynb", START, train(1000))
     page = lab.open(browser, path.name)
     run_all(page)

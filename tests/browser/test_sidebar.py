@@ -26,7 +26,7 @@ from jupyter_dtrain import log  # {scale}
 for step in range(50): log(loss={scale} / (step + 1), step=step)
 """
 BUSY = "() => [...document.querySelectorAll('.jp-InputPrompt')].some((one) => one.textContent.includes('*'))"
-"""Not by the kernel's status, which is idle whenever one of its other threads was asked something."""
+"""The prompt shows it. The kernel's status does not: it is idle whenever another of its threads gets a request."""
 
 
 def show(page: Page):

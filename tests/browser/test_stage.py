@@ -154,7 +154,7 @@ def test_the_keyboard_reaches_ranks_and_charts(stage):
 
 
 def test_hovering_shows_every_ranks_value_and_dragging_zooms(stage):
-    """With the mouse."""
+    """The mouse does both."""
     page = stage()
     show(page, picture(4))
     box = page.locator(".u-over").bounding_box()
@@ -207,7 +207,7 @@ def test_charts_follow_the_pages_theme(stage):
 
 
 def test_an_unheard_question_says_what_to_do_instead(stage):
-    """Within about a second; and without a live run there are no buttons."""
+    """The words come within about a second; without a live run there are no buttons."""
     page = stage()
     show(page, picture(2))
     page.get_by_role("button", name="Interrupt").click()
@@ -224,7 +224,7 @@ def test_an_unheard_question_says_what_to_do_instead(stage):
 
 @pytest.mark.parametrize("ranks", [4, 16])
 def test_a_million_points_grow_at_more_than_thirty_frames_a_second(stage, ranks):
-    """With new points as often as a kernel sends them."""
+    """New points come as often as a kernel sends them."""
     page = stage()
     found = page.evaluate(
         """async ([ranks, start]) => {
@@ -282,6 +282,6 @@ def test_messages_that_come_before_the_first_document_are_not_lost(stage):
 
 
 def columns(count):
-    """As many points of one series."""
+    """So many points of one series."""
     steps = range(count)
     return Columns(array("q", steps), array("d", map(float, steps)), array("d", [time.time()] * count))

@@ -24,7 +24,7 @@ for step in range(5000):
 
 @pytest.fixture(scope="module")
 def oldest(browser, tmp_path_factory):
-    """That JupyterLab; everything else comes from this environment."""
+    """The oldest JupyterLab; everything else comes from this environment."""
     folder = tmp_path_factory.mktemp("oldest")
     python = folder / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=120)
@@ -48,7 +48,7 @@ def oldest(browser, tmp_path_factory):
 
 
 def test_the_oldest_jupyterlab_shows_panel_pills_and_curves(oldest, browser):
-    """And interrupts from the panel."""
+    """Interrupts from the panel work, too."""
     oldest.write("oldest.ipynb", "%load_ext jupyter_dtrain\n%distributed start -n 2 --name oldest", TRAIN)
     page = oldest.open(browser, "oldest.ipynb", width=1300)
     version = page.evaluate("window.jupyterapp.version")

@@ -169,7 +169,7 @@ def test_an_interrupt_ends_queued_cells_and_leaves_newer_ones(scene, submit):
 
 
 def test_a_cell_has_its_own_time(scene, submit):
-    """Then it is interrupted as by Stop."""
+    """When that time is over, the cell is interrupted as by Stop."""
     run = submit(1, timeout=0.01)
 
     assert until(lambda: run.interrupted)

@@ -30,7 +30,7 @@ class Scene:
         self.unbegun_on.append((entry.run.number, rank))
 
     def refused(self, entry, rank, run):
-        """At work on another run."""
+        """Note a rank that works on another run."""
         self.refused_by.append((entry.run.number, rank, run))
 
     def _read(self, rank, run, from_seq):
@@ -44,7 +44,7 @@ class Scene:
         entry.run.apply(batch)
 
     def answer(self, batch):
-        """To the read that came last."""
+        """Answer the last read."""
         self.reads[-1][3].set_result(EventsRead(batch))
         assert not self.applied or self.applied[-1] is not batch  # on the fold's thread only
         while self.tasks:
@@ -119,7 +119,7 @@ def test_a_quiet_rank_without_news_is_left_alone(scene, answer):
 
 
 def test_an_idle_rank_that_has_begun_nothing_gets_the_cell_again(scene):
-    """Only if it has no event of the run: it may have been interrupted before it began."""
+    """It gets it only if it has no event of the run: it may have been interrupted before it began."""
     scene.ranks.answer = lambda *_: position(None)
     scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
     assert scene.asked == [(0, 1, 0), (1, 1, 0)]
@@ -129,7 +129,7 @@ def test_an_idle_rank_that_has_begun_nothing_gets_the_cell_again(scene):
 
 
 def test_a_rank_that_works_on_another_run_has_refused_this_one(scene):
-    """Not if it has just ended that."""
+    """A rank that has just ended the other run has not."""
     scene.ranks.answer = lambda rank, _: position(9, finished=rank == 1)
     scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
 

@@ -78,7 +78,7 @@ class Steward:
             return None
 
     def say(self, broadcast):
-        """To every client."""
+        """Send it to every client."""
         self.said.put(broadcast)
 
     def close(self):
@@ -99,7 +99,7 @@ def listing():
 
 @pytest.fixture
 def notices():
-    """For the user."""
+    """Notices for the user."""
     return Notices()
 
 
@@ -159,7 +159,7 @@ def test_a_silent_steward_is_not_waited_for_before_a_cell(link, steward):
 
 
 def test_a_restart_by_another_client_refuses_cells_and_joins_the_fresh_ranks(link, steward):
-    """In a thread of its own."""
+    """It joins them in another thread."""
     joined, threads = queue.Queue(), []
     link.rejoin = lambda *which: (threads.append(threading.current_thread().name), joined.put(which))
     link.join(take_over=False)

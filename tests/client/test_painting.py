@@ -50,7 +50,7 @@ class View:
 
 @pytest.fixture
 def view():
-    """That does not block."""
+    """A view that does not block."""
     return View()
 
 
@@ -61,7 +61,7 @@ def shown():
 
 
 def test_the_view_gets_everything_in_order_from_one_thread(view, shown, make_run, said, totals):
-    """None of it is the thread that posts."""
+    """The thread that posts is not that thread."""
     painting = Painting(view, 1)
     painting.feed(said("a"), totals)
     painting.idle(0)

@@ -10,7 +10,7 @@ from jupyter_dtrain.client.run_queue import RunQueue
 
 @pytest.fixture
 def queue():
-    """Without runs."""
+    """A queue without runs."""
     return RunQueue()
 
 
@@ -29,7 +29,7 @@ def add(queue, make_run):
 
 
 def test_a_run_is_busy_from_the_moment_that_it_was_submitted(queue, make_run):
-    """Before the fold has seen it."""
+    """It is so before the fold has seen it."""
     entry = Entry(make_run(3))
     queue.post(entry)
     assert queue.busy() == {0: 3, 1: 3}
@@ -99,7 +99,7 @@ def test_a_lost_world_has_no_ranks_that_were_left_behind(queue, add):
 
 
 def test_another_clients_run_is_named_to_those_that_wait_for_it(queue, add):
-    """Not the user's own."""
+    """The user's own run is not named so."""
     mine, theirs = add(1, [0], sent=True), add(2, [1], sent=True)
     theirs.adopted = True
 

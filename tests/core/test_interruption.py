@@ -59,7 +59,7 @@ def test_a_signal_that_every_rank_took_is_not_sent_again(scene):
 
 
 def test_ranks_that_wait_for_others_are_released(scene):
-    """After a second, and again every two; the note comes once."""
+    """The release comes after a second, and again every two; the note comes once."""
     scene.wait(4)
 
     assert scene.steward.did == [(at, "release", (7,)) for at in (1, 3)]
@@ -69,7 +69,7 @@ def test_ranks_that_wait_for_others_are_released(scene):
 
 
 def test_an_exception_is_raised_where_the_signal_was_caught(scene):
-    """After five seconds, again and again, once it was noted where the ranks were."""
+    """It comes after five seconds, again and again; before it a note says where the ranks were."""
     scene.wait(6)
 
     assert scene.ranks.times(ReadStack()) == [5]
@@ -80,7 +80,7 @@ def test_an_exception_is_raised_where_the_signal_was_caught(scene):
 
 
 def test_the_cell_ends_without_the_ranks_that_have_not(scene):
-    """After eight seconds; they are worked on, but no collective of other cells is broken any more."""
+    """It ends after eight seconds. Work on those ranks goes on, but breaks no collective of other cells any more."""
     scene.wait(7.9)
     assert not scene.ending.over
     scene.wait(0.2)

@@ -82,7 +82,7 @@ def test_metrics_of_a_run_are_found_by_name_and_rank():
 
 
 def test_a_data_frame_has_a_row_for_every_point():
-    """With times in UTC."""
+    """Times are in UTC."""
     pd = pytest.importorskip("pandas")
     metrics = RunMetrics([0, 1])
     metrics.add(1, pack("loss", columns([1.0, math.nan])))

@@ -125,7 +125,7 @@ def test_the_outcome_is_the_worst_of_the_ranks(run, ends, outcome):
 
 
 def test_a_run_that_is_given_up_names_the_busy(run):
-    """And is interrupted."""
+    """Its outcome is interrupted."""
     run.apply(batch(0, 4))
     run.end()
     run.release()
@@ -134,7 +134,7 @@ def test_a_run_that_is_given_up_names_the_busy(run):
 
 
 def test_a_lost_rank_has_no_more_to_say(run):
-    """With the reason in words."""
+    """The run has the reason in words."""
     run.mark_lost(2, "rank 2 was killed")
 
     assert [0] == run.unfinished

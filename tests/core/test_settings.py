@@ -14,7 +14,7 @@ def test_without_variables_the_defaults_hold():
 
 
 def test_every_setting_can_be_set():
-    """By JUPYTER_DTRAIN_ and its name in capitals; whole numbers stay whole."""
+    """The variable is JUPYTER_DTRAIN_ and its name in capitals; whole numbers stay whole."""
     names = [field.name for field in msgspec.structs.fields(Settings)]
     settings = Settings.from_environment({f"JUPYTER_DTRAIN_{name.upper()}": "7" for name in names})
 
@@ -29,7 +29,7 @@ def test_a_duration_may_have_a_fraction():
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1,5", "1 h"])
 def test_only_numbers_above_zero_are_accepted(text):
-    """By the variable's name."""
+    """The error has the variable's name."""
     with pytest.raises(BadRequest, match="JUPYTER_DTRAIN_LEASE must be"):
         Settings.from_environment({"JUPYTER_DTRAIN_LEASE": text})
 
@@ -49,7 +49,7 @@ def test_a_misspelt_setting_is_refused_with_those_that_exist():
 
 
 def test_settings_survive_the_way_to_the_steward():
-    """As JSON."""
+    """They travel as JSON."""
     settings = Settings(lease=1.5, spool_cap=10)
 
     assert settings == msgspec.json.decode(msgspec.json.encode(settings), type=Settings)
@@ -57,6 +57,6 @@ def test_settings_survive_the_way_to_the_steward():
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "5", None, True])
 def test_values_given_directly_are_checked_as_well(value):
-    """By the setting's name."""
+    """The error has the setting's name."""
     with pytest.raises(BadRequest, match="lease must be a number above 0"):
         Settings(lease=value)

@@ -171,7 +171,7 @@ def test_torchrun_sets_nothing_that_we_leave_out(tmp_path):
 
 @pytest.mark.parametrize("name", ["world", "a", "1", "World-2", "a.b_c-d", "x" * 40])
 def test_an_ordinary_name_names_a_world(name):
-    """As it is."""
+    """The world gets the name as it is."""
     assert name == check_name(name)
 
 

@@ -57,7 +57,7 @@ def test_print_is_recorded_under_the_streams_name(running, said):
 
 
 def test_a_stream_takes_text_only(running):
-    """As every text stream."""
+    """Every text stream is so."""
     with pytest.raises(TypeError, match="must be str, not bytes"):
         RankStream(running, "stdout", 1).write(b"bytes")
 

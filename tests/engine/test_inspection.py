@@ -42,7 +42,7 @@ class Lazy:
 
 
 def test_names_go_on():
-    """Hidden ones never; private ones where they are asked for."""
+    """Hidden ones never appear, and private ones on request."""
     names = {"loss": 1, "lo_class": Lazy, "_low": 2, "In": 3, "math": math, "log": print}
     assert complete(names, {"In"}, "lo") == [("lo_class", "class"), ("log", "function"), ("loss", "instance")]
     assert complete(names, {"In"}, "I") == []
@@ -136,7 +136,7 @@ def test_a_question_that_waits_stops_no_other():
 
 
 def test_functions_and_classes_are_described_as_such():
-    """With signature, docstring and, if wanted, source."""
+    """They have signature, docstring and, on request, source."""
     names = {"resolve": resolve, "Lazy": Lazy, "print": print}
     found = describe(names, "resolve", source=True)
     assert found is not None

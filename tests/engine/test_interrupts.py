@@ -68,7 +68,7 @@ def test_an_interrupt_that_native_code_has_made_an_error_of_is_one_again(interru
 
 
 def test_a_bounded_call_ends_by_its_deadline_and_by_force_alone(interrupts):
-    """At the end of a cell, where an ordinary interrupt is ignored."""
+    """It runs at the end of a cell, where an ordinary interrupt has no effect."""
     with interrupts.closing():
         with pytest.raises(Overdue, match=r"it did not return within 0\.05 s"):
             interrupts.bounded(wait_for_ever, 0.05)
@@ -116,7 +116,7 @@ def test_a_shield_holds_it_back_until_the_work_is_done(interrupts, shield):
 
 
 def test_a_shield_without_an_interrupt_does_nothing(interrupts, shield):
-    """Also after one was held back once."""
+    """The shield may have held one back before."""
     with pytest.raises(KeyboardInterrupt), interrupts.enabled(), shield:
         interrupts.send()
     with interrupts.enabled(), shield:
@@ -142,7 +142,7 @@ def test_a_shield_of_another_thread_does_not_hold_it_back(interrupts, shield):
 
 
 def test_an_awaited_call_is_cancelled(interrupts):
-    """While no code of the cell is on the stack, the loop's own frames are not torn."""
+    """No code of the cell is on the stack then, and the loop's own frames stay whole."""
 
     async def main() -> str:
         task = asyncio.ensure_future(asyncio.sleep(20))

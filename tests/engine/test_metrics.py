@@ -48,7 +48,7 @@ def buffer(said):
 
 
 def test_points_come_in_their_order_with_steps_that_are_counted_or_named(buffer, said):
-    """For each name by itself."""
+    """Each name has its own count."""
     for value in (1.0, 2.0):
         buffer.add("loss", value)
     buffer.add("acc", 0.5, 10)
@@ -61,7 +61,7 @@ def test_points_come_in_their_order_with_steps_that_are_counted_or_named(buffer,
 
 
 def test_points_are_recorded_without_an_end(buffer, said):
-    """By the buffer's own thread."""
+    """The buffer's own thread records them."""
     buffer.add("loss", 1.0)
     deadline = time.monotonic() + 10
     while not said.events:
@@ -150,7 +150,7 @@ def test_a_device_that_never_answers_costs_its_run_alone(buffer, said):
 
 
 def test_a_metric_that_the_user_logs_keeps_its_name(buffer, said):
-    """Also what waited before belongs to the framework."""
+    """Values that waited before still belong to the framework."""
     with buffer._flushing:
         buffer.add("loss", 1.0)
         buffer.add("loss", 5.0, logged=True)

@@ -168,7 +168,7 @@ def test_an_answer_of_another_kind_is_a_failure(member, answer):
 
 
 def test_others_are_asked_beside_one_that_raises():
-    """Before it and after it."""
+    """Those before it and after it are asked."""
     steps = [named(name, steps=lambda _, name=name: {name: 1}) for name in ("a", "c")]
     plugins, _ = plugins_of(steps[0], named("b", steps=raising(SystemExit(1))), steps[1])
 
@@ -222,7 +222,7 @@ def test_arguments_by_name():
             return "here" if idle and frame is not None else ""
 
     class Whole(Framework):
-        """As the members were before: all arguments, by their place, with a call to what is above."""
+        """Members of the old form: all arguments by position, with a call to the base class."""
 
         name = "whole"
 
@@ -318,7 +318,7 @@ def test_a_text_that_cannot_be_made():
 
 
 def test_collectives_are_data():
-    """Those of all plug-ins."""
+    """All plug-ins contribute."""
     one = Collective("0", [0, 1], 1, "all_reduce")
     plugins, _ = plugins_of(named("a", collectives=lambda _: [one]), named("b", collectives=lambda _: []))
 

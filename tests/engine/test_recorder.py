@@ -40,7 +40,7 @@ def test_a_run_is_recorded_from_start_to_finish(make_recorder, heard, path_of):
 
 
 def test_text_is_announced_without_a_flush(make_recorder, heard):
-    """While the run goes on."""
+    """It is announced while the run goes on."""
     recorder = make_recorder()
     recorder.begin(1)
     recorder.write("stdout", "soon\n")
@@ -240,7 +240,7 @@ def test_a_run_that_has_finished_says_nothing_more(make_recorder, heard):
 
 
 def test_it_knows_where_it_stands(make_recorder):
-    """Before, during and after a run."""
+    """Its position is right before, during and after a run."""
     recorder = make_recorder()
     before = recorder.position()
     recorder.begin(7)
@@ -251,7 +251,7 @@ def test_it_knows_where_it_stands(make_recorder):
 
 
 def test_a_run_is_read_while_it_runs(make_recorder):
-    """With what was printed a moment ago, and totals."""
+    """The answer has the newest text, and totals."""
     recorder = make_recorder()
     recorder.begin(1)
     recorder.write("stdout", "a\nb\n")

@@ -53,7 +53,7 @@ def test_an_exception_that_never_met_a_cell_has_no_frames(tracebacks):
 
 
 def test_modules_beside_the_notebook_are_the_users_own(tracebacks, tmp_path):
-    """Those in an environment that lies there, or in the standard library, are not."""
+    """Modules in an environment that lies there, or in the standard library, are not."""
     places = {
         tmp_path / "model.py": True,
         tmp_path / "package" / "part.py": True,
@@ -104,7 +104,7 @@ def test_frames_that_are_not_kept_are_not_made(tracebacks, monkeypatch):
 
 
 def test_a_long_message_is_cut(tracebacks):
-    """With a mark."""
+    """A mark shows the cut."""
     error = tracebacks.error(ValueError("x" * 3 * MAX_TEXT))
 
     assert "x" * MAX_TEXT + " …" == error.evalue
@@ -137,7 +137,7 @@ def test_the_cause_is_shown(tracebacks, ending, cause):
 
 
 def test_notes_are_shown(tracebacks):
-    """Whatever they are."""
+    """They may be of any type."""
     error = ValueError()
     error.__notes__ = ["one", 2]
 

@@ -114,7 +114,7 @@ kept = object()
 kept_id = id(kept)
 import tensorflow as tf
 """
-"""On all of a chief, workers and parameter servers."""
+"""Code for a chief, workers and parameter servers."""
 
 LOOP = """
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -136,7 +136,7 @@ for _ in range(3000):
 coordinator.join()
 assert float(weight) >= 3001
 """
-"""On the chief."""
+"""Code for the chief."""
 
 LOOK = "{meet}\nos.getpid(), id(kept) == kept_id, {met}\n"
 """A look at a rank: its process, whether its objects are there, and the result of an all-reduce."""

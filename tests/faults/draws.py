@@ -142,7 +142,7 @@ class Fault(NamedTuple):
     rank: int
     kind: str
     at: int
-    """Before which collective; after the last one where it is their number."""
+    """The collective before which it comes; their number stands for the end."""
 
 
 class Act(NamedTuple):

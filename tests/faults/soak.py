@@ -50,7 +50,7 @@ float(t.sum()), MPI.COMM_WORLD.allreduce(rank)
 
 
 def faults(ranks: int) -> list[Plan]:
-    """Those that a world lives through."""
+    """The plans that a world survives."""
     return [
         Plan(name, framework, ranks, victim, mode)
         for name, row in ROWS.items()

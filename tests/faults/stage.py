@@ -17,7 +17,7 @@ class Played(NamedTuple):
 
     plan: Plan
     seconds: float
-    """From the moment of the situation, or from the interrupt, to the end of the cell."""
+    """The time from the situation, or from the interrupt, to the end of the cell."""
     outcome: str
     problems: list[str]
     """The differences between the world and the table, in words."""

@@ -19,7 +19,7 @@ HANG = 3.0
 """Seconds after which the worlds here report that no rank moves."""
 SETTINGS = Settings(hang_notice=HANG)
 QUICK = Settings(hang_notice=HANG, interrupt_raise=2.0, interrupt_timeout=3.5)
-"""With the same steps, sooner."""
+"""The same steps, sooner."""
 OLD_MPI = """#!/bin/sh
 [ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.6" && exit
 exec {mpiexec} "$@"

@@ -134,7 +134,7 @@ def stages(*slow):
 @stages(0, 1, 2)
 @pytest.mark.slow
 def test_a_model_goes_on_after_a_failure_in_another_engine(pair, stage):
-    """With the parameters of before, and without what the failed step left behind, also where they are in parts."""
+    """It has its old parameters, even where they are in parts, and no leftovers of the failed step."""
     makes = f"make(engine.module, {stage})"
     undisturbed = cell(pair, f"make(fresh(), {stage}); train(2); {makes}; train()")
     cell(pair, f"make(fresh(), {stage}); train(2)")
@@ -289,7 +289,7 @@ def test_a_build_counts_its_seconds_and_one_within_it_says_nothing(capsys):
 @COMPILER
 @pytest.mark.slow
 def test_a_compilation_by_torch_in_one_rank_is_a_bar_and_no_hang(launch, tmp_path):
-    """While the other waits for it."""
+    """The other rank waits for it."""
     session = launch(n=2, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=4))
     session.run("import os, torch, torch.distributed as dist\ndist.init_process_group()", view=None)
     notes = Notes()

@@ -28,7 +28,7 @@ def pair(launch):
 
 
 def test_it_trains_as_ddp_does_and_one_step_is_one_point(pair):
-    """With momentum, with a state that only rank 0 had, over a hundred steps."""
+    """It has momentum, and a state that only rank 0 had, over a hundred steps."""
     _, references = play(
         pair,
         "reference = DistributedDataParallel(fresh())\ntrain(reference, sgd(reference), 100)",
@@ -52,7 +52,7 @@ def test_it_trains_as_ddp_does_and_one_step_is_one_point(pair):
 
 
 def test_ranks_that_wait_in_a_step_are_released_and_the_same_optimizer_goes_on(pair):
-    """As if the cell that failed had never begun its last step."""
+    """It does so as if the failed cell had never begun its last step."""
     play(pair, "net = fresh()\noptimizer = distributed(net)\ntrain(net, optimizer, 2)")
     with pytest.raises(DistributedError) as raised:
         play(pair, "train(net, optimizer, 5, fails_at=3)")

@@ -32,7 +32,7 @@ class Coordinators:
 
 @pytest.fixture
 def coordinators():
-    """None yet."""
+    """No coordinator has started yet."""
     return Coordinators()
 
 
@@ -132,7 +132,7 @@ def test_a_rank_that_has_gone_is_not_counted(server, meetings):
 
 
 def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
-    """At once."""
+    """The wait ends at once."""
     stay_away(server, "a", 1)
     with pytest.raises(Absent, match="rank 1 had not set it up"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: False)

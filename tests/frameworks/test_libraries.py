@@ -131,7 +131,7 @@ def test_metrics_that_a_lightning_module_logs_are_shown(pair):
 
 @pytest.mark.skipif(not has("lightning"), reason="no lightning")
 def test_a_fabric_trains_without_launch_and_with_it(pair):
-    """In a cell, as a script, and with the line that ``fabric run`` refuses."""
+    """It runs in a cell, as a script, and with the line that ``fabric run`` refuses."""
     script = PROGRAMS / "fabric_alone.py"
     made = 'fabric = lightning.Fabric(accelerator="cpu")\n'
     launched = script.read_text().replace(made, f"{made}fabric.launch()\n")

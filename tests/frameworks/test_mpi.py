@@ -24,7 +24,7 @@ def test_a_rank_has_the_same_number_in_mpi(world):
 
 
 def test_collectives_work(world):
-    """On objects and on buffers."""
+    """Objects and buffers work."""
     code = "from array import array\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
     code += "buffer = array('d', [comm.rank])\nsummed = array('d', [0])\ncomm.Allreduce(buffer, summed)\n"
 

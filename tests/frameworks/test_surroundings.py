@@ -31,13 +31,13 @@ def given(launch):
 
 
 def results(session, code, ranks=None):
-    """By rank."""
+    """The values, by rank."""
     run = session.run(code, ranks, view=None, timeout=60)
     return {rank: result.data["text/plain"] for rank, result in sorted(run.results.items())}
 
 
 def variables(session, rank=0):
-    """By name: value and why."""
+    """Value and reason, by name."""
     return {one.name: (one.value, one.why) for one in session.surroundings(rank)[rank].variables}
 
 
@@ -77,7 +77,7 @@ def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_shown(given
 
 
 def test_ranks_answer_while_a_cell_runs_and_a_stopped_one_does_not(given, tmp_path):
-    """Within the deadline."""
+    """The answer comes within the deadline."""
     gate = tmp_path / "go"
     run = given.run(
         f"import os, pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)",
@@ -105,7 +105,7 @@ def test_ranks_answer_while_a_cell_runs_and_a_stopped_one_does_not(given, tmp_pa
 
 @needs_torch
 def test_torch_shows_what_is_compiled_in_and_what_a_set_up_would_take(given):
-    """Only where it is imported; and what a cell changes is seen."""
+    """It shows them only where it is imported; and the answer has a cell's changes."""
     results(given, "import torch, os", 0)
     found = given.surroundings()
     torch = found[0].frameworks["torch"]

@@ -202,7 +202,7 @@ def test_ten_strategies_in_a_row_do_not_meet_each_other(ranks):
 
 
 def test_stop_ends_a_loop_of_collectives_as_an_interrupt_on_every_rank(ranks):
-    """Also where the signal and the release meet in native code, which makes an error of its own of them (pybind11)."""
+    """The signal and the release may meet in native code, which turns them into another error (pybind11)."""
     for _ in range(3):
         run = ranks.run("while True: print(train(20)[0], flush=True)", view=None, wait=False)
         until(lambda run=run: all(run.text(rank) for rank in (0, 1)), PATIENCE)
@@ -316,7 +316,7 @@ len(history["loss"]), bool(history["loss"][-1] < history["loss"][0]), mirrored.n
 
 @pytest.mark.slow
 def test_the_classic_example_of_a_mirrored_strategy_runs_as_it_is_written(ranks):
-    """On each rank, by itself."""
+    """Each rank runs it alone."""
     assert alike(cell(ranks, CLASSIC)) == (5, True, 1)
 
 

@@ -52,7 +52,7 @@ def world(launch):
 
 
 def configs(session):
-    """By rank."""
+    """Each rank's TF_CONFIG."""
     run = session.run(CONFIG, view=None, timeout=60)
     return {rank: json.loads(run.text(rank)) for rank in range(session.world.size)}
 
@@ -129,7 +129,7 @@ def test_a_config_of_the_users_stays(launch, monkeypatch):
 @needs_tensorflow
 @pytest.mark.slow
 def test_the_strategy_of_several_workers_spans_the_ranks(world):
-    """Without a line about addresses; also after a restart, at others."""
+    """The cell has no line about addresses; after a restart the ranks have others."""
     before = configs(world)[0]
     assert "of 2 is 2.0" in world.run(TRAINING, view=None, timeout=120).text(0)
     world.restart()

@@ -207,7 +207,7 @@ def test_a_chief_whose_workers_do_steps_does_not_count_as_hung(cluster):
 
 @pytest.mark.slow
 def test_a_loop_that_is_interrupted_while_it_schedules_leaves_no_scope_behind(cluster):
-    """As often as not the interrupt falls into the scope that each call enters and leaves."""
+    """The interrupt often falls into the scope that each call enters and leaves."""
     for k in range(5):
         on_chief(cluster, "make()")
         run = cluster.run("loop(10**6, tells=True)", 0, view=None, wait=False)
@@ -239,7 +239,7 @@ def test_a_rank_that_works_for_a_chief_makes_no_strategy_and_gets_an_error(clust
 
 
 def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
-    """Before anything is computed."""
+    """The error comes before any computation."""
     with pytest.raises(DistributedError) as refused:
         on_chief(cluster, KERAS_3)
 
@@ -247,7 +247,7 @@ def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
 
 
 def test_ranks_report_their_tasks_and_servers(cluster):
-    """With the variables that they were given for it."""
+    """The report has the variables that were set for them."""
     found = [cluster.surroundings()[rank] for rank in range(4)]
     facts = [one.frameworks["tensorflow_cluster"].details for one in found]
 

@@ -159,7 +159,7 @@ def test_other_ways_to_meet_work_as_ever(torch_world, tmp_path):
 
 
 def test_thirty_rounds_of_set_up_training_and_end_hold(torch_world):
-    """With the models of all rounds still alive, which breaks plain torch on one port."""
+    """The models of all rounds are still alive, which breaks plain torch on one port."""
     code = """
 from torch.nn.parallel import DistributedDataParallel
 kept = []
@@ -326,7 +326,7 @@ def test_ranks_that_meet_at_a_port_that_is_taken_say_so(torch_world):
 
 
 def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
-    """By an interrupt, by its own timeout, and when its rank 0 has failed before."""
+    """It ends by an interrupt, by its own timeout, and when its rank 0 has failed before."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"tcp://127.0.0.1:{port}"
@@ -436,7 +436,7 @@ whole
 
 
 def test_processes_that_a_rank_spawns_are_a_world_of_their_own(torch_world, tmp_path):
-    """As a script does that is started with plain python: it says where they meet, and keeps the store itself."""
+    """A script under plain python does the same: it says where they meet, and keeps the store itself."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -73,7 +73,7 @@ def test_nccl_without_a_gpu_for_each_rank_is_refused_with_what_works(counted, gp
 
 
 def test_nccl_is_left_to_torch_where_it_may_work(counted, monkeypatch):
-    """For some ranks of the world, beside gloo, and where a cell has chosen a GPU for each rank."""
+    """It may work for some ranks of the world, beside gloo, and where a cell has chosen a GPU for each rank."""
     counted(1)
     check(backends(), "nccl", whole=False)
     check(backends(), "cpu:gloo,cuda:nccl")

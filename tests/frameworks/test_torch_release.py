@@ -71,7 +71,7 @@ def test_one_raises_while_others_are_in_backward(training, victim):
 
 
 def test_one_raises_while_others_are_in_a_collective(training):
-    """Also those who come there long after; and those who do not give up at the first time."""
+    """Some ranks come there long after, and some do not give up at the first time."""
     code = """
 if rank == 1: raise ValueError('a bug')
 if rank == 0: time.sleep(3.5)

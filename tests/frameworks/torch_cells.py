@@ -11,4 +11,4 @@ rank = dist.get_rank()
 torch.manual_seed(0)
 data = torch.randn(16, 8)[rank::3]
 """
-"""For three ranks: a process group, and data of each rank's own."""
+"""Code for three ranks: a process group, and different data on each."""

@@ -16,7 +16,7 @@ NOTEBOOK = ROOT / "examples" / "11_horovod.ipynb"
 
 
 def test_the_example_does_in_cells_what_it_does_under_horovodrun(home, tmp_path):
-    """As one script; it comes to the same numbers."""
+    """There it is one script, which comes to the same numbers."""
     script = tmp_path / "train.py"
     script.write_text("\n\n".join(script_of(NOTEBOOK)))
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}

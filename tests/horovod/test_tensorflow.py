@@ -87,7 +87,7 @@ def pair(launch):
 
 @pytest.mark.parametrize("step", ["step", "graph"])
 def test_ranks_that_wait_are_released_and_train_on(pair, step):
-    """In a loop as it stands, and as a graph; the weights are alike before and afterwards."""
+    """The loop runs eagerly and as a graph; the weights are alike before and afterwards."""
     _, before = play(pair, f"train({step}, 5)")
     with pytest.raises(DistributedError) as raised:
         play(pair, f"train({step}, 5, fails_at=3)")
@@ -131,7 +131,7 @@ def test_keras_2_trains_and_goes_on_after_a_failure(launch):
 
 
 def test_both_of_its_libraries_go_on_in_one_world(pair):
-    """That for PyTorch was set up later; a failure in one ends what is begun in both."""
+    """The one for PyTorch was set up later; a failure in one ends the calls in both."""
     play(pair, "import torch, horovod.torch as ht\nht.init()\nrank")
     with pytest.raises(DistributedError, match=r"rank 0 stopped because of that"):
         play(pair, "ht.allreduce(torch.ones(1)) if rank == 0 else 1 / 0")

@@ -89,7 +89,7 @@ def test_ranks_that_wait_are_released_and_the_same_optimizer_goes_on(pair):
 
 
 def test_an_optimizer_can_be_made_again_for_the_same_parameters(pair):
-    """As a cell that is run again does; as it comes, Horovod refuses the second's gradients."""
+    """A cell that runs again does so; plain Horovod refuses the second one's gradients."""
     code = f"""
 net, other = fresh(), fresh()
 for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_rank_that_never_comes_to_init_is_not_waited_for(pair):
 
 
 def until_it_waits(session, call):
-    """Until rank 0 waits in ``call`` of Horovod."""
+    """Wait until rank 0 waits in ``call`` of Horovod."""
     deadline = time.monotonic() + 60
     while (stack := session.stacks([0])[0]) is None or stack.waits != Wait("horovod", call):
         assert time.monotonic() < deadline

@@ -75,7 +75,7 @@ def test_a_line_that_cannot_be_is_refused_and_nothing_is_sent(ranks, line, words
 
 
 def test_inputs_are_sent_before_the_cell_runs(ranks):
-    """Only to the ranks that run it, and again for each cell."""
+    """They go only to the ranks that run it, and again for each cell."""
     ranks.ok("lr, cfg = 0.5, {'layers': [1, 2]}")
     first = ranks.ok("%%distributed -i lr,cfg\nlr, cfg")
     ranks.ok("lr = 0.25")
@@ -87,7 +87,7 @@ def test_inputs_are_sent_before_the_cell_runs(ranks):
 
 
 def test_an_input_that_does_not_exist_or_cannot_be_pickled_stops_the_cell(ranks):
-    """Then nothing is sent at all."""
+    """The session then sends nothing at all."""
     ranks.ok("import threading\nfine, lock = 1, threading.Lock()")
     missing = ranks.run("%%distributed -i fine,nowhere\nsent = True")
     locked = ranks.run("%%distributed -i fine,lock\nsent = True")

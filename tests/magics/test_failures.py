@@ -63,7 +63,7 @@ def test_a_module_beside_the_notebook_is_the_users_own_code(ranks):
 
 
 def test_distinct_errors_come_one_by_one(ranks):
-    """In the order of their ranks."""
+    """They have the order of their ranks."""
     text = ranks.run(f"%%distributed\n{RANK}raise [ValueError, KeyError, OSError][rank](f'on {{rank}}')").traceback
     positions = [text.index(words) for words in ("ValueError on rank 0", "KeyError on rank 1", "OSError on rank 2")]
 
@@ -100,7 +100,7 @@ def test_a_syntax_error_shows_the_place_and_goes_to_no_rank(ranks):
 
 
 def test_a_syntax_error_that_only_a_rank_can_meet_shows_its_place(ranks):
-    """In ``eval``, say."""
+    """It may be in ``eval``."""
     text = ranks.run("%%distributed\neval('x = = 1')").traceback
     lines = text.splitlines()
     code = next(index for index, line in enumerate(lines) if line.endswith("x = = 1"))
@@ -120,7 +120,7 @@ def test_a_cell_that_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
 
 
 def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
-    """Which ranks, and the two cures; both work as they are written."""
+    """The message names the ranks and two cures; both work as they are written."""
     ranks.ok("%%rank 0,2\nfaraway = 7")
     cell = ranks.run("print(faraway)")
     told = cell.err.splitlines()
@@ -196,7 +196,7 @@ def test_an_exit_code_is_shown(ranks):
 
 
 def test_run_all_stops_at_the_cell_that_failed(home, tmp_path):
-    """As with any other cell; what follows is not executed. The saved notebook can be shown again."""
+    """It stops as at any other cell; the later cells do not run. The saved notebook can be shown again."""
     cells = [
         "%load_ext jupyter_dtrain\n%distributed start -n 2",
         "%%distributed\nprint('good')",

@@ -156,7 +156,7 @@ def test_a_second_press_ends_the_cell_soon_and_names_the_busy_ranks(patient):
 
 
 def test_ranks_that_do_not_end_in_time_are_named_without_a_second_press(hasty):
-    """After the deadline, which is a setting."""
+    """The names come after the deadline, which is a setting."""
     cell = hasty.send(f"%%distributed\n{DEAF}").wait_for(lambda cell: "[0-1] in" in cell.out)
     hasty.interrupt()
     cell.wait()

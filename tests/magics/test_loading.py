@@ -65,7 +65,7 @@ def test_the_magics_appear_and_go_without_a_word(bare):
 
 
 def test_the_extension_can_be_loaded_again_and_again(loaded):
-    """Neither a second load nor a reload doubles what takes part in each cell."""
+    """A second load or a reload does not double the hooks of each cell."""
     loaded.ok("%load_ext jupyter_dtrain")
     loaded.ok("%reload_ext jupyter_dtrain")
     ours = "[type(one).__name__ for one in get_ipython().input_transformers_cleanup]"

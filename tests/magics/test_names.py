@@ -109,19 +109,19 @@ def test_worlds_and_stored_runs_are_offered_by_name(defined):
     ],
 )
 def test_names_of_the_ranks_are_completed_in_cells_that_go_there(defined, typed, offered):
-    """On the ranks that the cell names, and in no other cell."""
+    """The names come from the ranks that the cell names, and in no other cell."""
     assert settled(defined, typed, offered) == offered
 
 
 def test_a_name_that_the_notebook_has_too_is_offered_once(defined):
-    """By the notebook."""
+    """The notebook offers it."""
     assert settled(defined, "%%distributed\nrank_h", ["rank_here"]) == ["rank_here"]
     assert defined.inspect("rank_here") is not None
     assert "ranks" not in defined.inspect("rank_here")
 
 
 def test_plain_cells_are_completed_from_the_ranks_in_auto_mode(defined):
-    """As long as it lasts."""
+    """They are as long as the mode lasts."""
     defined.ok("%distributed auto on")
     try:
         assert settled(defined, "only_", ["only_there"]) == ["only_there"]

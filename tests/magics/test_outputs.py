@@ -63,7 +63,7 @@ def test_output_of_child_processes_and_native_code_comes_too(ranks):
 
 
 def test_lines_come_while_the_cell_runs(ranks):
-    """Not at its end."""
+    """They do not wait for its end."""
     cell = ranks.send(
         "%%distributed\nimport pathlib, time\nprint('begun', flush=True)\n"
         "while not pathlib.Path('seen').exists(): time.sleep(0.01)\nprint('ended')"
@@ -156,7 +156,7 @@ def test_clearing_output_leaves_what_came_after(ranks):
 
 
 def test_equal_results_are_grouped(ranks):
-    """In the order of their lowest ranks."""
+    """The groups have the order of their lowest ranks."""
     cell = ranks.ok(f"%%distributed\n{RANK}rank == 1")
 
     assert cell.display_texts == ["[0,2] False", "[1] True"]
@@ -177,7 +177,7 @@ def test_a_rich_result_keeps_all_its_representations(ranks):
 
 
 def test_a_last_expression_with_a_semicolon_or_none_shows_nothing(ranks):
-    """As in any notebook."""
+    """Any notebook does the same."""
     assert ranks.ok("%%distributed\n1 + 1;").said.strip() == ""
     assert ranks.ok("%%distributed\nNone").said.strip() == ""
 

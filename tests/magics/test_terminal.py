@@ -82,7 +82,7 @@ def opened(home, long_hold, tmp_path_factory):
 
 
 def test_a_cell_prints_and_shows_results(opened):
-    """With labels, as in a notebook."""
+    """Lines have labels, as in a notebook."""
     said = opened.run("%%distributed\nimport os\nprint('hello')\nint(os.environ['RANK'])")
 
     assert [line for line in said.splitlines() if line] == ["[0-1] hello", "[0] 0", "[1] 1"]
@@ -131,7 +131,7 @@ def test_an_error_shows_the_lines_of_the_cell(opened):
 
 
 def test_a_cell_in_the_background_prints_when_it_has_output(opened):
-    """Also while the prompt waits."""
+    """It does so even while the prompt waits."""
     opened.run(
         "%%distributed --no-wait\nimport pathlib, time\n"
         "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('later')"

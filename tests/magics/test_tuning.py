@@ -32,7 +32,7 @@ def make_batch(n):
 
 
 def test_lists_of_numbers_are_asked_for_in_words(notebook):
-    """Before anything is asked of a world."""
+    """The error comes before any request to a world."""
     missing = notebook.run("%distributed tune --model Model")
     wrong = notebook.run("%distributed tune --model Model --batch make_batch --stages one")
 

@@ -87,7 +87,7 @@ def test_the_first_value_that_is_no_number_is_named(value, words):
 
 
 def test_a_rank_that_is_apart_is_reported_when_it_stays_so():
-    """Only of losses."""
+    """It is reported for losses only."""
     judge = Judge()
     for rank in range(4):
         judge.take("train/loss", rank, columns(*[1.0 + (10 if rank == 2 else 0)] * 30))

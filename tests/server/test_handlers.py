@@ -48,7 +48,7 @@ class Nothing(Authorizer):
 
 @pytest.fixture
 def jp_server_config(jp_server_config, request):
-    """With our extension, and the authorizer that a test names."""
+    """A server with our extension, and the authorizer that a test names."""
     config = {**jp_server_config, "ServerApp": {"jpserver_extensions": {"jupyter_dtrain.server": True}}}
     if hasattr(request, "param"):
         config["ServerApp"]["authorizer_class"] = request.param

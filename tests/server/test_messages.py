@@ -50,7 +50,7 @@ class Part(msgspec.Struct, tag_field="type", tag="part"):
 
 
 def test_a_struct_becomes_an_interface(types) -> None:
-    """With its comments; what may be missing has a question mark, and rows are tuples."""
+    """It has the comments; an optional field has a question mark, and rows are tuples."""
     found = {}
     types.collect(Part, found)
 

@@ -148,7 +148,7 @@ def test_a_world_is_started_and_stopped_without_a_notebook(page, server, home):
 
 
 def test_all_points_and_ranks_of_a_run_are_sent(watching, session):
-    """In order, once, to a page that was there from the start and to one that comes later."""
+    """They come in order, once, to a page that was there from the start and to a later one."""
     run = session.run(TRAIN.format(steps=200, pause=0.01), view=None)
     number = run.number
     assert watching.until(lambda: watching.world("seen")["run"]["outcome"] == "ok")
@@ -197,7 +197,7 @@ def test_runs_that_go_on_at_once_are_all_reported_and_ended(watching, session):
 
 
 def test_output_and_stacks_come_on_demand(watching, session):
-    """While the driver waits; markup is text like any other."""
+    """They come while the driver waits; markup is text like any other."""
     run = session.run(
         "import sys, time\nprint('<script>alert(1)</script>')\nprint('end', file=sys.stderr)\ntime.sleep(1000)",
         view=None,
@@ -262,7 +262,7 @@ def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
 
 
 def test_one_rank_alone_is_interrupted(watching, session):
-    """Those that wait for it are released, as for a rank that has failed."""
+    """Ranks that wait for it are released, as for a rank that has failed."""
     session.run("from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank", view=None)
     run = session.run(
         "import time\nprint('begun', flush=True)\nif rank == 0:\n    time.sleep(1000)\nMPI.COMM_WORLD.Barrier()",

@@ -10,7 +10,7 @@ from tests.session.cells import begin, fail, run, same, shown, texts, until, val
 
 
 def test_the_last_expression_is_the_result_on_every_rank(world):
-    """As in a notebook, and each rank has its own."""
+    """It works as in a notebook, and each rank has its own."""
     cell = run(world, "import os\nmine = int(os.environ['RANK'])\nmine * 10")
 
     assert {0: 0, 1: 10, 2: 20} == values(cell)
@@ -49,7 +49,7 @@ def test_display_gives_rich_outputs_in_order(world):
 
 
 def test_clear_output_clears_what_the_rank_displayed(world):
-    """Only what came before it."""
+    """It clears only displays from before it."""
     cell = run(world, "from IPython.display import clear_output\ndisplay(1)\nclear_output()\ndisplay(2)")
 
     assert ["2"] == [output.data["text/plain"] for output in cell.outputs[0]]
@@ -57,7 +57,7 @@ def test_clear_output_clears_what_the_rank_displayed(world):
 
 @pytest.mark.parametrize("first", ["", "%matplotlib inline\n"], ids=["by itself", "after %matplotlib inline"])
 def test_a_figure_shows_as_an_image(world, first):
-    """Without plt.show(), as in a notebook kernel."""
+    """It needs no plt.show(), as in a notebook kernel."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     cell = run(world, first + "import matplotlib.pyplot as plt\nplt.plot([1, 2]);", ranks=0)
 
@@ -107,7 +107,7 @@ def test_await_works_at_top_level(world):
 
 
 def test_an_error_after_an_await_fails_the_cell(world):
-    """With the line of the cell."""
+    """The error has the line of the cell."""
     cell = fail(world, "import asyncio\nawait asyncio.sleep(0)\n1 / 0")
 
     assert {"ZeroDivisionError"} == {error.ename for error in cell.errors.values()}
@@ -179,7 +179,7 @@ def test_a_warning_goes_to_stderr_and_harms_nothing(world):
 
 
 def test_a_warning_has_the_same_words_on_every_rank(world):
-    """Also where one rank has run more cells than the others: what is alike is shown once."""
+    """One rank may have run more cells than the others: equal warnings are shown once."""
     run(world, "'only here'", ranks=1)
     said = run(world, "import warnings\n\nwarnings.warn('careful')")
 
@@ -189,7 +189,7 @@ def test_a_warning_has_the_same_words_on_every_rank(world):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no exception groups")
 def test_a_group_of_exceptions_comes_with_its_members(world):
-    """From Python 3.11 on, with their own frames."""
+    """The members have their own frames, from Python 3.11 on."""
     cell = fail(
         world,
         "def bad(n):\n    return [][n]\nerrors = []\n"

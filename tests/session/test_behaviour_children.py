@@ -157,7 +157,7 @@ MADE = 'loader = DataLoader(Slow(), num_workers=2, persistent_workers=True, mult
 
 
 def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
-    """Those of an earlier cell stay; the interrupted cell's own are ended, and the loader starts new ones."""
+    """Workers of an earlier cell stay; the interrupted cell's own end, and the loader starts new ones."""
     pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
     run(world, "import time\nstuck = False\n" + LOADER.format(made=MADE), FIRST)
     # An interrupt between a batch's two halves would break the workers' way of handing batches on, as in plain torch.

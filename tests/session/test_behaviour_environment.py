@@ -40,7 +40,7 @@ def odd(launch, home_of_notebook):
 
 
 def test_every_variable_of_torchrun_is_there(world):
-    """Before torch is imported."""
+    """They are there before the import of torch."""
     cell = run(
         world,
         "import os, sys\n"

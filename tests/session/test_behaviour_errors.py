@@ -32,7 +32,7 @@ def test_a_library_frame_is_told_apart_from_the_cells(world):
 
 
 def test_our_own_frames_are_not_the_users_code(world):
-    """Also where the notebook's folder holds this package, as in a checkout."""
+    """The notebook's folder may hold this package, as in a checkout."""
     frames = fail(world, "input()").errors[0].frames
 
     assert ["input()"] == [frame.source for frame in frames if frame.cell]
@@ -128,7 +128,7 @@ def test_a_run_that_ended_well_says_so(world):
 
 
 def test_the_time_of_a_run_stands_still_once_it_has_ended(world):
-    """At least what the cell took."""
+    """It is at least the time that the cell took."""
     cell = run(world, "import time; time.sleep(0.2)")
 
     assert cell.elapsed >= 0.2

@@ -107,7 +107,7 @@ def test_native_code_that_keeps_the_lock(watched):
 
 @pytest.mark.slow
 def test_native_frames_of_a_rank_that_answers(watched):
-    """On demand: below the line of the cell, what it is in; of idle ranks nothing."""
+    """A request gets the line of the cell, and below it the native frames; idle ranks have none."""
     cell = watched.run("if rank == 1: ctypes.CDLL(None).sleep(5)", wait=False, view=None)
     until(lambda: cell.outcomes.keys() == {0, 2})
     plain = describe_stacks(watched.stacks([0, 1]))

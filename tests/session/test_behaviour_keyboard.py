@@ -22,7 +22,7 @@ from tests.session.cells import fail, pids, run, same
     ],
 )
 def test_a_call_that_asks_a_person_fails_with_the_cure(world, code, what):
-    """On every rank, without waiting for anybody."""
+    """It fails on every rank at once."""
     cell = fail(world, code)
 
     assert {f"{what} needs a keyboard"} == {error.evalue[: len(what) + 17] for error in cell.errors.values()}
@@ -41,7 +41,7 @@ def test_leaving_is_refused(world, code):
 
 
 def test_sys_exit_is_an_error_and_the_rank_lives(world):
-    """As in a notebook."""
+    """A notebook does the same."""
     cell = fail(world, "import sys; alive = 1; sys.exit(3)")
 
     assert same(("SystemExit", "3")) == {rank: (e.ename, e.evalue) for rank, e in cell.errors.items()}

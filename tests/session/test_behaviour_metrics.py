@@ -48,7 +48,7 @@ def test_a_run_without_metrics_has_none(world):
 
 
 def test_metrics_are_seen_while_the_cell_runs(world):
-    """Within the quarter of a second that ranks gather them."""
+    """They come within the quarter of a second for which ranks gather them."""
     cell = begin(world, LOG + "import time\nlog(loss=1)\nwhile not os.path.exists('/nowhere'): time.sleep(0.01)")
     seen = until(lambda: sorted(cell.metrics.get("loss", {})) == cell.ranks)
     world.interrupt()
@@ -149,7 +149,7 @@ def test_a_flood_of_points_is_whole_in_the_run(world):
 
 
 def test_a_flood_comes_in_few_events(world):
-    """In columns: a point of its own would cost a hundred times as much."""
+    """The points are in columns: an event for each would cost a hundred times as much."""
     cell = run(world, LOG + "for k in range(20_000): log(loss=k)", ranks=0)
     events = [event for event in world._requests.read_events(cell, 0) if isinstance(event.body, Metrics)]
 

@@ -83,7 +83,7 @@ def test_a_cell_queued_behind_a_failure_is_not_sent(world, tmp_path):
 
 
 def test_a_queued_cell_makes_its_ranks_busy_at_once(world):
-    """From the moment that run() has returned: nothing may be sent behind it."""
+    """They are busy once run() has returned: no cell may be sent behind it."""
     for _ in range(50):
         cell = later(world, "import time; time.sleep(0.01)")
         with pytest.raises(RanksBusy, match=f"ranks 0-2 are still working on run {cell.number}"):
@@ -92,7 +92,7 @@ def test_a_queued_cell_makes_its_ranks_busy_at_once(world):
 
 
 def test_the_ranks_take_the_next_cell_after_a_failure(world):
-    """Only what was queued is dropped."""
+    """Only queued cells are dropped."""
     cell = later(world, "1 / 0")
 
     assert cell.wait(20)

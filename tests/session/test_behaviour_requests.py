@@ -29,7 +29,7 @@ from tests.session.cells import begin, run, same, values
     ],
 )
 def test_ranks_that_are_not_there_are_refused(world, ranks, words):
-    """Before anything is sent or numbered."""
+    """The refusal comes before any message or run number."""
     before = world.last_run
     with pytest.raises(BadRequest, match=words):
         run(world, "touched = 1", ranks=ranks)
@@ -52,7 +52,7 @@ def test_ranks_that_are_not_there_are_refused(world, ranks, words):
     ],
 )
 def test_a_cell_runs_on_the_ranks_that_are_named(world, ranks, expected):
-    """In every form, each rank once."""
+    """Every form works, and each rank runs it once."""
     cell = run(world, "import os; int(os.environ['RANK'])", ranks=ranks)
 
     assert {rank: rank for rank in expected} == values(cell)
@@ -117,7 +117,7 @@ def test_a_name_that_no_folder_should_have_is_refused(launch, name):
 
 
 def test_a_name_that_is_taken_is_refused(launch, world):
-    """With the way on."""
+    """The error names the way on."""
     with pytest.raises(BadRequest, match="already running: stop it, or choose another"):
         launch(n=1, name=world.name)
 
@@ -140,7 +140,7 @@ def test_a_name_that_is_taken_is_refused(launch, world):
     ],
 )
 def test_options_that_cannot_be_are_refused(launch, options, words):
-    """Before a folder is made or a process started."""
+    """The refusal comes before the first folder and the first process."""
     with pytest.raises(BadRequest, match=words):
         launch(n=1, **options)
 
@@ -172,7 +172,7 @@ def test_a_session_that_was_stopped_says_so(launch):
 
 
 def test_a_with_block_stops_its_world(launch):
-    """Also when the block fails."""
+    """It stops even when the block fails."""
 
     def block() -> None:
         with session:

@@ -11,7 +11,7 @@ from tests.session.cells import pids, run, same, until, values
 
 
 def living(processes) -> list[int]:
-    """Those that still run; one that has ended may wait for a parent that never asks."""
+    """The processes that still run; one that has ended may wait for a parent that never asks."""
     found = []
     for pid in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

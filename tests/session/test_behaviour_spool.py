@@ -33,7 +33,7 @@ LINES = "".join(f"line {k}\n" for k in range(20))
 
 
 def test_events_are_numbered_without_holes(world):
-    """From Started to Finished, with everything that a cell can say."""
+    """The numbers go from Started to Finished, with every kind of event between them."""
     cell = run(world, "import sys\nprint('a')\ndisplay('b')\nprint('c', file=sys.stderr)\n!echo d\n'e'")
 
     for rank in range(3):

@@ -135,7 +135,7 @@ def test_force_kills_what_has_not_ended(quick):
 
 
 def test_a_rank_that_dies_by_itself_does_not_count_as_killed_by_us(quick):
-    """Also after a request that came too late."""
+    """The request may have come too late."""
     cell = fail(quick, "import os\nif os.environ['RANK'] == '2': os.abort()")
     assert "rank 2 crashed (SIGABRT), native code aborted: its last message is in the output above" == cell.lost[2]
     with pytest.raises(RanksDead):

@@ -116,7 +116,7 @@ def test_a_value_whose_class_is_not_here_gets_an_error(world):
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "1a"])
 def test_an_invalid_name_is_refused(world, name):
-    """In both directions."""
+    """Both directions refuse it."""
     with pytest.raises(BadRequest, match="is not the name of a variable"):
         world.push({name: 1})
     with pytest.raises(BadRequest, match="is not the name of a variable"):

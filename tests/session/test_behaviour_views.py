@@ -54,7 +54,7 @@ def seconds(call):
 
 
 def test_stop_ends_a_cell_whose_view_blocks(world, view):
-    """On the ranks at once; the cell that waits ends soon after; what it printed is shown when that can be."""
+    """The ranks end at once, and the waiting cell soon after; its output is shown once the view takes it."""
     cell = world.run(TALK, wait=False, view=view)
     assert view.inside.wait(20)
     pressed = time.monotonic()

@@ -67,14 +67,14 @@ def first(launch) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def open_way(first, tmp_path_factory) -> Iterator[LossyWay]:
-    """To that world."""
+    """The lossy way to that world."""
     with lossy_way(first, tmp_path_factory.mktemp("lossy")) as way:
         yield way
 
 
 @pytest.fixture
 def way(open_way) -> Iterator[LossyWay]:
-    """On which nothing is lost at first."""
+    """The way, on which nothing is lost at first."""
     yield open_way
     open_way.heal()
 
@@ -147,7 +147,7 @@ def test_a_cell_that_was_sent_three_times_runs_once(driver) -> None:
 
 
 def test_a_cell_that_a_rank_never_gets_says_so_and_can_be_stopped(driver, way) -> None:
-    """The rank says that it is idle: where it is is shown. After Stop the ranks take the next cell, and never this."""
+    """A note shows that the rank is idle. After Stop the ranks take the next cell, and never this."""
     notes = Notes()
     way.lose(is_cell, most=1000)
     cell = driver.run("ran = 'too late'", wait=False, view=notes)

@@ -75,7 +75,7 @@ def test_names_of_a_script_stay_unless_it_is_to_be_fresh(world, script):
 
 
 def test_a_module_beside_the_script_that_was_changed_is_imported_anew(world, script, tmp_path):
-    """As under torchrun, which starts new processes."""
+    """torchrun has the same effect, since it starts new processes."""
     (tmp_path / "models").mkdir()
     path = script("import config\nfrom models import net\nimport multiprocessing\nsize = config.size, net.depth")
     script("size = 1", "config.py")

@@ -83,7 +83,7 @@ def test_without_a_driver_all_runs_are_ended(scene):
 
 
 def test_the_steward_does_what_no_driver_takes_up(scene):
-    """After a second; it takes the same steps."""
+    """It begins after a second, and takes the same steps."""
     scene.ask(driven=True)
     scene.wait(ACK - 0.1)
     assert not scene.ranks.asked

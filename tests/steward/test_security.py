@@ -105,7 +105,7 @@ def test_only_what_is_documented_listens(session) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_store_of_a_process_group_listens_on_loopback(session) -> None:
-    """After init_process_group; gloo's own pairs are the framework's, and are looked at in ranks alone."""
+    """The test looks after init_process_group; the pairs of gloo are the framework's, and only ranks may have them."""
     session.run("import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier()", view=None)
     found = listeners(session)
 

@@ -126,7 +126,7 @@ def test_too_few_slots(fails, tmp_path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_never_comes(fails, tmp_path) -> None:
-    """An mpiexec that starts one rank less than it is asked for."""
+    """This mpiexec starts one rank less than it should."""
     short = script(
         tmp_path / "short",
         f'[ "$1" = --version ] && exec {find_mpiexec(None)} --version\nshift 2\nexec {find_mpiexec(None)} -n 1 "$@"',

@@ -9,7 +9,7 @@ from tests.store.conftest import drain
 
 
 def test_the_beginning_and_the_end_of_long_text_are_stored(store, db, fake):
-    """In a few rows; whole as long as the spool is there, and afterwards with a line that says what is missing."""
+    """They take a few rows. The text is whole as long as the spool is there; later a line says how much is missing."""
     lines = [f"line {index:06d} ä\n" for index in range(100_000)]
     fake.begin(1)
     for start in range(0, 100_000, 500):

@@ -236,7 +236,7 @@ def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):
     ],
 )
 def test_durations_are_written_in_words(seconds, words):
-    """Up to days."""
+    """The units go up to days."""
     assert view.took(seconds) == words
 
 

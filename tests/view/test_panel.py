@@ -165,7 +165,7 @@ def test_a_metric_shows_the_panel_at_once_and_the_notebook_keeps_the_run(stage, 
 
 @pytest.mark.parametrize("outcome", ["error", "interrupted", "lost"])
 def test_a_run_that_ends_badly_is_kept_as_well(stage, front_end, outcome):
-    """With its outcome."""
+    """It keeps its outcome."""
     scene = stage()
     scene.say(0, Started(1, "host", ""), Metrics([series([3.0])]))
     scene.wait(0.5)

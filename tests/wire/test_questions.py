@@ -62,7 +62,7 @@ def scene():
 
 
 def test_an_answer_comes_when_all_have_answered(scene):
-    """On the thread that ticks, which is woken; a dead rank is not asked and has answered None."""
+    """It comes on the thread that ticks, which wakes up; a dead rank is not asked, and its answer is None."""
     scene.questions.ask([0, 1, 2], 5.0, scene.answers.append, ReadPosition())
     assert scene.channel.agents.keys() == {"e0", "e1"}
     assert scene.channel.agents["e0"][0] == ReadPosition()
@@ -90,7 +90,7 @@ def test_a_rank_that_is_silent_has_answered_none(scene):
 
 
 def test_without_a_world_there_is_no_answer(scene):
-    """At once."""
+    """The question ends at once."""
     scene.bound = None
     scene.questions.ask([0, 1], 5.0, scene.answers.append, ReadPosition())
 

@@ -34,7 +34,7 @@ class Model(lightning.LightningModule):
         self.log("val_loss", (self.layers(batch[0]) - batch[1]).square().mean(), sync_dist=True)
 
     def on_validation_epoch_end(self):
-        """As of metrics that are computed over all batches."""
+        """Such a metric needs all batches."""
         self.log("val_batches", float(self.trainer.num_val_batches[0]))
 
     def configure_optimizers(self):
