@@ -22,7 +22,7 @@ def raising(member):
         raise {error}(f"no {{member}}")
     return property(method) if member in ATTRIBUTES else method
 
-# A plug-in that cannot prepare gets no other call, so that failure is of another plug-in.
+# A plug-in that cannot prepare gets no other call, so another one has that failure.
 Raiser = type("Raiser", (Framework,), {{"name": "raiser"}} | {{
     member: raising(member) for member in MEMBERS if member != "prepare"
 }})
