@@ -86,6 +86,27 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
     assert same((3, True)) == values(run(waiting, LOOK))
 
 
+def test_the_communicator_in_which_a_rank_waits_is_revoked_first(waiting):
+    """The wait would miss it while it looks whether the revocation of another was meant."""
+    run(
+        waiting,
+        """
+class Told(MPI.Intracomm):
+    def Revoke(self):
+        order.append("part" if self is part else "world")
+        super().Revoke()
+
+order = []
+part = Told(MPI.COMM_WORLD.Split(0, rank))
+MPI.COMM_WORLD = Told(MPI.COMM_WORLD)
+""",
+    )
+    fail(waiting, "if rank == 1: raise ValueError('a bug')\npart.Barrier()", timeout=20)
+    found = values(run(waiting, f"del part\norder[:2], {LOOK}"))
+
+    assert (["part", "world"], 3, True) == found[0] == found[2]
+
+
 def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting):
     """The report names the cure: Stop and kill end it, and a restart makes the world whole."""
     notes = Notes()

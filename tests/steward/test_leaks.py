@@ -12,13 +12,17 @@ from jupyter_dtrain import DistributedError, Settings
 from tests.processes import loose_segments, wait_for_segments
 from tests.steward.until import family, until
 
-WARM = 10
-"""Releases before the first look: a rank keeps the spools of its last runs open, and libraries fill their caches."""
+WARM = 20
+"""Releases before the first look: a rank keeps spools and sources of its last runs, and libraries fill their caches."""
 SPARE = 3
 """Descriptors that may be there for a moment, such as those of a connection that is being closed."""
-PER_RELEASE = 200 << 10
+ONCE = 4 << 20
+"""Bytes by which a process may grow at some time: an allocator takes memory in steps."""
+PER_RELEASE = 64 << 10
 """Bytes by which a process may grow with each cell: it keeps what the user may ask for, as the history of cells."""
-FAILS = """
+PROGRAM = "".join(f"def layer_{i}(x, w, b=0.0):\n    return [v * w[{i}] + b for v in x]\n" for i in range(50))
+"""A rank reads all of its cell to find the call that failed, and must let go of what it has read."""
+FAILS = f"""{PROGRAM}
 import os, torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
@@ -66,7 +70,11 @@ def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
     until(lambda: flat(before, held(processes)))
     assert [psutil.Process(), *family(session)] == processes
     grown = {one.pid: one.memory_info().rss - memory[one.pid] for one in processes}
-    assert {pid: size for pid, size in grown.items() if size > PER_RELEASE * times} == {}
+    ranks = {rank.pid: f"rank {number}" for number, rank in enumerate(session.world.ranks)}
+    for one in processes:
+        name = ranks.get(one.pid) or one.cmdline()[-1][-30:]
+        print(f"{grown[one.pid] / times / 1024:6.1f} kB a release: {name}")
+    assert {pid: size for pid, size in grown.items() if size > ONCE + PER_RELEASE * times} == {}
     assert [files(folder) for folder in folders] == there
     session.stop()
     assert wait_for_segments(shared) == set()

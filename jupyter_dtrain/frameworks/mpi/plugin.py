@@ -120,7 +120,10 @@ class Mpi(Framework):
         if not owners:
             # Nothing is looked up after this: the next cell may have made a new world by then.
             time.sleep(OTHERS_FIRST)
-        for comm in [*comms, *inner]:
+        # Each revocation wakes every wait, which begins anew if it is not meant. One that does so just as its own
+        # communicator is revoked does not see that: so those in which this rank waits come first.
+        comms.sort(key=lambda comm: comm not in owners)
+        for comm in [*inner, *comms]:
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
@@ -136,7 +139,7 @@ class Mpi(Framework):
             return []
         old = mpi.COMM_WORLD
         # Some ranks may not have revoked: native code there may have kept the interpreter lock.
-        new = with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else old.Shrink())
+        new = with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else _shrunk(mpi, old))
         if new is None:
             return []
         mpi.COMM_WORLD = new
@@ -199,13 +202,26 @@ def release_world() -> None:
 def _wake(mpi: ModuleType) -> None:
     """Have the waits of this rank look again whether their communicator is revoked.
 
-    They look when they begin and when any communicator is revoked, and then wait anew. One that began anew just as its
-    own was revoked has slept on, about once in fifty releases (Open MPI 5.0.11). Revoking that again wakes nobody.
+    A wait looks before it enters Open MPI's list of waits, and once more whenever any communicator is revoked (5.0.11).
+    A revocation that comes between a look and the entry is lost on it, and revoking that communicator again wakes
+    nobody; another one's revocation does. :meth:`Mpi.release` leaves that moment to other ranks' revocations alone.
     """
     with contextlib.suppress(mpi.Exception):
         own = mpi.COMM_SELF.Dup()
         own.Revoke()
         own.Free()
+
+
+def _shrunk(mpi: ModuleType, old: Any) -> Any:
+    """A communicator of the living ranks of ``old``, when all of them have it.
+
+    A rank that still makes a communicator crashes if another one revokes that (Open MPI 5.0), as its next cell may do.
+    """
+    new = old.Shrink()
+    # A rank may have died since, or have left here and revoked it.
+    with contextlib.suppress(mpi.Exception):
+        new.Barrier()
+    return new
 
 
 def with_patience(call: Callable[[], T]) -> T:
