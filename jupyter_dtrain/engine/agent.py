@@ -152,6 +152,8 @@ class Agent:
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
+        self._recovering = False
+        """Whether the last recovery has not reached its end."""
         self._taken: set[int] = set()
         """The runs that this rank has begun, or will never begin."""
         self._taking = threading.Lock()
@@ -250,7 +252,7 @@ class Agent:
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
         try:
-            self._cell_end.end(cell.run, exception, released=self._released)
+            self._cell_end.end(cell.run, exception, released=self._released, recovering=self._recovering)
         finally:
             self._running, self._released = None, False
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
@@ -284,9 +286,11 @@ class Agent:
             self._taken.add(run)
 
     def _recover(self, code: str) -> None:
+        again, self._recovering = self._recovering, True
         with self._interrupts.enabled():
-            for note in self._plugins.recover(bound_first(code)):
+            for note in self._plugins.recover(bound_first(code), again=again):
                 self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
+        self._recovering = False
 
     async def _execute(self, code: str) -> BaseException | None:
         """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads.

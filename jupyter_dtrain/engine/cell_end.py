@@ -90,8 +90,13 @@ class CellEnd:
         self.metrics_patience = METRICS_PATIENCE
         """Seconds, see :data:`METRICS_PATIENCE`."""
 
-    def end(self, run: int, exception: BaseException | None, *, released: bool = False) -> None:
-        """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that."""
+    def end(
+        self, run: int, exception: BaseException | None, *, released: bool = False, recovering: bool = False
+    ) -> None:
+        """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that.
+
+        ``recovering``: something ended it while the frameworks were made whole, which is to be done again on all ranks.
+        """
         exception = self._interrupts.restored(exception)
         outcome = self._outcome(exception)
         # The waits below begin interrupts anew.
@@ -121,7 +126,7 @@ class CellEnd:
                 if self._interrupts.ending:
                     outcome, words = "lost", f"rank {self._rank} received SIGTERM"
                 with self._despite("The process groups will be rebuilt"):
-                    regroup = self._plugins.needs_regroup() or regroup
+                    regroup = self._plugins.needs_regroup() or regroup or recovering
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
                     steps = self._plugins.steps()
                 with contextlib.suppress(Exception):

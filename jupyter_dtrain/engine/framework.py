@@ -220,12 +220,12 @@ class Recovery:
         """Make every wait for other ranks raise. All ranks get this request together. Called on the control thread."""
 
     def recover(self, *_: Any, **__: Any) -> list[str]:
-        """``recover(bound: frozenset[str])``: make whole again what was released.
+        """``recover(bound: frozenset[str], again: bool)``: make whole again what was released.
 
         A cell that runs on all ranks in a new generation comes next. ``bound``: the names that it binds anew before it
-        reads them. Returns sentences about what could not be made whole, each with the line that does it. Raises what
-        stands in the way of recovery: the cell ends with that error, and the next cell tries again. An interrupt may
-        end a wait in here.
+        reads them. ``again``: an error or an interrupt has ended the last try of this rank, in any framework. Returns
+        sentences about what could not be made whole, each with the line that does it. Raises what stands in the way of
+        recovery: the cell ends with that error, and the next cell tries again. An interrupt may end a wait in here.
         """
         return []
 
@@ -266,7 +266,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "before_cell": ("run", "generation", "watch"),
     "after_cell": ("failed",),
     "waits": ("frame", "call", "idle"),
-    "recover": ("bound",),
+    "recover": ("bound", "again"),
 }
 """The members that are called by name, each with all arguments that it may take."""
 

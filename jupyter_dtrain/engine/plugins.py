@@ -260,10 +260,10 @@ class Plugins:
                 with self._guard(call.name, "release"):
                     call()
 
-    def recover(self, bound: frozenset[str] = frozenset()) -> Iterator[str]:
+    def recover(self, bound: frozenset[str] = frozenset(), *, again: bool = False) -> Iterator[str]:
         """Make whole what was released; yield sentences about what could not be. Raises what stands in the way.
 
-        ``bound``: the names that the next cell binds before it reads them.
+        ``bound``: the names that the next cell binds before it reads them; ``again``: whether the last try failed here.
         """
         last = {
             name: self._attribute(name, plugin, "recovers_last", bool, otherwise=False)
@@ -271,7 +271,7 @@ class Plugins:
         }
         for call in sorted(self._calls("recover"), key=lambda call: last[call.name]):
             try:
-                notes = [_text(note) for note in call(bound=bound)]
+                notes = [_text(note) for note in call(bound=bound, again=again)]
             except Exception:
                 raise
             except BaseException as error:

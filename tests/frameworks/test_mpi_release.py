@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from jupyter_dtrain import Settings
@@ -129,3 +130,24 @@ win.Lock(1, MPI.LOCK_EXCLUSIVE)
     waiting.restart()
     run(waiting, PREPARE)
     assert same((3, True)) == values(run(waiting, LOOK))
+
+
+def test_a_recovery_that_an_interrupt_cut_on_some_ranks_succeeds_in_the_next_cell(waiting):
+    """The ranks that were interrupted have begun to make MPI's world again, and the late one has not."""
+    fail(waiting, "if rank == 1: raise ValueError('a bug')\nMPI.COMM_WORLD.Barrier()", timeout=20)
+    early, late = (psutil.Process(waiting.world.ranks[rank].pid) for rank in (0, 1))
+    threads = early.num_threads()
+    late.suspend()
+    try:
+        cut = waiting.run("'never'", wait=False, view=None)
+        until(lambda: early.num_threads() > threads)  # one of them waits in MPI
+        waiting.interrupt()
+        ended = cut.wait(20)
+    finally:
+        late.resume()
+    until(lambda: not waiting.world.dead and all(rank.state == "idle" for rank in waiting.world.ranks))
+    found = values(run(waiting, LOOK))
+
+    assert ended
+    assert cut.outcomes[0] == cut.outcomes[2] == "interrupted"
+    assert same((3, True)) == found

@@ -28,7 +28,8 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
-from jupyter_dtrain.frameworks.mpi.plugin import release_world, with_patience
+from jupyter_dtrain.frameworks.mpi.plugin import release_world
+from jupyter_dtrain.frameworks.mpi.rounds import Pending
 
 from .keras import refuse_keras_3
 from .libraries import Library, begin_optimizers_anew, hook_optimizers
@@ -126,7 +127,7 @@ class Horovod(Framework):
         begin_optimizers_anew()
         mpi: Any = sys.modules["mpi4py.MPI"]
         mine = {name: library.plain for name, library in self._libraries.items() if library.was_ready}
-        everybody: list[dict[str, bool]] = with_patience(lambda: mpi.COMM_WORLD.allgather(mine))
+        everybody: list[dict[str, bool]] = Pending(lambda: mpi.COMM_WORLD.allgather(mine)).wait()
         notes = []
         for name in sorted({name for one in everybody for name in one}):
             library = self._libraries.get(name)

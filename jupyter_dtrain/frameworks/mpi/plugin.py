@@ -13,7 +13,6 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from jupyter_dtrain.engine.framework import Framework, called_in, user_names, va
 
 from .communicators import ENDLESS, hidden_of
 from .progress import Progress
+from .rounds import Round
 
 TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
@@ -31,9 +31,6 @@ _LOG = "OSC UCX component priority set inside component query failed"
 
 T = TypeVar("T")
 
-SHRINK_PATIENCE = 10.0
-"""Seconds in which all living ranks must arrive to make the world again."""
-POLL = 0.001
 OTHERS_FIRST = 0.05
 """Seconds by which a rank that waits in MPI revokes before one that does not. A send ends with an error only if its own
 rank has revoked first; otherwise it ends as if it had arrived."""
@@ -52,14 +49,18 @@ class Mpi(Framework):
         self._broken: list[Any] = []
         """The communicators inside windows and files that :meth:`recover` has reported."""
         self._progress = Progress()
+        self._run = 0
+        self._round: Round | None = None
+        """The round that this rank has begun, and whose result it has not seen."""
 
     def prepare(self) -> None:
         """Register this plug-in for the frameworks that wait in MPI's world: see :func:`release_world`."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
 
-    def before_cell(self) -> None:
+    def before_cell(self, run: int) -> None:
         """The cell's own calls make MPI work."""
+        self._run = run
         self._progress.begin_cell()
 
     def after_cell(self) -> None:
@@ -77,8 +78,8 @@ class Mpi(Framework):
         return "MPI" if used else ""
 
     def needs_regroup(self) -> bool:
-        """Whether there are revoked communicators that :meth:`recover` has not replaced yet."""
-        return bool(self._revoked)
+        """Whether :meth:`recover` has something to replace, or has been cut."""
+        return bool(self._revoked) or self._round is not None
 
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
         """The method of a communicator, request, window or file that a thread is in, idle or not: MPI spins."""
@@ -129,20 +130,23 @@ class Mpi(Framework):
                 comm.Revoke()
         self._progress.drive(mpi)
 
-    def recover(self, bound: frozenset[str]) -> list[str]:
+    def recover(self, bound: frozenset[str], *, again: bool) -> list[str]:
         """Make a new ``MPI.COMM_WORLD`` of the living ranks, all of which take part.
 
-        A name that the cell binds anew needs no note. Raises :class:`TimeoutError` when a rank does not arrive.
+        A name that the cell binds anew needs no note. ``again``: an earlier try has failed on this rank. Raises
+        :class:`TimeoutError` when a rank does not arrive.
         """
         mpi: Any = _module()
         if mpi is None or not _can_revoke(mpi):
             return []
         old = mpi.COMM_WORLD
-        # Some ranks may not have revoked: native code there may have kept the interpreter lock.
-        new = with_patience(lambda: None if old.Agree(0 if self._revoked else 1) else _shrunk(mpi, old))
-        if new is None:
+        if again:
+            # A plug-in may have left something in this world that only some ranks have begun.
+            self._revoke_world(mpi)
+        while not self._go_round(mpi):
+            pass
+        if mpi.COMM_WORLD is old:
             return []
-        mpi.COMM_WORLD = new
         revoked, self._revoked = self._revoked, []
         found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
         names = {name: value for name, value in found if value in revoked and name not in bound}
@@ -160,6 +164,29 @@ class Mpi(Framework):
         if windows:
             notes.append(f"{', '.join(windows)}: ranks were released there. Make it again from MPI.COMM_WORLD.")
         return notes
+
+    def _go_round(self, mpi: Any) -> bool:
+        """Make the world again with all ranks; whether all of them did so for the cell that comes."""
+        if self._round is None:
+            # Some ranks may not have revoked: native code there may have kept the interpreter lock.
+            self._round = Round(mpi, mpi.COMM_WORLD, self._run, whole=not self._revoked)
+        try:
+            new, together = self._round.wait(self._run)
+        except mpi.Exception:
+            self._round = None
+            raise
+        self._round = None
+        if new is not None:
+            mpi.COMM_WORLD = new
+        return together
+
+    def _revoke_world(self, mpi: Any) -> None:
+        if self._round is not None:
+            self._go_round(mpi)
+        if mpi.COMM_WORLD not in self._revoked:
+            self._revoked.append(mpi.COMM_WORLD)
+        with contextlib.suppress(mpi.Exception):
+            mpi.COMM_WORLD.Revoke()
 
     def _broken_windows(self, mpi: ModuleType, revoked: list[Any]) -> list[str]:
         """The user's names of windows and files from which ranks were released; ``revoked``: the user's own comms."""
@@ -210,44 +237,6 @@ def _wake(mpi: ModuleType) -> None:
         own = mpi.COMM_SELF.Dup()
         own.Revoke()
         own.Free()
-
-
-def _shrunk(mpi: ModuleType, old: Any) -> Any:
-    """A communicator of the living ranks of ``old``, when all of them have it.
-
-    A rank that still makes a communicator crashes if another one revokes that (Open MPI 5.0), as its next cell may do.
-    """
-    new = old.Shrink()
-    # A rank may have died since, or have left here and revoked it.
-    with contextlib.suppress(mpi.Exception):
-        new.Barrier()
-    return new
-
-
-def with_patience(call: Callable[[], T]) -> T:
-    """The result of a call that waits for all living ranks and has no timeout: so a thread makes it.
-
-    ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI 5.0).
-    """
-    found: list[T | Exception] = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except Exception as error:  # noqa: BLE001 — the waiting caller raises it
-            found.append(error)
-
-    threading.Thread(target=run, name="dtrain-mpi", daemon=True).start()
-    deadline = time.monotonic() + SHRINK_PATIENCE
-    while not found:
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                "Some ranks did not arrive to rebuild MPI's world: %distributed restart starts fresh ranks."
-            )
-        time.sleep(POLL)
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
 
 
 def _frames() -> list[FrameType]:

@@ -1,0 +1,93 @@
+"""The rounds in which the living ranks make MPI's world again.
+
+In a round all living ranks agree whether they need a new communicator, and make it. Neither has a timeout, so a thread
+of its own takes part. An interrupt or a deadline may end a rank's wait for the round, but not the round: the rank looks
+at its result when it tries again. Others may have seen that result before. So each rank says in a round for which run
+it makes the world; where these differ, all ranks go on to another round.
+
+Under failure: a wait raises :class:`TimeoutError` after :data:`PATIENCE`, and a later try waits for the same round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final, Generic, TypeVar
+
+PATIENCE: Final = 10.0
+"""Seconds in which all living ranks must arrive."""
+POLL: Final = 0.001
+_BITS: Final = 15
+"""How much of a run's number a round carries, twice: as it is, and with each bit turned over."""
+_MASK: Final = (1 << _BITS) - 1
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """A call of MPI that waits for all living ranks, on a thread of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        """Begin ``call``.
+
+        ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI
+        5.0).
+        """
+        self._call = call
+        self._found: list[T | Exception] = []
+        threading.Thread(target=self._work, name="dtrain-mpi", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self._found.append(self._call())
+        except Exception as error:  # noqa: BLE001 — the waiting caller raises it
+            self._found.append(error)
+
+    def wait(self) -> T:
+        """The call's result, or its exception. Raises :class:`TimeoutError` when a rank does not arrive."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._found:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    "Some ranks did not arrive to make MPI's world again: %distributed restart makes a new one."
+                )
+            time.sleep(POLL)
+        found = self._found[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Round:
+    """One round of this rank with all others that live."""
+
+    def __init__(self, mpi: ModuleType, world: Any, run: int, *, whole: bool) -> None:
+        """``world``: the present communicator of all ranks; ``whole``: whether this rank needs no other."""
+        flags = int(whole) | (run & _MASK) << 1 | (~run & _MASK) << 1 + _BITS
+
+        def work() -> tuple[int, Any]:
+            agreed = world.Agree(flags)  # the bits that all ranks have set
+            return agreed, None if agreed & 1 else _shrunk(mpi, world)
+
+        self._pending = Pending(work)
+
+    def wait(self, run: int) -> tuple[Any, bool]:
+        """The new communicator, or None where the present one stays; and whether all ranks meant ``run``."""
+        agreed, new = self._pending.wait()
+        runs = agreed >> 1 & _MASK, agreed >> 1 + _BITS & _MASK
+        return new, runs == (run & _MASK, ~run & _MASK)
+
+
+def _shrunk(mpi: ModuleType, world: Any) -> Any:
+    """A communicator of the living ranks of ``world``, when all of them have it.
+
+    A rank that still makes a communicator crashes if another one revokes that (Open MPI 5.0), as its next cell may do.
+    """
+    new = world.Shrink()
+    # A rank may have died since, or have left here and revoked it.
+    with contextlib.suppress(mpi.Exception):
+        new.Barrier()
+    return new
