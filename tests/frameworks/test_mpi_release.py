@@ -105,7 +105,9 @@ MPI.COMM_WORLD = Told(MPI.COMM_WORLD)
     fail(waiting, "if rank == 1: raise ValueError('a bug')\npart.Barrier()", timeout=20)
     found = values(run(waiting, f"del part\norder[:2], {LOOK}"))
 
-    assert (["part", "world"], 3, True) == found[0] == found[2]
+    # The revocation of one of them may end the other's wait before it is asked to release.
+    assert ["part", "world"] in (found[0][0], found[2][0])
+    assert {value[1:] for value in found.values()} == {(3, True)}
 
 
 def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting):
