@@ -37,10 +37,7 @@ def facts_of_package(
 
     ``details`` is called with the module, once user code has imported it.
     """
-    try:
-        installed = version(package)
-    except PackageNotFoundError:
-        installed = ""
+    installed = installed_version(package)
     module = imported(package)
     if module is None:
         return Facts(title, installed, tested, imported=False, details={})
@@ -49,6 +46,14 @@ def facts_of_package(
     if installed and _numbers(used) != _numbers(installed):
         found = {"installed meanwhile": f"{installed}; %distributed restart loads it"} | found
     return Facts(title, used, tested, imported=True, details=found)
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed ``package``; empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def imported(name: str) -> ModuleType | None:

@@ -9,8 +9,6 @@ says once what is missing and what follows from it. A hook looks its parts up (:
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +16,8 @@ from functools import partial
 from typing import Any
 
 import wrapt
+
+from jupyter_dtrain.core.facts import installed_version
 
 _lock = threading.Lock()
 _notices: list[str] = []
@@ -62,7 +62,5 @@ def _try(hook: Callable[[Any], object], otherwise: str, module: Any) -> None:
 
 
 def _version(package: str) -> str:
-    found = str(getattr(sys.modules.get(package), "__version__", ""))
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found = found or importlib.metadata.version(package)
+    found = str(getattr(sys.modules.get(package), "__version__", "")) or installed_version(package)
     return f" {found}" if found else ""

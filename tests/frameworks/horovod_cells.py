@@ -67,26 +67,40 @@ CALLS = {
         [[0, 10], [1, 1]],
         [[1, 2, 11, 12], [2, 2]],
     ],
+    "hvd.alltoall(torch.arange(4), splits=[1, 1])[0].tolist()": [[0, 0], [1, 1]],
+    "[t.tolist() for t in hvd.synchronize(hvd.alltoall_async(torch.arange(4)))]": [
+        [[0, 1, 0, 1], [2, 2]],
+        [[2, 3, 2, 3], [2, 2]],
+    ],
     "hvd.reducescatter(torch.arange(3.0) * (rank + 1), op=hvd.Sum).tolist()": [[0.0, 3.0], [6.0]],
+    "hvd.reducescatter(torch.arange(3.0) * (rank + 1), prescale_factor=4.0).tolist()": [[0.0, 6.0], [12.0]],
+    "twice(hvd.allreduce_async(torch.ones(1)))": [([1.0], None)] * 2,
+    "type(hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1)]))).__name__": ["tuple"] * 2,
     "hvd.broadcast_object({'rank': rank}, 1)": [{"rank": 1}] * 2,
+    "hvd.broadcast_object(lambda: rank, 1)()": [1] * 2,
     "hvd.allgather_object(rank)": [[0, 1]] * 2,
     "hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()": [
         (0, 2, 0, 2, 0, 1),
         (1, 2, 1, 2, 0, 1),
     ],
     "gradient(lambda x: hvd.allreduce(x * (rank + 1), op=hvd.Sum))": [[2.0, 2.0], [4.0, 4.0]],
+    "gradient(lambda x: hvd.grouped_allreduce([x, x * 3], op=hvd.Sum)[rank])": [[4.0, 4.0]] * 2,
     "gradient(lambda x: hvd.allgather(x).square())": [[2.0, 2.0]] * 2,
     "gradient(lambda x: hvd.broadcast(x, 1))": [[0.0, 0.0], [1.0, 1.0]],
     "gradient(lambda x: hvd.alltoall(x) * (rank + 1))": [[1.0, 2.0]] * 2,
-    "gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum))": [[2.0, 2.0]] * 2,
+    "gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum) * (rank + 1))": [[2.0, 4.0]] * 2,
+    "gradient(lambda x: hvd.reducescatter(x, prescale_factor=4.0) * (rank + 1))": [[4.0, 8.0]] * 2,
 }
-"""The values that each rank gets; the gradients are Horovod's, which divides those of allgather and broadcast by the
-number of ranks, and multiplies those of reducescatter."""
+"""The values that each rank gets. Their gradients, by ``horovod/torch/mpi_ops.py``: ``HorovodAllgather.backward`` and
+``HorovodBroadcast.backward`` divide by the ranks, ``HorovodReducescatter.backward`` multiplies those of a sum."""
 GRADIENT = """
 def gradient(function):
     x = torch.ones(2, requires_grad=True)
     (function(x) * 1.0).sum().backward()  # Horovod takes contiguous tensors only
     return x.grad.tolist()
+
+def twice(handle):
+    return hvd.synchronize(handle).tolist(), hvd.synchronize(handle)
 
 def in_place(function, tensor, *args, **kwargs):
     result = function(tensor, *args, **kwargs)

@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain import DistributedError
 from jupyter_dtrain.frameworks.horovod.shim.install import SHIM_VERSION
-from tests.frameworks.horovod_cells import BEGIN, CALLS, STAND_IN, every_call, play
+from tests.frameworks.horovod_cells import BEGIN, CALLS, PATIENCE, STAND_IN, every_call, play
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -107,6 +107,74 @@ def test_each_call_gives_what_horovods_gives(pair):
 
     for index, (call, wanted) in enumerate(CALLS.items()):
         assert [found[rank][index] for rank in range(RANKS)] == wanted, call
+
+
+def test_sparse_gradients_are_sparse_again_and_compression_sees_each_tensor(pair):
+    """As in Horovod: SparseAdam takes no others, and a compression may depend on the tensor's shape."""
+    _, found = play(
+        pair,
+        "table = nn.Embedding(4, 1, sparse=True)\n"
+        "adam = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters()), sparse_as_dense=True)\n"
+        "table(torch.tensor([rank, 2])).sum().backward()\nadam.step()\n"
+        "class Sizes:\n"
+        "    compress = staticmethod(lambda tensor: (torch.full_like(tensor, tensor.numel()), None))\n"
+        "    decompress = staticmethod(lambda tensor, _: tensor)\n"
+        "net = nn.Linear(3, 1)\n"
+        "packed = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1), compression=Sizes)\n"
+        "net(torch.ones(1, 3)).sum().backward()\npacked.synchronize()\n"
+        "table.weight.grad.is_sparse, table.weight.grad.to_dense().flatten().tolist(), "
+        "[one.grad.flatten().tolist() for one in net.parameters()]",
+    )
+
+    assert found == dict.fromkeys(range(RANKS), (True, [0.5, 0.5, 1.0, 0.0], [[3.0, 3.0, 3.0], [1.0]]))
+
+
+WRONG = {
+    "hvd.broadcast(torch.ones(1), 0, 'name', None, 5)": "TypeError: too many positional arguments",
+    "hvd.allreduce_async(torch.ones(1), compression=hvd.Compression.fp16)": "TypeError: got an unexpected keyword",
+    "hvd.reducescatter(torch.ones(2), op=hvd.Max)": "ValueError: reducescatter takes hvd.Average and hvd.Sum only",
+    "hvd.alltoall(torch.arange(3))": "ValueError: alltoall: 3 rows cannot be split",
+}
+
+
+def test_arguments_that_horovod_refuses_are_refused(pair):
+    """So that what runs here runs there."""
+    code = f"""
+words = []
+for call in {list(WRONG)!r}:
+    try:
+        words.append(repr(eval(call)))
+    except Exception as error:
+        words.append(f"{{type(error).__name__}}: {{error}}")
+words
+"""
+    _, found = play(pair, code)
+
+    for rank in range(RANKS):
+        for said, wanted in zip(found[rank], WRONG.values(), strict=True):
+            assert said.startswith(wanted)
+
+
+def test_one_rank_alone_keeps_its_gradients_as_they_are():
+    """Missing ones and sparse ones too, as in Horovod."""
+    code = """
+net = nn.ModuleList([nn.Embedding(2, 1, sparse=True), nn.Linear(1, 1)])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1))
+net[0](torch.tensor([0])).sum().backward()
+optimizer.step()
+print(net[0].weight.grad.is_sparse, net[1].weight.grad)
+"""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STAND_IN + BEGIN + code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **alone},
+        timeout=PATIENCE,
+    )
+
+    assert ended.stdout == "True None\n", ended.stderr
 
 
 LACKING = (

@@ -24,10 +24,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.facts import Facts, facts_of_package, installed_version
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import require, when_imported
-from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, installed_version, is_shim
+from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending
 
@@ -122,7 +122,7 @@ class Horovod(Framework):
 
     def recover(self) -> list[str]:
         """Set Horovod up again with all ranks where it was set up, and reset its optimizers."""
-        if not installed_version():
+        if not installed_version("horovod"):
             return []
         begin_optimizers_anew()
         mpi: Any = sys.modules["mpi4py.MPI"]

@@ -12,14 +12,22 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec
 from types import ModuleType
+
+from jupyter_dtrain.core.facts import installed_version
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
 """The stand-in's ``__version__``, which is no version of Horovod."""
 LACKING = "without process sets, elastic training, Adasum, join and the timeline"
 NOTICE = f"horovod.torch is not Horovod here: jupyter-dtrain's stand-in over torch.distributed, {LACKING}."
+
+
+class NotInStandIn(NotImplementedError, AttributeError):
+    """The stand-in lacks a part of Horovod."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"jupyter-dtrain's stand-in for Horovod has no {what}: that needs Horovod itself.")
 
 
 def install_shim(*, replace: bool = False) -> ModuleType:
@@ -31,7 +39,7 @@ def install_shim(*, replace: bool = False) -> ModuleType:
         return sys.modules["horovod.torch"]
     if "horovod" in sys.modules:
         raise RuntimeError("Horovod is imported already: the stand-in cannot take its place in this process.")
-    if (installed := installed_version()) and not replace:
+    if (installed := installed_version("horovod")) and not replace:
         raise RuntimeError(
             f"Horovod {installed} is installed: `import horovod.torch as hvd` finds it, and needs no stand-in. "
             f"install_shim(replace=True) installs the stand-in all the same."
@@ -47,11 +55,3 @@ def install_shim(*, replace: bool = False) -> ModuleType:
 def is_shim(module: ModuleType | None) -> bool:
     """Whether a module called ``horovod`` is the stand-in."""
     return getattr(module, "__version__", None) == SHIM_VERSION
-
-
-def installed_version() -> str:
-    """The version of Horovod itself; empty where it is not installed."""
-    try:
-        return version("horovod")
-    except PackageNotFoundError:
-        return ""
