@@ -37,6 +37,7 @@ from .messages import (
     STEWARD_EVENT,
     STEWARD_REQUEST,
     VALUES_MESSAGE,
+    Done,
     Request,
     read_answer,
     to_content,
@@ -115,6 +116,19 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         for _, future in futures:
             self._forget(future)
         return list(waiting)
+
+    def greet(self, engine: str) -> Future[Done]:
+        """Greet the main thread of a rank; it answers once it has had all that was sent to it before."""
+        answer: Future[Done] = Future()
+        sent = self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())
+
+        def done(_: object) -> None:
+            with contextlib.suppress(InvalidStateError):
+                answer.set_result(Done())
+
+        sent.add_done_callback(done)
+        answer.add_done_callback(lambda _: self._forget(sent))
+        return answer
 
     def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
         """Send a cell with the values that it needs. Its events report its progress; the reply does not."""

@@ -6,15 +6,15 @@ The driver reaches its world on a way on which messages get lost; the first sess
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from jupyter_dtrain import DistributedError, NotDriver, Session, Settings
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.wire.agent_messages import RunCell
-from jupyter_dtrain.wire.messages import RUN_MESSAGE, Cell, Watching
+from jupyter_dtrain.wire.messages import HELLO_MESSAGE, RUN_MESSAGE, Cell, Watching
 from tests.losses import LossyWay, Message, lossy_way
 from tests.session.cells import Notes, begin, fail, run, same, texts, until, values
 from tests.steward.until import state_of
@@ -58,6 +58,11 @@ def is_cell(message: Message) -> bool:
     return message.sort == RUN_MESSAGE
 
 
+def is_greeting(message: Message) -> bool:
+    """A greeting on its way to a rank's main thread."""
+    return message.sort == HELLO_MESSAGE
+
+
 @pytest.fixture(scope="module")
 def first(launch) -> Iterator[Session]:
     """Starts the world."""
@@ -94,6 +99,8 @@ LOSSES = {
     "a cell, and the question what became of it": [is_cell, asks("state")],
     "a cell, and the answer what became of it": [is_cell, answers("state")],
     "a cell that is sent again is lost again": [is_cell] * 5,
+    "a cell, and the greeting after it": [is_cell, is_greeting],
+    "a cell, and the answer to the greeting": [is_cell, lambda message: message.sort == "dtrain_hello_reply"],
     "the reply to a cell": [lambda message: message.sort == "dtrain_run_reply"],
     "the beginning": [announces("started")],
     "output": [announces("output")],
@@ -128,22 +135,29 @@ def test_a_cell_runs_once_on_each_rank_whatever_is_lost(driver, way, losses) -> 
 class Slow:
     """Takes its time to become a value: a rank's main thread is busy, and the rank counts as idle."""
 
-    def __reduce__(self) -> tuple[object, tuple[float]]:
-        return time.sleep, (2.5,)
+    def __init__(self, begun: Path) -> None:
+        """The file ``begun`` comes when that begins."""
+        self.begun = begun
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, (f"(open({str(self.begun)!r}, 'w').close(), __import__('time').sleep(3))",)
 
 
-def test_a_cell_that_was_sent_three_times_runs_once(driver) -> None:
-    """The rank takes it when it can, and refuses the copies."""
+def test_no_copies_of_a_cell_wait_for_a_busy_main_thread(driver, way, tmp_path) -> None:
+    """Though the rank says that it is idle: it is greeted, gets no cell twice, and runs the one that it has."""
     run(driver, "ran = 0")
-    pushing = threading.Thread(target=lambda: driver.push({"slow": Slow()}))
+    cells, greetings = way.count(is_cell), way.count(is_greeting)
+    pushing = threading.Thread(target=lambda: driver.push({"slow": Slow(tmp_path / "begun")}))
     pushing.start()
-    until(lambda: not pushing.is_alive() or driver.stacks()[0].frames)
-    cell = run(driver, COUNT)
+    until((tmp_path / "begun").exists)
+    cell = run(driver, COUNT, inputs={"big": bytes(1 << 20)})
     pushing.join()
 
     assert values(cell) == same(1)
     assert cell._parts[0].started is not None
     assert driver.pull("ran") == same(1)
+    assert len(cells.met) == 3
+    assert len(greetings.met) >= 3
 
 
 def test_a_cell_that_a_rank_never_gets_says_so_and_can_be_stopped(driver, way) -> None:
