@@ -49,7 +49,7 @@ class Loss:
 
 
 class Count:
-    """What passed, or was lost."""
+    """Keeps messages on their way, lost ones too."""
 
     def __init__(self, wanted: Callable[[Message], bool]) -> None:
         self.wanted = wanted

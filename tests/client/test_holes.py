@@ -146,7 +146,7 @@ def test_a_rank_that_does_not_answer_may_be_dead(scene):
 
 
 def died(seq):
-    """What a watch writes after the event before ``seq``: the rank's last words, and its end."""
+    """The events that a watch writes from ``seq`` on: its rank's last words, and the rank's end."""
     last = [Output("stderr", "last words"), Finished("lost", 0.1, "rank 0 was killed")]
     return [Event(1, 0, number, 5.0, body) for number, body in enumerate(last, seq)]
 
