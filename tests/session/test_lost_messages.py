@@ -214,6 +214,7 @@ def test_a_refused_cell_that_a_rank_begins_all_the_same_is_followed(driver, firs
     """Nothing had told the rank that the cell was taken back. The next cell waits for it, and Stop ends both."""
     world, channel = first._link.bound()
     number, goes = driver.last_run.number + 50, tmp_path / "goes"
+    driver._link.skip_run(number)
     code = f"import os, time\nwhile not os.path.exists({str(goes)!r}): time.sleep(0.02)"
     channel.run(world.ranks[0].engine, RunCell(number, code, [0], world.generation, Watching(), Cell()), [])
     until(lambda: [one.run for one in state_of(first).runs] == [number])
@@ -226,7 +227,8 @@ def test_a_refused_cell_that_a_rank_begins_all_the_same_is_followed(driver, firs
     assert cell.wait(20)
     way.heal()
     goes.touch()
-    until(lambda: [one.run for one in state_of(first).runs] == [cell.number])
+    # A renewal that was lost may still be on its way: the next cell's question to the steward waits for its turn.
+    until(lambda: [one.run for one in state_of(driver).runs] == [cell.number])
 
     behind = driver.run("'behind'", [0], wait=False, view=None)
     assert [one.number for one in driver.running] == [cell.number, behind.number]
@@ -353,6 +355,6 @@ def test_last_words_of_a_rank_survive_a_full_disk(driver, way, tmp_path, rank, l
 
     assert cell.wait(20)
     assert all(one.lost for one in lost)
-    assert f"rank {rank} was killed by SIGABRT" in cell.lost[rank]
+    assert f"rank {rank} crashed (SIGABRT)" in cell.lost[rank]
     assert "in memory\n" in cell.text(rank)
     assert "Fatal Python error: Aborted" in cell.text(rank)
