@@ -28,10 +28,12 @@ import time
 began = time.monotonic()
 import ipyparallel
 cluster = ipyparallel.Cluster(n=4, log_level=40)
-client = cluster.start_and_connect_sync()
-client[:].execute("pass", block=True)
-print("seconds", time.monotonic() - began)
-cluster.stop_cluster_sync()
+try:
+    client = cluster.start_and_connect_sync()
+    client[:].execute("pass", block=True)
+    print("seconds", time.monotonic() - began)
+finally:
+    cluster.stop_cluster_sync()
 """
 
 
@@ -63,6 +65,16 @@ def _bare() -> float:
 
 
 def _seconds(code: str) -> float:
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    line = next(line for line in answer.stdout.splitlines() if line.startswith("seconds"))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, complained = process.communicate(timeout=120)
+    except KeyboardInterrupt:
+        # Ctrl-C has reached it too: it stops its world first.
+        process.communicate(timeout=30)
+        raise
+    finally:
+        process.kill()
+    if process.returncode:
+        raise RuntimeError(complained)
+    line = next(line for line in said.splitlines() if line.startswith("seconds"))
     return float(line.split()[1])

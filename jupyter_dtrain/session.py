@@ -66,7 +66,7 @@ class Session:
         self._settings = settings
         self._notices = Notices()
         self._link = Link(listing, steward, settings, self._notices, describe_process())
-        self._fold = Fold(settings, self._link, self._notices.ended)
+        self._fold = Fold(settings, self._link, self._run_ended)
         self._requests = RankRequests(self._link.bound, self._fold.busy, settings)
         self._cells = Cells(
             self._link, self._fold, self._requests, self._notices, request, patience=settings.request_timeout
@@ -76,6 +76,10 @@ class Session:
         )
         self._relay: CommRelay | None = None
         self._started_here = False
+
+    def _run_ended(self, run: Run) -> None:
+        self._notices.ended(run)
+        self._cells.ended(run)
 
     # Starting.
 

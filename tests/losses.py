@@ -48,6 +48,14 @@ class Loss:
         self.lost: list[Message] = []
 
 
+class Count:
+    """Keeps messages on their way, lost ones too."""
+
+    def __init__(self, wanted: Callable[[Message], bool]) -> None:
+        self.wanted = wanted
+        self.met: list[Message] = []
+
+
 class LossyWay:
     """The proxies of one world, which one thread serves."""
 
@@ -58,6 +66,7 @@ class LossyWay:
         self._routes: dict[zmq.Socket[bytes], Callable[[list[bytes]], None]] = {}
         self._backs: dict[tuple[zmq.Socket[bytes], bytes], zmq.Socket[bytes]] = {}
         self._losses: list[Loss] = []
+        self._counts: list[Count] = []
         self._requests: dict[str, dict[str, Any]] = {}
         self._closing = threading.Event()
         listing = find_world(session.name)
@@ -78,9 +87,15 @@ class LossyWay:
         self._losses.append(Loss(wanted, most))
         return self._losses[-1]
 
+    def count(self, wanted: Callable[[Message], bool]) -> Count:
+        """Keep the messages that are ``wanted`` and come from now on."""
+        self._counts.append(Count(wanted))
+        return self._counts[-1]
+
     def heal(self) -> None:
-        """Lose nothing from now on."""
+        """Lose nothing from now on, and count nothing."""
         self._losses.clear()
+        self._counts.clear()
 
     def close(self) -> None:
         """End the proxies; the world goes on."""
@@ -149,6 +164,9 @@ class LossyWay:
     def _pass_on(self, out: zmq.Socket[bytes], parts: list[bytes], client: bytes | None, *, to_client: bool) -> None:
         found = self._read(parts, to_client=to_client)
         if found is not None:
+            for count in self._counts:
+                if count.wanted(found):
+                    count.met.append(found)
             for loss in list(self._losses):
                 if loss.wanted(found):
                     loss.lost.append(found)

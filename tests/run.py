@@ -73,8 +73,10 @@ LAST_WORDS = 60.0
 EVERY = 10.0
 """Seconds between two lines that name the parts at work."""
 
+RATIOS = [sys.executable, "-m", "benchmarks", "--quick"]
+"""The comparison with peers."""
 RATIOS_CAP = 120.0
-"""Seconds that the comparison with peers may take; it takes less than 30."""
+"""Seconds that it may take; it takes less than 30."""
 
 WORDS = 200
 """Characters of a failure's message that the summary repeats."""
@@ -320,23 +322,29 @@ def main() -> int:
     began = time.monotonic()
     try:
         done = Runner(slow=wanted.all).run([name for name in parts() if not wanted.parts or name in wanted.parts])
+        seconds = time.monotonic() - began
+        if not wanted.parts:
+            print(f"\nAgainst peers\n{ratios()}", flush=True)
     except KeyboardInterrupt:
-        print(f"\nInterrupted. The output of the parts is in {REPORTS.relative_to(ROOT)}/.", flush=True)
+        print(f"\nInterrupted. The output of the parts is in {REPORTS}/.", flush=True)
         return 130
-    seconds = time.monotonic() - began
-    if not wanted.parts:
-        print(f"\nAgainst peers\n{ratios()}", flush=True)
     return summary(done, seconds)
 
 
 def ratios() -> str:
-    """How a start and an empty cell compare; or why that is not known."""
-    command = [sys.executable, "-m", "benchmarks", "--quick"]
-    try:
-        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RATIOS_CAP, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"  could not be measured: {error}"
-    return answer.stdout.rstrip()
+    """How a start and an empty cell compare; or why that is not known. An interrupt leaves no world behind."""
+    told = REPORTS / "ratios.log"
+    with told.open("w") as log:
+        process = subprocess.Popen(RATIOS, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            status = process.wait(timeout=RATIOS_CAP)
+        except subprocess.TimeoutExpired:
+            end(process, log, interrupt=True)
+            return f"  not known after {RATIOS_CAP:.0f} s; see {told}"
+        except KeyboardInterrupt:
+            end(process, log, interrupt=False)  # the terminal has interrupted it too
+            raise
+    return f"  not known: the comparison failed, see {told}" if status else told.read_text().rstrip()
 
 
 def summary(done: list[Part], seconds: float) -> int:

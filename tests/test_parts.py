@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests import run
+from tests.steward.until import until
 
 PASSES = "def test_it_passes():\n    pass\n"
 FAILS = "def test_it_fails():\n    print('seen by whoever looks')\n    assert 1 == 2\n"
@@ -27,6 +32,27 @@ def test_it_meets_the_other():
     while not (here / {other!r}).exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+"""
+
+
+COMPARES = """
+import pathlib, time
+here = pathlib.Path({here!r})
+try:
+    (here / "began").touch()
+    time.sleep(600)
+except KeyboardInterrupt:
+    time.sleep(1)  # a world is stopped
+    (here / "stopped").touch()
+"""
+ALL = """
+import pathlib, sys
+from tests import run
+run.REPORTS = pathlib.Path({here!r})
+run.parts = lambda: []
+run.RATIOS = [sys.executable, "-c", {compares!r}]
+sys.argv = ["run"]
+sys.exit(run.main())
 """
 
 
@@ -100,3 +126,19 @@ def test_the_budgets_of_all_parts_add_up_to_a_quarter_of_an_hour():
     assert set(run.parts()) == set(run.BUDGETS)
     assert run.planned(run.BUDGETS, 2) <= 15 * 60
     assert run.planned(["lint", "unit", "view", "engine"], 2) <= 90
+
+
+def test_an_interrupt_of_the_comparison_with_peers_lets_it_stop_its_worlds(tmp_path):
+    """As in a terminal, where Ctrl-C reaches all processes of the group; no traceback is printed."""
+    here = str(tmp_path)
+    code = ALL.format(here=here, compares=COMPARES.format(here=here))
+    tests = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    )
+    until((tmp_path / "began").exists, 30)
+    os.killpg(tests.pid, signal.SIGINT)
+    printed, _ = tests.communicate(timeout=30)
+
+    assert (tests.returncode, (tmp_path / "stopped").exists()) == (130, True), printed
+    assert "Interrupted." in printed
+    assert "Traceback" not in printed

@@ -54,6 +54,11 @@ class Cells:
         self._known: set[int] = set()
         """The runs that this session has submitted, or has found under way."""
 
+    def ended(self, run: Run) -> None:
+        """``run`` has ended, for the session. A cell that was refused may all the same begin on a rank, later."""
+        if run.not_sent:
+            self._known.discard(run.number)
+
     def run(
         self,
         code: str,
@@ -132,6 +137,6 @@ class Cells:
     def _make(self, number: int, code: str, ranks: list[int]) -> Run:
         run = Run(number, code, ranks, self._request.size, self._requests.read_events, self._request.id)
         self._known.add(number)
-        if self.last is None or number > self.last.number:
+        if self.last is None or number >= self.last.number:
             self.last = run
         return run

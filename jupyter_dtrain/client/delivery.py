@@ -1,12 +1,14 @@
-"""Cells on their way to the ranks: each is sent, and sent again to a rank that has not begun it.
+"""Cells on their way to the ranks: each is sent, and sent again to a rank that has not got it.
 
 A rank begins no run twice, so a cell may be sent as often as it takes. :mod:`.holes` finds out where a quiet rank
 stands, and reports here that it has not begun.
 
-For the thread that folds the runs; nothing here waits. Under failure: a rank that says that it is idle gets the cell
-again, first after about a second, then after waits that double up to :data:`LONGEST`. The third time, the run shows
-where the rank's main thread is. A rank that works on a run that this client does not know refuses the cell. The client
-then interrupts the cell on all ranks.
+For the thread that folds the runs; nothing here waits. Under failure: a rank that says that it is idle and has not
+begun a cell is greeted, on the way that the cell took: first about a second after the cell was sent, then after waits
+that double up to :data:`LONGEST`. Its main thread answers after all that came before. So the answer means that the cell
+was lost, and the rank gets it again; while the main thread is busy, no copies wait for it. The third time, the run
+shows where that thread is. A rank that works on a run that this client does not know refuses the cell. The client then
+interrupts the cell on all ranks.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from .entry import Entry
 
 LONGEST = 8.0
-"""The most seconds until a cell is sent again, besides those that its values travel (:data:`SPEED`)."""
+"""The most seconds from one greeting to the next, besides those that the cell's values travel (:data:`SPEED`)."""
 SPEED = 20e6
-"""Bytes a second: the slowest pace at which a cell's values travel. No cell is sent again while they travel."""
+"""Bytes a second: the slowest pace at which a cell's values travel. No rank is greeted while they travel."""
 TELLING = 3
-"""How often a cell is sent again before the run shows where the rank is."""
+"""How often a rank is greeted before the run shows where it is."""
 LOOKING = 2.0
 """Seconds that the rank may take to say where it is."""
 
@@ -71,9 +73,8 @@ class Delivery:
             return
         world, channel = bound
         pickles = list(entry.inputs.values())
-        tries = entry.tries[rank] = entry.tries.get(rank, -1) + 1
         travel = sum(map(len, pickles)) / SPEED
-        entry.again[rank] = time.monotonic() + min(LONGEST, 0.5 * 2**tries) + travel
+        entry.again[rank] = time.monotonic() + _pause(entry.tries.get(rank, 0)) + travel
         channel.run(world.ranks[rank].engine, entry.message, pickles)
 
     def unbegun(self, entry: Entry, rank: int) -> None:
@@ -88,17 +89,29 @@ class Delivery:
             if all(entry.run.next_seq(one) == 0 for one in entry.run.ranks):
                 self._interrupt(entry)
             return
-        _log.info("Rank %s has not begun run %s: the cell is sent again", rank, entry.run.number)
-        self._send(entry, rank)
-        if entry.tries[rank] == TELLING:
+        tries = entry.tries[rank] = entry.tries.get(rank, 0) + 1
+        entry.again[rank] = time.monotonic() + _pause(tries)
+        # Once it comes free, it answers all greetings: only the newest is still waited for.
+        self._questions.greet(rank, _pause(tries), lambda: self._send_again(entry, rank))
+        if tries == TELLING:
             self._questions.stacks([rank], LOOKING, lambda stacks: self._tell(entry, rank, stacks))
 
+    def _send_again(self, entry: Entry, rank: int) -> None:
+        """``rank`` has had all that was sent to it, except what was lost."""
+        if self._is_unbegun(entry, rank) and entry.ending is None and self._drives():
+            _log.info("Rank %s has not begun run %s: the cell is sent again", rank, entry.run.number)
+            self._send(entry, rank)
+
     def _tell(self, entry: Entry, rank: int, stacks: Stacks) -> None:
-        if rank in entry.run.unfinished and entry.run.next_seq(rank) == 0:
+        if self._is_unbegun(entry, rank):
             entry.painting.note(
                 f"Rank {rank} has not begun this cell {entry.run.elapsed:.0f} s after it was sent, though it reports "
-                f"to be idle. The session keeps sending the cell. The rank is here:\n{describe_stacks(stacks)}"
+                f"to be idle. The session sends the cell again whenever the rank's main thread answers. The rank is "
+                f"here:\n{describe_stacks(stacks)}"
             )
+
+    def _is_unbegun(self, entry: Entry, rank: int) -> bool:
+        return rank in entry.run.unfinished and entry.run.next_seq(rank) == 0
 
     def _await_sender(self, entry: Entry, rank: int) -> None:
         """Another client has sent the cell, and may send it again while it drives."""
@@ -121,3 +134,8 @@ class Delivery:
         else:
             entry.painting.note(f"{words}, which is interrupted on all ranks.")
         self._interrupt(entry)
+
+
+def _pause(tries: int) -> float:
+    """Seconds until a rank that was greeted so often is greeted again."""
+    return min(LONGEST, 0.5 * 2.0**tries)

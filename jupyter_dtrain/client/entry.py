@@ -57,6 +57,6 @@ class Entry:
         self.message: RunCell | None = None
         """The cell as it was sent; None before that, and for a run that another client has begun."""
         self.tries: dict[int, int] = {}
-        """How often the cell was sent again, by rank."""
+        """How often a rank was greeted that has not begun the cell, by rank."""
         self.again: dict[int, float] = {}
-        """When it may be sent again, by rank."""
+        """When it may be greeted again, by rank."""

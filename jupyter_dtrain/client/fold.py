@@ -34,7 +34,6 @@ from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.stop_button import Latch
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
-from jupyter_dtrain.wire.spool import read_file, spool_path
 
 from .delivery import Delivery
 from .holes import QUIET, Holes
@@ -276,7 +275,7 @@ class Fold:
                 self._rank_died(rank, place.words, [])
                 continue
             # The rank itself remembers its newest runs only.
-            self._read_spool(entry, rank)
+            self._holes.read_spool(entry, rank, self._spool)
             if rank in entry.run.unfinished:
                 self._holes.read(entry, rank)
 
@@ -350,33 +349,17 @@ class Fold:
                 if entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
                     entry.painting.note(f"{words[:1].upper()}{words[1:]}. This cell goes on without it.")
                 continue
-            self._read_spool(entry, rank)
-            if rank not in entry.run.unfinished:
-                # It had finished this run before it died, or its watch's own event was in the spool.
-                continue
-            self._apply_events(entry, rank, [event for event in events if event.run == entry.run.number])
-            if rank not in entry.run.unfinished:
-                continue
-            entry.run.mark_lost(rank, words)
-            entry.painting.idle(rank)
-            self._end_if_done(entry)
+            self._holes.end(entry, rank, self._spool, events)
+            if rank in entry.run.unfinished:
+                entry.run.mark_lost(rank, words)
+                entry.painting.idle(rank)
+                self._end_if_done(entry)
 
     def _ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         entry = self._runs.find(run)
         if entry is not None and entry.run.outcome == "running" and waiting.items() - entry.stuck.items():
             entry.stuck = waiting
             entry.painting.note(describe_stuck(waiting))
-
-    def _read_spool(self, entry: Entry, rank: int) -> None:
-        """Apply what is in the spool of ``rank``, as far as this host can read it."""
-        with contextlib.suppress(OSError):
-            path = spool_path(self._spool, entry.run.number, rank)
-            self._apply_events(entry, rank, list(read_file(path, entry.run.next_seq(rank))))
-
-    def _apply_events(self, entry: Entry, rank: int, events: list[Event]) -> None:
-        fresh = [event for event in events if event.seq >= entry.run.next_seq(rank)]
-        if fresh:
-            self._apply(entry, Batch(entry.run.number, rank, entry.run.next_seq(rank), fresh[-1].seq, fresh))
 
     def _world_lost(self, words: str) -> None:
         self._gone = words

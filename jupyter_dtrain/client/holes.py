@@ -5,16 +5,20 @@ something. A hole in the numbers is read from the rank, a piece at a time; a ran
 :data:`QUIET` seconds is asked how many events it has. If it has not begun the run, :mod:`.delivery` learns of it.
 
 For the thread that folds the runs. Nothing here waits: answers come back to that thread. A rank that never answers is
-asked again; its death is the steward's to report.
+asked again; its death is the steward's to report. The end of a dead rank is in its spool, and comes with that report.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from jupyter_dtrain.core.events import Batch
+import msgspec
+
+from jupyter_dtrain.core.events import Batch, Event
 from jupyter_dtrain.wire.agent_messages import EventsRead, RankPosition, ReadPosition
+from jupyter_dtrain.wire.spool import read_file, spool_path
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -95,6 +99,27 @@ class Holes:
         if rank in entry.run.unfinished:
             # Announcements that came meanwhile were not applied: ask until nothing is left.
             self.read(entry, rank)
+
+    def read_spool(self, entry: Entry, rank: int, folder: str) -> list[Event]:
+        """Apply, and return, what is new in the spool of ``rank``, as far as this host can read it."""
+        found: list[Event] = []
+        with contextlib.suppress(OSError):
+            found.extend(read_file(spool_path(folder, entry.run.number, rank), entry.run.next_seq(rank)))
+        self._apply_all(entry, rank, found)
+        return found
+
+    def end(self, entry: Entry, rank: int, folder: str, last: list[Event]) -> None:
+        """Apply the end of a dead rank: what is in its spool, and its ``last`` events, which its watch has written."""
+        found = self.read_spool(entry, rank, folder)
+        left = [event for event in last if event.run == entry.run.number and event not in found]
+        if left and rank in entry.run.unfinished:
+            # The watch counts on from the spool. A full disk has kept out of it what the rank has announced since.
+            ahead = max(0, entry.run.next_seq(rank) - left[0].seq)
+            self._apply_all(entry, rank, [msgspec.structs.replace(event, seq=event.seq + ahead) for event in left])
+
+    def _apply_all(self, entry: Entry, rank: int, events: list[Event]) -> None:
+        if events:
+            self._apply(entry, Batch(entry.run.number, rank, entry.run.next_seq(rank), events[-1].seq, events))
 
     def ask_quiet(self, entry: Entry, now: float) -> None:
         """Ask the ranks of ``entry`` that have been quiet for too long where they stand."""

@@ -58,13 +58,13 @@ from jupyter_dtrain.wire.steward_messages import (
 from .notebook import kernel_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
     from jupyter_dtrain.wire.requests import WorldRequest
-    from jupyter_dtrain.wire.steward_messages import WorldState
+    from jupyter_dtrain.wire.steward_messages import Followed, WorldState
 
     from .fold import Fold
     from .notices import Notices
@@ -261,7 +261,7 @@ class Link:
         runs: list[OpenRun] = []
         with contextlib.suppress(WorldLost, Refused):
             # It announces the number of the next run too: a client that takes over now gives its own another one.
-            runs = self._take_driven(self._steward.ask(Renew(self._me.id, self._me.auto, self._next_run), CONFIRM))
+            runs = self._take_driven(self._steward.ask(self._renewal(self._next_run), CONFIRM))
         self.check_drives()
         return runs
 
@@ -368,9 +368,13 @@ class Link:
 
     def _renew(self) -> None:
         followed = self._notices.to_tell()
-        driven = self._steward.ask(Renew(self._me.id, self._me.auto, self._next_run - 1, followed))
+        driven = self._steward.ask(self._renewal(self._next_run - 1, followed))
         self._notices.was_told(followed)
         self._take_driven(driven)
+
+    def _renewal(self, last_run: int, followed: Sequence[Followed] = ()) -> Renew:
+        dead = [] if self._world is None else [rank.rank for rank in self._world.dead]
+        return Renew(self._me.id, self._me.auto, last_run, list(followed), dead)
 
     def _take_driven(self, driven: Driven) -> list[OpenRun]:
         """Take what the steward answers: the driver, and whatever broadcasts were missed. Returns the runs that go on.
@@ -390,7 +394,7 @@ class Link:
             return []
         for rank in self._world.ranks:
             if rank.rank in news.dead:
-                self._rank_died(rank.rank, news.dead[rank.rank], [])
+                self._rank_died(rank.rank, news.dead[rank.rank], news.last.get(rank.rank, []))
             elif rank.state != "dead" and (rank.rank in news.stopped) != (rank.state == "stopped"):
                 self._set_rank(rank.rank, state="stopped" if rank.rank in news.stopped else "idle")
         self._set_world(generation=max(self._world.generation, news.generation))

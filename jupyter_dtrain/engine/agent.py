@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -384,7 +385,8 @@ class Agent:
         self, request: Complete | Describe | ReadSurroundings, answer: Callable[[dict[str, Any]], object]
     ) -> bool:
         if isinstance(request, ReadSurroundings):
-            return self._surroundings.ask(lambda: SurroundingsRead(look_around(self._plugins)), answer)
+            look = functools.partial(look_around, self._plugins, self._place.local_rank)
+            return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)
         return self._inspector.ask(request, answer)
 
     def _answer(

@@ -9,7 +9,7 @@ connection is as fast as ever.
 
 Under failure: where the system does not tell users apart, or has no such notification (a processor other than x86-64
 and ARM64, a sandbox that denies it), servers accept every user, as before. :func:`keep_for_this_user` returns False
-where there is no notification.
+where there is no notification. :func:`keeps_others_out` finds out beforehand, for people to read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import re
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -78,6 +79,15 @@ def _request(number: int, size: int) -> int:
     """An ``ioctl`` of seccomp that reads and writes ``size`` bytes."""
     return 3 << 30 | size << 16 | ord("!") << 8 | number
 
+
+_TRY: Final = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+from jupyter_dtrain.engine.callers import keep_for_this_user
+print(keep_for_this_user())
+"""
+_TRYING = 10.0
+"""Seconds that this may take; it takes some 0.2."""
 
 _RECEIVE = _request(0, _ASKED.size)
 _SEND = _request(1, _ANSWER.size)
@@ -172,6 +182,18 @@ def keep_for_this_user() -> bool:
         listener.append(fd)
     begun.set()
     return fd is not None
+
+
+def keeps_others_out() -> bool:
+    """Whether :func:`keep_for_this_user` works on this system: a process of its own tries it. False if that fails."""
+    try:
+        # In a session of its own, out of reach of what ends a cell's processes.
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY], capture_output=True, timeout=_TRYING, check=False, start_new_session=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return tried.stdout.strip() == b"True"
 
 
 def _notify_of_accept(machine: _Machine) -> int | None:

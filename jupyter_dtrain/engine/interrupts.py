@@ -4,8 +4,9 @@ A cell that catches KeyboardInterrupt and goes on is ended by a signal of its ow
 
 Python hands a signal to the main thread some bytecodes later, so a signal that was meant for a cell may arrive after
 its end. The handler here lives as long as the rank and raises only while user code runs: it ignores an interrupt that
-comes too late, which would break the engine. An interrupt that comes while the main thread is inside :class:`Shield`,
-with a write half done, is raised after that.
+comes too late, which would break the engine. It also ignores :data:`STOP_SIGNAL` in code that began after Stop or a
+deadline asked for the signal. An interrupt that comes while the main thread is inside :class:`Shield`, with a write
+half done, is raised after that.
 
 The end of a cell also calls other people's code: plug-ins, and objects that user code left behind. It makes these calls
 through :meth:`Interrupts.bounded`: :class:`Overdue` ends one that takes too long, and :class:`CellStopped` one that
@@ -81,6 +82,10 @@ class Interrupts:
         self._closing = threading.Event()
         self._bound: tuple[float, float] | None = None
         """The seconds of the bounded call that runs, and when they are over."""
+        self._turn = 0
+        """Counts the stretches of code that an interrupt may end."""
+        self._stopping: int | None = None
+        """The stretch that Stop asks to end by force, until the signal arrives: it may arrive after that stretch."""
 
     def install(self) -> None:
         """Take over SIGINT, and SIGTERM, which ends the engine. Main thread only."""
@@ -94,6 +99,7 @@ class Interrupts:
     def enabled(self) -> Iterator[None]:
         """User code runs inside: SIGINT raises KeyboardInterrupt."""
         self.requested = self._arrived = False
+        self._turn += 1
         self._on = True
         try:
             if self.ending:
@@ -117,6 +123,7 @@ class Interrupts:
         After ``seconds`` this raises :class:`Overdue` in it, and :class:`CellStopped` when Stop asks by force: both
         again and again until it has returned. Native code that does not come back to Python stays where it is.
         """
+        self._turn += 1
         self._bound = seconds, time.monotonic() + seconds
         try:
             return call()
@@ -157,13 +164,15 @@ class Interrupts:
         Call it again until it has: a cell that runs no user code yet is not interrupted, and a signal that falls just
         before a blocking call begins is noticed when the next one breaks that call.
         """
-        if not self._on:
-            if force and self._closing.is_set():
-                self._raise_in_main(STOP_SIGNAL)
+        turn, in_cell = self._turn, self._on
+        if not in_cell and not (force and self._closing.is_set()):
             return False
-        if self._arrived and not force:
-            return True
-        self.requested = True
+        if in_cell:
+            if self._arrived and not force:
+                return True
+            self.requested = True
+        if force:
+            self._stopping = turn
         self._raise_in_main(STOP_SIGNAL if force else signal.SIGINT)
         return False
 
@@ -189,13 +198,18 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _handle_stop(self, _signum: int, frame: FrameType | None) -> None:
-        bound = self._bound
-        if bound is not None and not self._shield.holds():
-            if time.monotonic() > bound[1]:
-                raise Overdue(f"it did not return within {bound[0]:g} s")
+        bound, wanted = self._bound, self._stopping == self._turn
+        self._stopping = None
+        overdue = bound is not None and time.monotonic() > bound[1]
+        # Else it was meant for code that has ended meanwhile.
+        if not (overdue or wanted) or self._shield.holds():
+            return
+        if bound is not None and overdue:
+            raise Overdue(f"it did not return within {bound[0]:g} s")
+        if bound is not None:
             raise CellStopped("an interrupt ended it")
         # Nothing between the engine's loop and the cell expects it.
-        if not self._on or self._shield.holds() or not self._runs_cell(frame):
+        if not self._on or not self._runs_cell(frame):
             return
         if not self._cancel(frame):
             raise CellStopped("it was interrupted, and went on")

@@ -1,7 +1,8 @@
 """The way to one world's steward, for a server's event loop.
 
-Under failure: every wait has a deadline. A silent steward, or one whose connection file cannot be read, raises
-:class:`Silent`; one that refuses raises :class:`~jupyter_dtrain.core.errors.Refused`.
+Under failure: every wait has a deadline. A request that gets no answer is sent again. A silent steward, or one whose
+connection file cannot be read, raises :class:`Silent`; one that refuses raises
+:class:`~jupyter_dtrain.core.errors.Refused`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REQUEST, read_answer, to_content
+from jupyter_dtrain.wire.attempts import Attempts
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, read_answer
 from jupyter_dtrain.wire.steward_messages import AnyBroadcast, StewardRequest, read_broadcast
 
 if TYPE_CHECKING:
@@ -51,16 +53,13 @@ class Steward:
             if time.monotonic() >= deadline:
                 # Other questions took the time. The caller gives this request up, so it must not be sent later.
                 raise Silent("its steward does not answer")
-            channel = self._client.control_channel
-            message = self._client.session.msg(STEWARD_REQUEST, to_content(request))
-            channel.send(message)
+            attempts = Attempts(self._client, request)
             while (patience := deadline - time.monotonic()) > 0:
-                try:
-                    reply = await channel.get_msg(timeout=patience)
-                except queue.Empty:
-                    break
-                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                    return read_answer(reply["content"], request)
+                patience = min(patience, attempts.send_when_due())
+                with contextlib.suppress(queue.Empty):
+                    reply = await self._client.control_channel.get_msg(timeout=patience)
+                    if attempts.is_answer(reply):
+                        return read_answer(reply["content"], request)
         raise Silent("its steward does not answer")
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:

@@ -114,9 +114,6 @@ class Requests:
     def _read_state(self, _request: ReadState) -> WorldState:
         return self._state.snapshot(self._runs.look(self._state.dead))
 
-    def _driven(self) -> Driven:
-        return Driven(self._lease.driver, self._state.news(self._runs.look(self._state.dead, RECENT)))
-
     def _join(self, join: Join) -> Joined:
         if join.protocol != PROTOCOL:
             raise Refused(
@@ -135,7 +132,7 @@ class Requests:
         self._runs.followed(renew.followed)
         if self._lease.renew(renew.client, auto=renew.auto):
             self._state.number_run(renew.last_run)
-        return self._driven()
+        return Driven(self._lease.driver, self._state.news(self._runs.look(self._state.dead, RECENT), renew.dead))
 
     def _leave(self, leave: Leave) -> Done:
         self._lease.leave(leave.client)

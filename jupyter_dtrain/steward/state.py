@@ -20,6 +20,9 @@ from jupyter_dtrain.wire.steward_messages import OpenRun, Phase, Restarter, Worl
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .lease import Lease
@@ -33,6 +36,8 @@ class State:
         self._lease = lease
         self._lock = threading.Lock()
         self._ranks: dict[int, Rank] = {}
+        self._last: dict[int, list[Event]] = {}
+        """The last events of dead ranks."""
         self._generation = 0
         self._advanced: set[int] = set()
         """Runs after which a new generation has begun."""
@@ -92,8 +97,8 @@ class State:
         """The ranks that have ended."""
         return [rank.rank for rank in self.ranks if rank.state == "dead"]
 
-    def news(self, runs: list[OpenRun]) -> WorldNews:
-        """The news that broadcasts have carried so far, and the ``runs`` that go on."""
+    def news(self, runs: list[OpenRun], known: Collection[int] = ()) -> WorldNews:
+        """The news that broadcasts have carried so far, and the ``runs`` that go on. ``known``: dead ranks."""
         with self._lock:
             ranks = self._sorted()
             return WorldNews(
@@ -104,6 +109,7 @@ class State:
                 [rank.rank for rank in ranks if rank.state == "stopped"],
                 [*self._notices, *self._launch_notices],
                 runs,
+                {rank: events for rank, events in self._last.items() if rank not in known},
             )
 
     def snapshot(self, runs: list[OpenRun]) -> WorldState:
@@ -167,10 +173,18 @@ class State:
             self._ranks[number] = msgspec.structs.replace(rank, **changes)
             return True
 
+    def mark_dead(self, number: int, words: str, events: list[Event]) -> bool:
+        """Note how a rank ended, and its last ``events``; False where it is dead already, or there is none."""
+        if not self.change_rank(number, state="dead", words=words):
+            return False
+        with self._lock:
+            self._last[number] = events
+        return True
+
     def forget_ranks(self) -> None:
         """The ranks are gone."""
         with self._lock:
-            self._ranks = {}
+            self._ranks, self._last = {}, {}
 
     def next_generation(self) -> int:
         """Begin a new generation; its number."""

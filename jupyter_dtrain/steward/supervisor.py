@@ -275,7 +275,7 @@ class Supervisor:
             self._tell(RankPaused(rank=paused.rank, state=state))
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event]) -> None:
-        if not self._state.change_rank(number, state="dead", words=words):
+        if not self._state.mark_dead(number, words, events):
             return
         generation = self._state.next_generation()
         self._keeper.rank_died(number, words)

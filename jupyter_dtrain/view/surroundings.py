@@ -20,6 +20,10 @@ MOST_GROUPS = 6
 """How many values of one thing to list; of more, only the first and the last appear."""
 NOT_SET = "(not set)"
 HIDDEN = "•••"
+OPEN = (
+    "Other users of this host can connect to the servers at which ranks meet (MASTER_PORT is one) and that ask for no "
+    "password: this system does not let jupyter-dtrain shut them out."
+)
 
 Row = tuple[str, str]
 """A value, and a remark about it."""
@@ -42,6 +46,7 @@ def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) 
         else:
             absent.append(title)
     notes = [f"Not installed: {', '.join(absent)}."] if absent else []
+    notes += [OPEN] if any(one.open for one in told.values()) else []
     notes += [f"{count_ranks(ranks).capitalize()}: {words}." for words, ranks in _silent(world, found).items()]
     text = "\n".join(notes)
     plain = [bundle["text/plain"] for bundle in bundles]

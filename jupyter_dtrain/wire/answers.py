@@ -14,6 +14,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     variables: list[SeenVariable]
     frameworks: dict[str, Facts]
     """By name; without those that have nothing to tell."""
+    open: bool = False
+    """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
 
 
 class Description(msgspec.Struct, frozen=True):

@@ -30,13 +30,14 @@ from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.core.stop_button import StopButton
 
 from .agent_messages import AgentRequest, RunCell, ValuesRequest, WatchRequest
+from .attempts import Attempts
 from .messages import (
     HELLO_MESSAGE,
     REQUEST_MESSAGE,
     RUN_MESSAGE,
     STEWARD_EVENT,
-    STEWARD_REQUEST,
     VALUES_MESSAGE,
+    Done,
     Request,
     read_answer,
     to_content,
@@ -49,9 +50,6 @@ HELLO_PERIOD = 0.1
 
 ALIVE_PERIOD = 0.25
 """Seconds of silence after which a request checks whether the steward's process is there."""
-
-ASK_AGAIN = 0.4
-"""Seconds after which a request to the steward is sent again; the steward does nothing twice."""
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -115,6 +113,19 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         for _, future in futures:
             self._forget(future)
         return list(waiting)
+
+    def greet(self, engine: str) -> Future[Done]:
+        """Greet the main thread of a rank; it answers once it has had all that was sent to it before."""
+        answer: Future[Done] = Future()
+        sent = self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())
+
+        def done(_: object) -> None:
+            with contextlib.suppress(InvalidStateError):
+                answer.set_result(Done())
+
+        sent.add_done_callback(done)
+        answer.add_done_callback(lambda _: self._forget(sent))
+        return answer
 
     def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
         """Send a cell with the values that it needs. Its events report its progress; the reply does not."""
@@ -191,28 +202,24 @@ class StewardChannel:
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise WorldLost(NO_ANSWER)
             try:
-                content = self._ask(to_content(request), deadline, stop_button)
+                content = self._ask(request, deadline, stop_button)
             finally:
                 self._lock.release()
         stop_button.check()
         return read_answer(content, request)
 
-    def _ask(self, request: dict[str, Any], deadline: float, stop_button: StopButton) -> dict[str, Any]:
+    def _ask(self, request: msgspec.Struct, deadline: float, stop_button: StopButton) -> dict[str, Any]:
         client = self._client
-        message = client.session.msg(STEWARD_REQUEST, request)
-        again, tries = 0.0, 0
+        attempts = Attempts(client, request)
         while (patience := deadline - time.monotonic()) > 0:
             stop_button.check()
-            if time.monotonic() >= again:
-                # The number changes the signature: a kernel does not read two messages with the same one.
-                client.control_channel.send(message | {"metadata": {"tries": tries}})
-                again, tries = time.monotonic() + ASK_AGAIN * 2**tries, tries + 1
-            if not client.control_channel.socket.poll(1000 * min(patience, ALIVE_PERIOD)):
+            patience = min(patience, attempts.send_when_due(), ALIVE_PERIOD)
+            if not client.control_channel.socket.poll(1000 * patience):
                 if not self._alive():
                     break
                 continue
-            reply = client.control_channel.get_msg(timeout=0)
-            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            reply: dict[str, Any] = client.control_channel.get_msg(timeout=0)
+            if attempts.is_answer(reply):
                 content: dict[str, Any] = reply["content"]
                 return content
         raise WorldLost(NO_ANSWER)

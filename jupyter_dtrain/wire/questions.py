@@ -114,6 +114,14 @@ class Questions:
 
         self.ask(ranks, patience, said, ReadStack())
 
+    def greet(self, rank: int, patience: float, then: Callable[[], None]) -> None:
+        """Greet the main thread of ``rank``; ``then`` is called if it answers within ``patience`` seconds."""
+        if (bound := self._bound()) is None:
+            return
+        world, channel = bound
+        greetings = {one: channel.greet(world.ranks[one].engine) for one in _living(world, [rank])}
+        self._await([rank], patience, lambda answers: None if answers[rank] is None else then(), greetings)
+
     def _await(
         self, ranks: list[int], patience: float, then: Callable[[Answers[A]], None], futures: Futures[A]
     ) -> None:

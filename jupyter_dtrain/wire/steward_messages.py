@@ -119,6 +119,8 @@ class WorldNews(msgspec.Struct, frozen=True):
     notices: list[str]
     runs: list[OpenRun]
     """The runs that go on, oldest first."""
+    last: dict[int, list[Event]] = {}
+    """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
 
 
 class Restarter(msgspec.Struct, frozen=True):
@@ -219,6 +221,8 @@ class Renew(StewardRequest[Driven], frozen=True, tag="renew"):
     last_run: int
     """The highest number that it has given to a run."""
     followed: list[Followed] = msgspec.field(default_factory=list)
+    dead: list[int] = msgspec.field(default_factory=list)
+    """The dead ranks that it knows of."""
 
 
 class Leave(StewardRequest[Done], frozen=True, tag="leave"):

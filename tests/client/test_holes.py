@@ -8,7 +8,9 @@ import pytest
 
 from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.holes import QUIET, Holes
+from jupyter_dtrain.core.events import Event, Finished, Output, encode
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadPosition
+from jupyter_dtrain.wire.spool import spool_path
 from tests.machines import Clock, Ranks, position
 
 
@@ -141,3 +143,31 @@ def test_a_rank_that_does_not_answer_may_be_dead(scene):
     scene.holes.ask_quiet(scene.entry, scene.entry.run.heard(1) + QUIET)
 
     assert len(scene.silences) == 2
+
+
+def died(seq):
+    """The events that a watch writes from ``seq`` on: its rank's last words, and the rank's end."""
+    last = [Output("stderr", "last words"), Finished("lost", 0.1, "rank 0 was killed")]
+    return [Event(1, 0, number, 5.0, body) for number, body in enumerate(last, seq)]
+
+
+@pytest.mark.parametrize("written", [0, 1, 2], ids=["nothing", "a part", "all"])
+def test_the_end_of_a_dead_rank_is_applied_once(scene, said, tmp_path, written):
+    """Its spool has as much of that as the disk had room for; the news of the death has all."""
+    path = spool_path(tmp_path, 1, 0)
+    path.parent.mkdir()
+    path.write_bytes(b"".join(map(encode, [*said("one", 0).events, *died(1)[:written]])))
+    scene.holes.end(scene.entry, 0, str(tmp_path), died(1))
+
+    assert scene.entry.run.text(0) == "onelast words"
+    assert scene.entry.run.lost == {0: "rank 0 was killed"}
+
+
+def test_the_end_of_a_dead_rank_follows_what_it_announced_on_a_full_disk(scene, said, tmp_path):
+    """Its watch counts on from the last event that the disk has, and there were more."""
+    for seq in range(4):
+        scene.entry.run.apply(said(str(seq), seq))
+    scene.holes.end(scene.entry, 0, str(tmp_path), died(1))
+
+    assert scene.entry.run.text(0) == "0123last words"
+    assert scene.entry.run.outcomes == {0: "lost"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import subprocess
 import sys
@@ -94,3 +95,30 @@ def test_a_process_goes_on_accepting() -> None:
         pytest.skip("this system has no notification of accept")
 
     assert ended.stdout == "True\nTrue True False gone\n", ended.stderr
+
+
+REFUSED = """
+import ctypes, platform, struct
+from jupyter_dtrain.engine.callers import _MACHINES, keep_for_this_user, keeps_others_out
+
+machine = _MACHINES[platform.machine()]
+steps = ((0x20, 0, 0, 0), (0x15, 0, 1, machine.seccomp), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack("HL", len(steps), ctypes.addressof(code)))
+before = keeps_others_out()
+libc = ctypes.CDLL(None)
+assert not libc.prctl(38, 1, 0, 0, 0)
+assert not libc.prctl(22, 2, program)
+print(before, keeps_others_out(), keep_for_this_user())
+"""
+"""First as the system is; then in a sandbox, for which every call of seccomp(2) fails with EPERM (1)."""
+
+
+@pytest.mark.skipif(platform.machine() not in callers._MACHINES, reason="unknown processor")
+def test_a_system_that_denies_it_is_known_before() -> None:
+    """As for the store's process, a child of one in a sandbox."""
+    ended = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=60, check=False)
+    if ended.stdout.startswith("False"):
+        pytest.skip("this system has no notification of accept")
+
+    assert ended.stdout == "True False False\n", ended.stderr

@@ -82,6 +82,47 @@ def test_a_bounded_call_ends_by_its_deadline_and_by_force_alone(interrupts):
     assert not interrupts.send(force=True)
 
 
+class Late(Interrupts):
+    """Its signals leave once ``go`` is set, as when the system lets the sending thread wait."""
+
+    def __init__(self, shield: Shield) -> None:
+        super().__init__(lambda file: file == __file__, shield)
+        self.wants, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
+
+    def _raise_in_main(self, number: int) -> None:
+        self.wants.set()
+        self.go.wait(20)
+        super()._raise_in_main(number)
+        self.gone.set()
+
+    def arrive(self) -> str:
+        """The signal arrives here."""
+        self.go.set()
+        assert self.gone.wait(20)
+        time.sleep(0)  # Python hands it over
+        return "unharmed"
+
+
+@pytest.mark.parametrize("asker", ["deadline", "stop"])
+@pytest.mark.parametrize("place", ["call", "cell"])
+def test_a_signal_that_comes_after_its_call_ends_nothing_else(shield, asker, place):
+    """Neither the next call at the end of the cell, nor the next cell."""
+    late = Late(shield)
+    late.install()
+    presses = threading.Thread(target=lambda: late.send(force=True))
+    with late.closing():
+        if asker == "stop":
+            presses.start()
+        # Native code holds the call up beyond its deadline, so that the call ends just before the signal.
+        assert late.bounded(lambda: late.wants.wait(20), 0.01 if asker == "deadline" else 20)
+        if place == "call":
+            assert late.bounded(late.arrive, 20) == "unharmed"
+    with late.closing() if place == "call" else late.enabled():
+        assert late.arrive() == "unharmed"
+    if asker == "stop":
+        presses.join(20)
+
+
 def test_another_thread_reaches_the_main_one(interrupts):
     """The control thread's way."""
 

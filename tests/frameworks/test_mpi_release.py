@@ -110,21 +110,39 @@ MPI.COMM_WORLD = Told(MPI.COMM_WORLD)
     assert {value[1:] for value in found.values()} == {(3, True)}
 
 
-def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting):
-    """The report names the cure: Stop and kill end it, and a restart makes the world whole."""
-    notes = Notes()
-    code = f"""
-{WINDOW}
+HELD = """
 if rank == 1: win.Lock(1, MPI.LOCK_EXCLUSIVE)
 MPI.COMM_WORLD.Barrier()
 if rank == 1: raise ValueError('a bug')
-win.Lock(1, MPI.LOCK_EXCLUSIVE)
+win.Lock(1, MPI.LOCK_EXCLUSIVE) if rank == 0 else win.Lock_all()
 """
-    cell = waiting.run(code, wait=False, view=notes)
-    until(lambda: notes.words, 10)
+UNMET = """
+others = MPI.COMM_WORLD.group.Incl([1])
+if rank == 1: raise ValueError('a bug')
+if rank == 0:
+    win.Start(others)
+    win.Complete()
+else:
+    win.Post(others)
+    win.Wait()
+"""
 
-    assert notes.words[0].startswith("Cannot be released: ranks 0,2 in Win.Lock.")
-    assert "%distributed kill 0,2" in notes.words[0]
+
+@pytest.mark.parametrize(
+    ("wait", "calls"),
+    [(HELD, ({"Win.Lock"}, {"Win.Lock_all"})), (UNMET, ({"Win.Start", "Win.Complete"}, {"Win.Wait"}))],
+    ids=["a lock that is held", "a partner who does not come"],
+)
+def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting, wait, calls):
+    """The report names the cure: Stop and kill end it, and a restart makes the world whole."""
+    notes = Notes()
+    cell = waiting.run(f"{WINDOW}{wait}", wait=False, view=notes)
+    # It is reported again when another rank comes to wait.
+    told = until(lambda: next((words for words in notes.words if "%distributed kill 0,2" in words), ""), 10)
+
+    assert told.startswith("Cannot be released: ")
+    for rank, possible in zip((0, 2), calls, strict=True):
+        assert any(f"rank {rank} in {call}" in told for call in possible), told
     waiting.interrupt()
     assert cell.wait(20)
     assert [0, 2] == cell.busy

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.frameworks.torch import rpc as rpc_of_a_rank
 from tests.session.cells import begin, fail, run, same, texts, until, values
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -240,3 +243,30 @@ def test_a_failure_elsewhere_leaves_rpc_alone(fresh):
     fail(fresh, "if rank: raise ValueError('a bug')\ndist.barrier()")
     assert values(run(fresh, "kept.rpc_sync().push(torch.ones(2)).tolist()")) == same([-2.0, -2.0], 2)
     run(fresh, "rpc.shutdown()\ndist.destroy_process_group()\ndel kept")
+
+
+def test_a_release_while_an_agent_is_cleared_away_is_not_forgotten(monkeypatch):
+    """The next cell of all ranks begins a new generation. The agent is one that waits for a function that runs."""
+    began, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def shut_down():
+        began.set()
+        goes_on.wait(20)
+
+    agent = SimpleNamespace(shutdown=shut_down)
+    api = SimpleNamespace(_is_current_rpc_agent_set=lambda: not ended.is_set(), _get_current_rpc_agent=lambda: agent)
+    api._destroy_rref_context = api._cleanup_python_rpc_handler = lambda *_: None
+    api._ignore_rref_leak, api._reset_current_rpc_agent = True, ended.set
+    monkeypatch.setattr(rpc_of_a_rank, "when_imported", lambda *_, **__: None)
+    rank = rpc_of_a_rank.TorchRpc()
+    rank.prepare(SimpleNamespace(generation=0, address=("127.0.0.1", 1)))
+    rank._api = api
+    clearing = threading.Thread(target=rank._clear)
+    clearing.start()
+    assert began.wait(20)
+    rank.release()
+    goes_on.set()
+    clearing.join(20)
+
+    assert ended.is_set()
+    assert rank.needs_regroup()

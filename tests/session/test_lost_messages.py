@@ -5,16 +5,20 @@ The driver reaches its world on a way on which messages get lost; the first sess
 
 from __future__ import annotations
 
+import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from jupyter_dtrain import DistributedError, NotDriver, Session, Settings
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
+from jupyter_dtrain.launch.worlds import find_world
+from jupyter_dtrain.server.steward import Steward
 from jupyter_dtrain.wire.agent_messages import RunCell
-from jupyter_dtrain.wire.messages import RUN_MESSAGE, Cell, Watching
+from jupyter_dtrain.wire.messages import HELLO_MESSAGE, RUN_MESSAGE, Cell, Watching
+from jupyter_dtrain.wire.steward_messages import RelayQuestion
 from tests.losses import LossyWay, Message, lossy_way
 from tests.session.cells import Notes, begin, fail, run, same, texts, until, values
 from tests.steward.until import state_of
@@ -58,6 +62,11 @@ def is_cell(message: Message) -> bool:
     return message.sort == RUN_MESSAGE
 
 
+def is_greeting(message: Message) -> bool:
+    """A greeting on its way to a rank's main thread."""
+    return message.sort == HELLO_MESSAGE
+
+
 @pytest.fixture(scope="module")
 def first(launch) -> Iterator[Session]:
     """Starts the world."""
@@ -94,6 +103,8 @@ LOSSES = {
     "a cell, and the question what became of it": [is_cell, asks("state")],
     "a cell, and the answer what became of it": [is_cell, answers("state")],
     "a cell that is sent again is lost again": [is_cell] * 5,
+    "a cell, and the greeting after it": [is_cell, is_greeting],
+    "a cell, and the answer to the greeting": [is_cell, lambda message: message.sort == "dtrain_hello_reply"],
     "the reply to a cell": [lambda message: message.sort == "dtrain_run_reply"],
     "the beginning": [announces("started")],
     "output": [announces("output")],
@@ -128,22 +139,29 @@ def test_a_cell_runs_once_on_each_rank_whatever_is_lost(driver, way, losses) -> 
 class Slow:
     """Takes its time to become a value: a rank's main thread is busy, and the rank counts as idle."""
 
-    def __reduce__(self) -> tuple[object, tuple[float]]:
-        return time.sleep, (2.5,)
+    def __init__(self, begun: Path) -> None:
+        """The file ``begun`` comes when that begins."""
+        self.begun = begun
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, (f"(open({str(self.begun)!r}, 'w').close(), __import__('time').sleep(3))",)
 
 
-def test_a_cell_that_was_sent_three_times_runs_once(driver) -> None:
-    """The rank takes it when it can, and refuses the copies."""
+def test_no_copies_of_a_cell_wait_for_a_busy_main_thread(driver, way, tmp_path) -> None:
+    """Though the rank says that it is idle: it is greeted, gets no cell twice, and runs the one that it has."""
     run(driver, "ran = 0")
-    pushing = threading.Thread(target=lambda: driver.push({"slow": Slow()}))
+    cells, greetings = way.count(is_cell), way.count(is_greeting)
+    pushing = threading.Thread(target=lambda: driver.push({"slow": Slow(tmp_path / "begun")}))
     pushing.start()
-    until(lambda: not pushing.is_alive() or driver.stacks()[0].frames)
-    cell = run(driver, COUNT)
+    until((tmp_path / "begun").exists)
+    cell = run(driver, COUNT, inputs={"big": bytes(1 << 20)})
     pushing.join()
 
     assert values(cell) == same(1)
     assert cell._parts[0].started is not None
     assert driver.pull("ran") == same(1)
+    assert len(cells.met) == 3
+    assert len(greetings.met) >= 3
 
 
 def test_a_cell_that_a_rank_never_gets_says_so_and_can_be_stopped(driver, way) -> None:
@@ -192,6 +210,35 @@ def test_a_busy_rank_refuses_a_cell(driver, first, way) -> None:
     assert "never" not in run(driver, "ran").results[0].data["text/plain"]
 
 
+def test_a_refused_cell_that_a_rank_begins_all_the_same_is_followed(driver, first, way, tmp_path) -> None:
+    """Nothing had told the rank that the cell was taken back. The next cell waits for it, and Stop ends both."""
+    world, channel = first._link.bound()
+    number, goes = driver.last_run.number + 50, tmp_path / "goes"
+    driver._link.skip_run(number)
+    code = f"import os, time\nwhile not os.path.exists({str(goes)!r}): time.sleep(0.02)"
+    channel.run(world.ranks[0].engine, RunCell(number, code, [0], world.generation, Watching(), Cell()), [])
+    until(lambda: [one.run for one in state_of(first).runs] == [number])
+    for loss in (asks("renew"), asks("interrupt")):
+        way.lose(loss, most=1000)
+    cell = driver.run("print('there', flush=True)\ntime.sleep(1000)", [0], wait=False, view=None)
+    until(lambda: cell.not_sent)
+    for _ in range(3):
+        driver.interrupt()
+    assert cell.wait(20)
+    way.heal()
+    goes.touch()
+    # A renewal that was lost may still be on its way: the next cell's question to the steward waits for its turn.
+    until(lambda: [one.run for one in state_of(driver).runs] == [cell.number])
+
+    behind = driver.run("'behind'", [0], wait=False, view=None)
+    assert [one.number for one in driver.running] == [cell.number, behind.number]
+    until(lambda: driver.running[0].text(0) == "there\n")
+    driver.interrupt()
+    assert behind.wait(20)
+    until(lambda: not driver.running)
+    assert run(driver, "1").outcome == "ok"
+
+
 @pytest.mark.parametrize("loss", [asks("interrupt"), answers("interrupt")], ids=["the signal", "its answer"])
 def test_stop_ends_a_cell_although_a_message_is_lost(driver, way, loss) -> None:
     """It is sent until it is taken."""
@@ -225,6 +272,23 @@ def test_an_interrupt_that_the_driver_does_not_hear_of(driver, first, way) -> No
     assert cell.wait(20)
     assert lost.lost
     assert {error.ename for error in cell.errors.values()} == {"KeyboardInterrupt"}
+
+
+@pytest.mark.parametrize("loss", [asks("ask"), answers("ask")], ids=["the request", "its answer"])
+def test_the_sidebars_server_gets_its_answer_although_a_message_is_lost(way, loss) -> None:
+    """It asks again, and the steward does nothing twice: each question gets the next number."""
+
+    async def ask() -> tuple[int, int, int]:
+        steward = Steward(find_world(way.name))
+        try:
+            before = await steward.ask(RelayQuestion("state", [0]))
+            lost = way.lose(loss, most=2)
+            return before.ticket, (await steward.ask(RelayQuestion("state", [0]))).ticket, len(lost.lost)
+        finally:
+            steward.close()
+
+    before, after, lost = asyncio.run(ask())
+    assert (after - before, lost) == (1, 2)
 
 
 def test_another_driver_that_a_client_does_not_hear_of(driver, first, way) -> None:
@@ -266,3 +330,31 @@ def test_a_death_that_the_driver_does_not_hear_of(driver, way) -> None:
     assert driver.last_run.text(1) == "last words\n"
     assert [rank.rank for rank in driver.world.dead] == [1]
     assert set(values(run(driver, "1", ranks=[0, 2]))) == {0, 2}
+
+
+FULL = """
+import ctypes, os, resource, time
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+for process in (os.getpid(), os.getppid()):
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
+print("in memory", flush=True)
+while not os.path.exists({goes!r}): time.sleep(0.02)
+ctypes.PyDLL(None).abort()
+"""
+"""No file grows any more, whether the rank or its watch writes; the end of the rank is told by native code alone."""
+
+
+@pytest.mark.parametrize(("rank", "losses"), [(2, [tells("died")]), (0, [])], ids=["by a renewal", "by a broadcast"])
+def test_last_words_of_a_rank_survive_a_full_disk(driver, way, tmp_path, rank, losses) -> None:
+    """The spool has not got them; the news of the death brings them."""
+    goes = tmp_path / "goes"
+    cell = driver.run(FULL.format(goes=str(goes)), [rank], wait=False, view=None)
+    until(lambda: "in memory\n" in cell.text(rank))
+    lost = [way.lose(one) for one in losses]
+    goes.touch()
+
+    assert cell.wait(20)
+    assert all(one.lost for one in lost)
+    assert f"rank {rank} crashed (SIGABRT)" in cell.lost[rank]
+    assert "in memory\n" in cell.text(rank)
+    assert "Fatal Python error: Aborted" in cell.text(rank)

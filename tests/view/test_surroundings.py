@@ -10,7 +10,7 @@ import pytest
 from jupyter_dtrain.core.facts import Facts, compare_tested
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.view.surroundings import surroundings_tables
+from jupyter_dtrain.view.surroundings import OPEN, surroundings_tables
 from jupyter_dtrain.wire.answers import Surroundings
 
 
@@ -99,3 +99,13 @@ def test_html_has_the_same_and_is_escaped():
 def test_a_version_other_than_the_tested_one_is_reported(version, tested, words):
     """Numbers are compared, not texts."""
     assert compare_tested(version, tested).startswith(words)
+
+
+def test_servers_that_hear_other_users_are_told_once():
+    """One rank of each host knows; where they hear this user alone, nothing is said."""
+    found = {rank: seen_by(rank) for rank in range(3)}
+    assert OPEN not in surroundings_tables(world_of(3), found)["text/plain"]
+    for rank in (0, 2):
+        found[rank] = msgspec.structs.replace(found[rank], open=True)
+    for text in surroundings_tables(world_of(3), found).values():
+        assert text.count(OPEN) == 1

@@ -375,14 +375,17 @@ class TorchRpc(Framework):
                 thread.start()
             return self._ending[1]
 
-    def _finalize(self, api: Any) -> None:
-        """End rpc locally like torch, except that a release ends the wait for functions that still run here."""
+    def _finalize(self, api: Any, *, alone: bool = False) -> None:
+        """End rpc locally like torch, except that a release ends the wait for functions that still run here.
+
+        ``alone``: whatever the other ranks do; the wait ends soon in any case.
+        """
         try:
             api._destroy_rref_context(api._ignore_rref_leak)  # noqa: SLF001
         finally:
             ending, patience = self._end(api), time.monotonic() + END_PATIENCE
             try:
-                while ending.is_alive() and not (self._released and time.monotonic() > patience):
+                while ending.is_alive() and not ((alone or self._released) and time.monotonic() > patience):
                     ending.join(ARRIVAL_POLL)
             finally:
                 api._cleanup_python_rpc_handler()  # noqa: SLF001
@@ -395,12 +398,8 @@ class TorchRpc(Framework):
         api = self._api
         if api is None or not api._is_current_rpc_agent_set():  # noqa: SLF001
             return
-        released, self._released = self._released, True
-        try:
-            with contextlib.suppress(RuntimeError):
-                self._finalize(api)
-        finally:
-            self._released = released
+        with contextlib.suppress(RuntimeError):
+            self._finalize(api, alone=True)
 
 
 def _options(module: Any, given: dict[str, Any]) -> Any:
