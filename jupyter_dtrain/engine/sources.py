@@ -24,7 +24,7 @@ LOOKS: Final = 1024
 
 
 class _Sources:
-    """What was read since the last time that all was forgotten."""
+    """The sources that were read since they were last forgotten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -16,7 +16,7 @@ CODE = "value = look(\n    sys._getframe(), 'loss'\n)"
 
 
 def run(number, code=CODE, *, known=True):
-    """What ``look`` gave in code of a file of its own, such as a rerun of a cell."""
+    """Return what ``look`` gave in code of a file of its own, such as a rerun of a cell."""
     name = f"<run-{number}-abc>"
     if known:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -32,8 +32,8 @@ def test_the_call_that_a_frame_makes_is_found_again_and_again():
     assert run(0, known=False) is None
 
 
-def test_of_many_reruns_and_of_much_code_that_is_made_at_each_step_little_stays():
-    """What was read of an earlier cell is in no cache any more."""
+def test_little_stays_of_many_reruns_and_of_code_that_is_made_at_each_step():
+    """No cache has what was read of an earlier cell."""
     for number in range(4 * FILES):
         run(number)
     gc.collect()

@@ -90,8 +90,8 @@ while time.monotonic() < end and rank > 0: hashlib.pbkdf2_hmac("sha256", b"word"
 WORK = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
 
 
-def test_whose_child_processes_work_is_not_told_of_and_whose_rest_is(watched):
-    """A rank that waits for them is where it was all the while."""
+def test_a_rank_does_not_hang_while_its_child_processes_work(watched):
+    """It waits for them at one line. A rank whose child processes rest is reported."""
     notes = Notes()
     wait_for = "if rank == 0: subprocess.run({})\nworld.Barrier()"
     cell = watched.run(wait_for.format(f"[sys.executable, '-c', {WORK!r}]"), wait=False, view=notes)

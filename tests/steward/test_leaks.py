@@ -86,7 +86,7 @@ def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
 
 def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
     """Neither threads nor sockets, though its session is still there, says why, and can be stopped."""
-    client, sessions, seen = psutil.Process(), [], []
+    client, sessions, seen, there = psutil.Process(), [], [], set(threading.enumerate())
     for _ in range(2):
         session = launch(n=1)
         run = session.run("import time; time.sleep(1000)", view=None, wait=False)
@@ -98,10 +98,10 @@ def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
             until(lambda: flat(seen[0], held([client])))
         else:
             # Whatever a client makes once is there by now.
-            until(lambda: not [thread for thread in threading.enumerate() if thread.name in OF_A_WORLD])
+            until(lambda: not of_a_world(there))
             seen.append(held([client]))
 
-    assert [thread.name for thread in threading.enumerate() if thread.name in OF_A_WORLD] == []
+    assert of_a_world(there) == []
     assert run.outcome == "lost"
     for session in sessions:
         with pytest.raises(WorldLost, match="its steward has ended"):
@@ -109,6 +109,11 @@ def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
         session.stop()
         with pytest.raises(NoWorld):
             session.run("1", view=None)
+
+
+def of_a_world(there) -> list[str]:
+    """The names of a client's threads for a world, without those that were ``there``."""
+    return [thread.name for thread in set(threading.enumerate()) - there if thread.name in OF_A_WORLD]
 
 
 def flat(before, after) -> bool:

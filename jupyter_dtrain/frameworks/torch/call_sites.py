@@ -1,8 +1,8 @@
 """The user's name for a value: the variable at a call, found from the frames of the running call.
 
 ``loss.backward()`` names ``loss``; so does ``accelerator.backward(loss)``, some frames further out. The first look at
-an instruction reads the source that tracebacks use; later look-ups cost less than a microsecond. What is known of an
-instruction lives as long as its code object, which nothing here keeps.
+an instruction reads the source that tracebacks use; later look-ups cost less than a microsecond. Facts on an
+instruction live as long as its code object, which nothing here keeps.
 
 Under failure: a call without readable source, or a value without a name, yields no name; the caller chooses one.
 """

@@ -19,9 +19,9 @@ _WRAPPERS = {"wrapper", "inner", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
 """Functions whose names do not describe the call."""
 _CALLS_MODULE = "_call_impl"
-"""What calls a module's ``forward``, and its hooks, in which FSDP2 gathers the parameters."""
+"""The caller of a module's ``forward``, and of its hooks, in which FSDP2 gathers the parameters."""
 _DISPATCHER = f"{os.sep}distributed{os.sep}tensor{os.sep}_dispatch.py"
-"""What native code calls for an operation on DTensors."""
+"""The file that native code calls for an operation on DTensors."""
 _TREES = f"{os.sep}optree{os.sep}"
 """A library through which torch calls itself."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
@@ -76,7 +76,7 @@ def outermost_of(frame: FrameType | None, root: str) -> str:
 
 
 def _name(frame: FrameType) -> str:
-    """What people call the function of ``frame``; empty for one whose name says nothing."""
+    """The name that people use for the function of ``frame``; empty for one whose name says nothing."""
     name = frame.f_code.co_name
     if name == _CALLS_MODULE:
         return "forward"
