@@ -163,7 +163,7 @@ class Fold:
 
     def world_lost(self, words: str) -> None:
         """End every run as lost: no rank will be heard again. Returns when that is done, or is under way."""
-        if not self._call(lambda: self._world_lost(words)):
+        if not self._closing and not self._call(lambda: self._world_lost(words)):
             _log.warning("The thread that follows runs is stuck (%s); it ends them when it goes on", self._place())
 
     def busy(self) -> dict[int, int]:

@@ -6,9 +6,9 @@ decides which client drives: when a link is made, and whenever another client ta
 Under failure: the link sends a request that gets no answer again. The steward's answers make up for a lost broadcast:
 its answer to each renewal of the lease, and to the question before each cell, repeats the news of earlier broadcasts.
 When a rank does not answer, the link renews at once. The link notices within a second that its steward is gone, and a
-request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A world that
-speaks another protocol raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before the link sends anything that it
-could misunderstand.
+request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`, and the link's
+threads and sockets end. A world that speaks another protocol raises :class:`~jupyter_dtrain.core.errors.OtherVersion`
+before the link sends anything that it could misunderstand.
 Thread-safe.
 """
 
@@ -117,9 +117,12 @@ class Link:
         """The number of the set of ranks that this client talks to, and of the set that it joins."""
         self._next_run = 1
         self._lost = ""
+        self._lets_go = True
+        """Whether the listening thread closes what leads to a lost world; otherwise :meth:`close` will."""
         self._renew_wanted = False
         """Whether the next renewal of the lease should not wait."""
         self._lock = threading.RLock()
+        self._leaving = threading.Lock()
         self._restarting = ""
         """The error message for requests while another client restarts the world."""
         self.rejoin: Callable[[int, str], None] = lambda _incarnation, _by: None
@@ -149,6 +152,9 @@ class Link:
             numbers = [rank.rank for rank in living if rank.engine in silent]
             raise StartFailed(f"World {self.listing.name!r}: {count_ranks(numbers)} did not answer.")
         with self._lock:
+            if self.over:
+                channel.close(linger=0)
+            self.check()
             old, self._channel, self._world = self._channel, channel, world
             self._incarnation = state.incarnation
             self._next_run = max(self._next_run, state.last_run + 1)
@@ -187,11 +193,18 @@ class Link:
         if worlds.is_alive(self.listing):
             with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(Leave(self._me.id), LEAVING)
-        if self._fold is not None:
-            self._fold.close()
-        if self._channel is not None:
-            self._channel.close(linger=0)
-        self._steward.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """End the threads and close the sockets that lead to the world. Called again, it does nothing."""
+        with self._leaving:
+            if self._fold is not None:
+                self._fold.close()
+            with self._lock:
+                channel = self._channel
+            if channel is not None:
+                channel.close(linger=0)
+            self._steward.close()
 
     # The state of the world.
 
@@ -326,8 +339,9 @@ class Link:
         with contextlib.suppress(WorldLost, Refused):
             self._steward.ask(Stop(self._notices.to_tell(given_up)), timeout)
 
-    def lose(self, words: str) -> None:
-        """Note that the world is gone; ``words`` give the reason."""
+    def lose(self, words: str, *, closes: bool = False) -> None:
+        """Note that the world is gone; ``words`` give the reason. ``closes``: the caller calls :meth:`close` next."""
+        self._lets_go = self._lets_go and not closes
         self._lost = self._lost or words
         if self._fold is not None:
             self._fold.world_lost(words)
@@ -335,7 +349,7 @@ class Link:
     # The listening thread.
 
     def _listen(self) -> None:
-        """Take the steward's broadcasts, and renew the lease."""
+        """Take the steward's broadcasts, and renew the lease; at last, leave nothing of a lost world."""
         renew_at = look_at = 0.0
         while not self.over:
             try:
@@ -361,6 +375,11 @@ class Link:
                     _log.info("The lease of world %s was not renewed: %s", self.listing.name, error)
                 except Exception:  # noqa: BLE001 — as above
                     _log.exception("The steward's news could not be taken")
+        if not self.closed and self._lets_go:
+            try:
+                self._let_go()
+            except Exception:  # noqa: BLE001 — it is lost all the same
+                _log.exception("What led to world %s could not be closed", self.listing.name)
 
     def renew_soon(self) -> None:
         """Ask the steward soon what this client may have missed: a rank does not answer. Returns at once."""

@@ -79,7 +79,7 @@ class Membership:
             self.await_ranks(incarnation, progress)
         except BaseException:
             # Also when it was interrupted: between two sets of ranks there is nothing to go back to.
-            self._link.lose("its restart failed")
+            self._link.lose("its restart failed", closes=True)
             self.abandon_start()
             raise
 

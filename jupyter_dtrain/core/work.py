@@ -1,4 +1,4 @@
-"""Whether processes work, wait for a processor, or rest: this distinguishes a slow start from one that hangs.
+"""Whether processes work, wait for a processor, or rest: so a slow start or cell differs from one that hangs.
 
 Under failure: a process that cannot be read counts as one that rests.
 """
@@ -71,6 +71,23 @@ class Work:
                         times = one.cpu_times()
                         found[one.pid] = times.user + times.system
         return found, busy
+
+
+def work_beneath(process: psutil.Process) -> tuple[float, bool]:
+    """The processor seconds of all processes that ``process`` and those beneath it have started, ended ones included.
+
+    And whether one of them uses a processor now, waits for one, or waits for a disk.
+    """
+    seconds, busy = 0.0, False
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        seconds = times.children_user + times.children_system
+        for one in process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                busy = busy or one.status() in _BUSY_WITH
+                times = one.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds, busy
 
 
 def describe_load() -> str:

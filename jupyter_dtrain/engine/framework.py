@@ -30,6 +30,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .libraries import is_library
+from .sources import executing_at
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.facts import Facts
@@ -273,13 +274,11 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     """The call that a frame is in the middle of; None in a library, or where its source says nothing clear."""
-    from executing import Source
-
     frame = place.tb_frame if isinstance(place, TracebackType) else place
     if is_library(frame.f_code.co_filename):
         return None  # to read the source of a big module takes a second
     with contextlib.suppress(Exception):
-        node = Source.executing(place).node
+        node = executing_at(place).node
         return node if isinstance(node, ast.Call) else None
     return None
 

@@ -28,6 +28,8 @@ STOP_SIGNAL = signal.SIGRTMIN + 9
 """Raises :class:`CellStopped`. No library takes this signal over, as some do with SIGINT."""
 LOOK = 0.1
 """Seconds between two looks whether a call at the end of a cell takes too long."""
+BRIEF = 2.0
+"""Seconds for which an interrupt waits at most for code of others."""
 
 T = TypeVar("T")
 
@@ -45,7 +47,9 @@ class Shield:
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
-        self._depth = 0
+        self._depth = self._brief = 0
+        self._until = 0.0
+        """When an interrupt no longer waits for the main thread to leave :meth:`briefly`."""
         self._waiting = False
 
     def __enter__(self) -> None:
@@ -55,13 +59,45 @@ class Shield:
     def __exit__(self, *_: object) -> None:
         if threading.get_ident() == self._main:
             self._depth -= 1
-            if self._waiting and not self._depth:
-                self._waiting = False
-                signal.raise_signal(signal.SIGINT)
+            self._let_in()
+
+    @contextlib.contextmanager
+    def briefly(self) -> Iterator[None]:
+        """An interrupt waits, for code of others that may wait in turn: but never longer than :data:`BRIEF`."""
+        if threading.get_ident() != self._main:
+            yield
+            return
+        self._until = time.monotonic() + BRIEF
+        self._brief += 1
+        try:
+            yield
+        finally:
+            self._brief -= 1
+            self._let_in()
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Within :meth:`briefly`: interrupts come in here as ever."""
+        brief = self._brief if threading.get_ident() == self._main else 0
+        if not brief:
+            yield
+            return
+        try:
+            self._brief = 0
+            self._let_in()
+            yield
+        finally:
+            self._until = time.monotonic() + BRIEF
+            self._brief = brief
+
+    def _let_in(self) -> None:
+        if self._waiting and not self._depth and not self._brief:
+            self._waiting = False
+            signal.raise_signal(signal.SIGINT)
 
     def holds(self) -> bool:
         """Whether an interrupt must wait; if so, it is raised later. For the handler, on the main thread."""
-        self._waiting = self._depth > 0
+        self._waiting = self._depth > 0 or (self._brief > 0 and time.monotonic() < self._until)
         return self._waiting
 
 

@@ -18,7 +18,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal
 
+import psutil
+
 from jupyter_dtrain.core.stacks import Stack, Wait
+from jupyter_dtrain.core.work import work_beneath
 
 from .framework import called_in
 from .scripts import is_script
@@ -37,7 +40,7 @@ LISTEN = 0.03
 IDLE = 0.25
 """A thread that uses less of a processor than this may be waiting."""
 MOVING = 0.05
-"""A thread that uses more than this, and does not wait, moves."""
+"""A thread that uses more than this, and does not wait, moves. Child processes work if they use more together."""
 DEEP = 1000
 """How many frames are read, from the innermost on: endless recursion makes a million."""
 
@@ -64,6 +67,9 @@ class MainThread:
         self._used = 0.0
         self._worked = 0
         self._has_run = True
+        self._process = psutil.Process()
+        self._children_at, self._children_used = 0.0, 0.0
+        """When child processes were last looked at, and the processor seconds that they had used."""
         self._probe = _PENDING_CALL(self._ran)
 
     def begin(self) -> None:
@@ -120,7 +126,8 @@ class MainThread:
 
         A cell moves when it comes to another line, and when it uses a processor; MPI, which waits with a whole
         processor, is the exception. A cell that waits for other ranks moves as soon as any Python code runs in the main
-        thread, unless that is code of ours that polls. And a cell moves while others work for it.
+        thread, unless that is code of ours that polls. Any other cell moves while its child processes work: it may wait
+        for them. And a cell moves while other ranks, or other threads, work for it.
         """
         now, used, frame = time.monotonic(), time.clock_gettime(self._clock), self._frame()
         works = used - self._used > MOVING * max(now - self._looked_at, LISTEN)
@@ -129,10 +136,10 @@ class MainThread:
             moved = True
         elif self._polls(frame):
             moved = False
-        elif self._has_run:
-            moved = works or self._waits_at(frame)
+        elif self._waits_at(frame):
+            moved = self._has_run
         else:
-            moved = works and not self._waits_at(frame)
+            moved = works or self._child_works(now)
         if moved:
             self._moved_at = now
         self._place, self._used, self._worked, self._looked_at = place, used, worked, now
@@ -140,6 +147,13 @@ class MainThread:
             self._has_run = False
             ctypes.pythonapi.Py_AddPendingCall(self._probe, None)
         return now - self._moved_at
+
+    def _child_works(self, now: float) -> bool:
+        """Whether child processes have worked since the last look, or want to."""
+        used, busy = work_beneath(self._process)
+        works = busy or used - self._children_used > MOVING * (now - self._children_at)
+        self._children_at, self._children_used = now, used
+        return works
 
     def _waits_at(self, frame: FrameType | None) -> bool:
         return frame is not None and self._wait_at(frame, called_in(frame), idle=True) is not None

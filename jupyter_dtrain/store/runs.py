@@ -37,7 +37,7 @@ AWAY = 60.0
 
 T = TypeVar("T")
 
-_RUN = """SELECT runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
+_RUN = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
     worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended
     FROM runs JOIN worlds ON worlds.id = runs.world"""
 _NAME = re.compile(r"(?:#?(?P<id>\d{1,18})|(?P<world>[^/\s]+)/(?P<number>\d{1,18}))\Z")
@@ -121,14 +121,12 @@ class Store:
 
     def finished_away(self) -> list[StoredRun]:
         """Runs that ended while their driver was gone and that no client has shown yet, oldest first."""
+        unseen = "WHERE seen = 0 AND runs.ended IS NOT NULL ORDER BY runs.id"
         rows = self._ask(
-            lambda db: db.execute(
-                "SELECT runs.id, runs.ended, worlds.host, worlds.driver, worlds.driver_created FROM runs "
-                "JOIN worlds ON worlds.id = runs.world WHERE seen = 0 AND runs.ended IS NOT NULL ORDER BY runs.id"
-            ).fetchall()
+            lambda db: db.execute(f"SELECT worlds.driver, worlds.driver_created, {_RUN} {unseen}").fetchall()
         )
-        away = [run for run, *rest in rows or [] if _was_away(*rest)]
-        return [self.run(run) for run in away]
+        found = [(driver, created, StoredRun(self, *row)) for driver, created, *row in rows or []]
+        return [run for driver, created, run in found if _was_away(run, driver, created)]
 
     def mark_seen(self, shown: Iterable[StoredRun]) -> None:
         """Note that a client has shown how these ended. If the store cannot be written, they will be shown again."""
@@ -141,7 +139,7 @@ class Store:
                 db.close()
 
     def _find(self, clause: str, values: tuple[Any, ...]) -> list[StoredRun]:
-        rows = self._ask(lambda db: db.execute(f"{_RUN} {clause}", values).fetchall())
+        rows = self._ask(lambda db: db.execute(f"SELECT {_RUN} {clause}", values).fetchall())
         return [StoredRun(self, *row) for row in rows or []]
 
     def _extent(self) -> str:
@@ -349,7 +347,8 @@ class StoredRun:
         return bundle(self)
 
 
-def _was_away(ended: float, host: str, driver: int | None, created: float | None) -> bool:
-    if driver is None or created is None or host != socket.gethostname():
-        return time.time() - ended > AWAY
+def _was_away(run: StoredRun, driver: int | None, created: float | None) -> bool:
+    """Whether ``run`` ended while its driver, a process that was ``created`` then, was gone."""
+    if driver is None or created is None or run._host != socket.gethostname():  # noqa: SLF001 — of this module
+        return run.ended is not None and time.time() - run.ended > AWAY
     return not still_runs(driver, created)

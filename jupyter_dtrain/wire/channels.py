@@ -189,6 +189,7 @@ class StewardChannel:
         self._client.start_channels(shell=False, stdin=False, hb=False)
         self._timeout = timeout
         self._lock = threading.Lock()
+        self._closed = False
 
     def ask(self, request: StewardRequest[A], timeout: float | None = None) -> A:
         """The steward's answer.
@@ -202,6 +203,8 @@ class StewardChannel:
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise WorldLost(NO_ANSWER)
             try:
+                if self._closed:
+                    raise WorldLost(NO_ANSWER)
                 content = self._ask(request, deadline, stop_button)
             finally:
                 self._lock.release()
@@ -238,6 +241,8 @@ class StewardChannel:
         return read_broadcast(message["content"])
 
     def close(self) -> None:
-        """Close the sockets. Not while another thread listens."""
+        """Close the sockets. Not while another thread listens. Called again, it does nothing."""
         with self._lock:
-            self._client.stop_channels()
+            if not self._closed:
+                self._closed = True
+                self._client.stop_channels()

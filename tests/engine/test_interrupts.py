@@ -156,6 +156,41 @@ def test_a_shield_holds_it_back_until_the_work_is_done(interrupts, shield):
     assert ["inner", "outer"] == steps
 
 
+def test_a_brief_shield_lets_it_in_where_it_is_lifted_and_when_its_time_is_over(interrupts, shield, monkeypatch):
+    """Whatever else holds one back: the code of others, which waits for somebody in turn."""
+    steps = []
+
+    def interrupted(then) -> None:
+        with interrupts.enabled(), shield.briefly():
+            interrupts.send()
+            steps.append("held")
+            then()
+            steps.append("never")
+
+    def lift() -> None:
+        with shield.lifted():
+            steps.append("never")
+
+    def leave() -> None:
+        with interrupts.enabled():
+            with shield.briefly(), shield.lifted():
+                steps.append("lifted")
+            interrupts.send()
+            steps.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(lift)
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    monkeypatch.setattr("jupyter_dtrain.engine.interrupts.BRIEF", 0.2)
+    again = threading.Timer(0.4, interrupts.send)
+    again.start()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(wait_for_ever)
+
+    assert steps == ["held", "lifted", "held"]
+
+
 def test_a_shield_without_an_interrupt_does_nothing(interrupts, shield):
     """The shield may have held one back before."""
     with pytest.raises(KeyboardInterrupt), interrupts.enabled(), shield:

@@ -288,7 +288,7 @@ def test_a_build_counts_its_seconds_and_one_within_it_says_nothing(capsys):
 
 @COMPILER
 @pytest.mark.slow
-def test_a_compilation_by_torch_in_one_rank_is_a_bar_and_no_hang(launch, tmp_path):
+def test_a_compilation_by_torch_in_one_rank_is_a_bar_and_a_line_and_no_hang(launch, tmp_path):
     """The other rank waits for it."""
     session = launch(n=2, env={"TORCH_EXTENSIONS_DIR": str(tmp_path)}, settings=Settings(hang_notice=4))
     session.run("import os, torch, torch.distributed as dist\ndist.init_process_group()", view=None)
@@ -308,4 +308,6 @@ dist.barrier()
     assert bar.ended
     assert 4 < bar.done <= run.elapsed + 1  # it counts whole seconds
     assert value == {1: 7}
+    assert run.text(1).count("[jupyter-dtrain] seven is being compiled: ") == 1
+    assert run.text(0) == ""
     assert not any("moved" in words for words in notes.words)

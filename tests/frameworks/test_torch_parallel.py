@@ -125,6 +125,36 @@ def test_a_failure_within_fsdp(pair):
     run(pair, "del model")
 
 
+MADE = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+sharded = fully_shard(plain())
+spread = distribute_tensor(torch.ones(8, 8), init_device_mesh("cpu", (2,)), [Shard(0)])
+train(sharded)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("sharded(torch.ones(2, 6))", "forward"),
+        ("spread.full_tensor()", "full_tensor"),
+        pytest.param("spread.sum() + 1", "add", marks=pytest.mark.slow),
+        pytest.param(
+            "torch.nn.utils.clip_grad_norm_(sharded.parameters(), 1.0)", "clip_grad_norm_", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_waits_deep_in_torch_are_released_and_called_as_the_user_calls_them(pair, call, name):
+    """FSDP2 gathers in hooks behind wrappers; DTensor's collectives are operators."""
+    run(pair, MADE + ("\nsharded(torch.ones(2, 6)).sum().backward()" if "grad" in call else ""))
+    failed = fail(pair, FAIL + call)
+
+    assert failed.elapsed < 20
+    assert failed.errors[0].waited == name
+
+
 LOADER = """
 from torch.utils.data import DataLoader, Dataset
 class Numbers(Dataset):

@@ -160,7 +160,6 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
     """Workers of an earlier cell stay; the interrupted cell's own end, and the loader starts new ones."""
     pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
     run(world, "import time\nstuck = False\n" + LOADER.format(made=MADE), FIRST)
-    # An interrupt between a batch's two halves would break the workers' way of handing batches on, as in plain torch.
     cell = begin(world, f"for batch in loader:\n    print('a batch')\n    {SLEEP}", FIRST)
     until(lambda: "a batch" in cell.text(0))
     stop(world, cell)
@@ -178,3 +177,37 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
     assert (again, anew) == (8, 8)
     # Files that workers leave there go with the world, also when the workers are killed.
     assert folder.startswith(world.request.scratch)
+
+
+FAST = """
+import itertools, torch
+from torch.utils.data import DataLoader
+options = dict(num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+loader = DataLoader(torch.arange(400), batch_size=4, **options)
+epoch = lambda: (sum(len(batch) for batch in loader), [worker.pid for worker in loader._iterator._workers])
+_, workers = epoch()
+"""
+LOOP = """
+for _ in itertools.count():
+    for batch in loader: pass
+    print('an epoch', flush=True)
+"""
+
+
+def test_a_loader_gives_all_its_batches_after_stops_in_the_middle_of_one(world):
+    """More than half of them fall between its two halves. The workers stay, but for a stop at an epoch's beginning."""
+    pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
+    run(world, FAST, FIRST)
+    stayed = 0
+    for _ in range(5):
+        cell = begin(world, LOOP, FIRST)
+        until(lambda cell=cell: "an epoch" in cell.text(0))
+        stop(world, cell)
+        whole = run(world, "batches, now = epoch()\nbatches, now == workers", FIRST, timeout=20)
+        batches, same = ast.literal_eval(whole.results[0].data["text/plain"])
+        run(world, "workers = now", FIRST)
+        assert (cell.outcome, batches) == ("interrupted", 400)
+        stayed += same
+    run(world, "del loader", FIRST)
+
+    assert stayed

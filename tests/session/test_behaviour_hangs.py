@@ -12,7 +12,7 @@ from jupyter_dtrain.core.stacks import describe_stacks
 from tests.session.cells import Notes, Samples, hang, pids, run, until, values
 
 PREPARE = """
-import ctypes, hashlib, os, time
+import ctypes, hashlib, os, subprocess, sys, time
 from mpi4py import MPI
 rank = int(os.environ["RANK"])
 world = MPI.COMM_WORLD
@@ -85,6 +85,22 @@ while time.monotonic() < end and rank > 0: hashlib.pbkdf2_hmac("sha256", b"word"
     assert "ok" == cell.outcome
     assert {0, 1, 2} == view.still.keys()
     assert max(view.still.values()) < 2
+
+
+WORK = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
+
+
+def test_a_rank_does_not_hang_while_its_child_processes_work(watched):
+    """It waits for them at one line. A rank whose child processes rest is reported."""
+    notes = Notes()
+    wait_for = "if rank == 0: subprocess.run({})\nworld.Barrier()"
+    cell = watched.run(wait_for.format(f"[sys.executable, '-c', {WORK!r}]"), wait=False, view=notes)
+    assert cell.wait(30)
+    said = hang(watched, wait_for.format("['sleep', '60']"))
+
+    assert ("ok", []) == (cell.outcome, notes.words)
+    assert said[1].startswith("  Rank 0: in run, ")
+    run(watched, "world = MPI.COMM_WORLD\nworld.Barrier()")
 
 
 @pytest.mark.slow

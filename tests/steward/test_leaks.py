@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from jupyter_dtrain import DistributedError, Settings
+from jupyter_dtrain import DistributedError, NoWorld, Settings, WorldLost
 from tests.processes import loose_segments, wait_for_segments
-from tests.steward.until import family, until
+from tests.steward.until import family, steward_of, until
 
 WARM = 20
 """Releases before the first look: a rank keeps spools and sources of its last runs, and libraries fill their caches."""
@@ -20,6 +21,8 @@ ONCE = 4 << 20
 """Bytes by which a process may grow at some time: an allocator takes memory in steps."""
 PER_RELEASE = 64 << 10
 """Bytes by which a process may grow with each cell: it keeps what the user may ask for, as the history of cells."""
+OF_A_WORLD = ("dtrain-world", "dtrain-fold")
+"""The threads that a client has for each world, by name."""
 PROGRAM = "".join(f"def layer_{i}(x, w, b=0.0):\n    return [v * w[{i}] + b for v in x]\n" for i in range(50))
 """A rank reads all of its cell to find the call that failed, and must let go of what it has read."""
 FAILS = f"""{PROGRAM}
@@ -79,6 +82,38 @@ def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
     session.stop()
     assert wait_for_segments(shared) == set()
     assert files(tmp_path) == set()
+
+
+def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
+    """Neither threads nor sockets, though its session is still there, says why, and can be stopped."""
+    client, sessions, seen, there = psutil.Process(), [], [], set(threading.enumerate())
+    for _ in range(2):
+        session = launch(n=1)
+        run = session.run("import time; time.sleep(1000)", view=None, wait=False)
+        sessions.append(session)
+        steward_of(session).kill()
+        assert run.wait(20)
+        until(lambda session=session: session.closed)
+        if seen:
+            until(lambda: flat(seen[0], held([client])))
+        else:
+            # Whatever a client makes once is there by now.
+            until(lambda: not of_a_world(there))
+            seen.append(held([client]))
+
+    assert of_a_world(there) == []
+    assert run.outcome == "lost"
+    for session in sessions:
+        with pytest.raises(WorldLost, match="its steward has ended"):
+            session.run("1", view=None)
+        session.stop()
+        with pytest.raises(NoWorld):
+            session.run("1", view=None)
+
+
+def of_a_world(there) -> list[str]:
+    """The names of a client's threads for a world, without those that were ``there``."""
+    return [thread.name for thread in set(threading.enumerate()) - there if thread.name in OF_A_WORLD]
 
 
 def flat(before, after) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sqlite3
 import sys
 import time
 from html.parser import HTMLParser
@@ -240,8 +241,8 @@ def test_durations_are_written_in_words(seconds, words):
     assert view.took(seconds) == words
 
 
-def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, make_world):
-    """Runs of a living driver, runs that a client followed, and runs that go on do not count."""
+def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, make_world, monkeypatch):
+    """Runs of a living driver, runs that a client followed, and runs that go on do not count. One look finds all."""
     drivers = {"living": own_process(), "gone": gone_process(), "recent": None, "old": None}
     for name, driver in drivers.items():
         world = make_world(name=name)
@@ -256,8 +257,12 @@ def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, m
 
         world.writer.tell(Followed(2))
         drain(world.writer, db)
+    opened, connect = [], sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: opened.append(1) or connect(*args, **more))
     away = store.finished_away()
+    monkeypatch.undo()
     store.mark_seen(away)
 
     assert [(run.world, run.number) for run in away] == [("gone", 1), ("old", 1)]
+    assert len(opened) == 1
     assert store.finished_away() == []

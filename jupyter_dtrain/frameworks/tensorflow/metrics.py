@@ -24,6 +24,8 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dtrain.engine.sources import executing_at
+
 from .values import read
 
 if TYPE_CHECKING:
@@ -223,14 +225,12 @@ def _is_first_replica(tensorflow: Any) -> bool:
 
 def _name(frame: FrameType | None) -> str:
     """The variable given to ``gradient`` as target, where the nearest user code names it; else empty."""
-    from executing import Source
-
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     if frame is None:
         return ""
     with contextlib.suppress(Exception):
-        node: Any = Source.executing(frame).node
+        node: Any = executing_at(frame).node
         if _GENERATED not in frame.f_code.co_filename:
             return _variable(node.args[0])
         # AutoGraph has rewritten the call: it passes the method, and the arguments as a tuple of loads.

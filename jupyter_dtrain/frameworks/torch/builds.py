@@ -2,7 +2,8 @@
 
 For half a minute or more no rank may reach another line: one compiles, the others wait for it at a lock or in a
 collective. Each building rank reports once a second, from a thread of its own, and the hang detector sees progress.
-Loading an extension that is already compiled takes less than a second and shows nothing.
+After :data:`TELL` seconds the cell's text says so, too. Loading an extension that is already compiled takes less than a
+second and shows nothing.
 
 Under failure: the bar ends when the build ends, whether it succeeds or not.
 """
@@ -17,11 +18,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from jupyter_dtrain.engine.home import Bar
+from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.engine.imports import require
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""
+TELL = 3
+"""Seconds after which a build is no load of what was compiled before."""
 
 _within: ContextVar[bool] = ContextVar("within", default=False)
 """Whether an outer build, which includes this one, already has a bar."""
@@ -59,8 +62,12 @@ def building(what: str) -> Iterator[None]:
 
 
 def _count(bar: Bar, what: str, done: threading.Event, began: float) -> None:
+    home, told = rank_home(), False
     while not done.wait(PERIOD):
         seconds = round(time.monotonic() - began)
+        if home is not None and seconds >= TELL and not told:
+            told = True
+            home.metrics.complain(f"{what} is being compiled: this takes up to some minutes, once on this machine.")
         bar.report(seconds, None, None, f"Building {what} … {seconds} s", f"Building {what} (seconds)")
 
 

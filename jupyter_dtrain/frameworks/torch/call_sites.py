@@ -1,7 +1,8 @@
 """The user's name for a value: the variable at a call, found from the frames of the running call.
 
 ``loss.backward()`` names ``loss``; so does ``accelerator.backward(loss)``, some frames further out. The first look at
-an instruction reads the source that tracebacks use; later look-ups cost less than a microsecond.
+an instruction reads the source that tracebacks use; later look-ups cost less than a microsecond. Facts on an
+instruction live as long as its code object, which nothing here keeps.
 
 Under failure: a call without readable source, or a value without a name, yields no name; the caller chooses one.
 """
@@ -10,16 +11,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import linecache
+import weakref
 from collections.abc import Sequence
 from enum import Enum
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from jupyter_dtrain.engine.libraries import is_library
+from jupyter_dtrain.engine.sources import executing_at
 
-MAX_SITES = 4096
-"""Number of instructions to remember; each rerun of a cell brings new ones."""
 MAX_INDEX = 64
 """``losses[i]`` has a name of its own for each ``i`` below this."""
 
@@ -95,15 +97,8 @@ class CallSites:
         self._sites: dict[tuple[int, int, Call], _Site | None] = {}
         self.known: dict[tuple[int, int], str] = {}
         """A shortcut: names of values whose method is called, by the code's id and the instruction."""
-        # Holds each code object, so that no other one gets its id.
-        self._codes: list[CodeType] = []
-
-    def forget(self) -> None:
-        """Make room after many cells."""
-        if len(self._sites) > MAX_SITES:
-            self.known.clear()
-            self._sites.clear()
-            self._codes.clear()
+        self._codes: dict[int, tuple[weakref.ref[CodeType], list[tuple[int, int, Call]]]] = {}
+        """By the code's id: the keys of its instructions. They go when the code does: another one may get its id."""
 
     def names(self, frame: FrameType | None, call: Call, count: int = 1) -> tuple[str | None, ...] | None:
         """The user's names for the ``count`` values of the call that ``frame``, or its nearest user code, makes.
@@ -115,15 +110,28 @@ class CallSites:
             try:
                 site = self._sites[key]
             except KeyError:
-                self._codes.append(frame.f_code)
-                site = self._sites[key] = self._look(frame, call)
-                if site is not None and site.fixed and call is Call.METHOD:
-                    self.known[key[:2]] = site.fixed[0]
+                site = self._look(frame, call)
+                self._keep(frame.f_code, key, site)
             if site is not None:
                 return site.fixed if count == 1 and site.fixed else site.names(frame, count)
             frame = frame.f_back
             call = _OUTWARD.get(call, call)
         return None
+
+    def _keep(self, code: CodeType, key: tuple[int, int, Call], site: _Site | None) -> None:
+        reference = weakref.ref(code, functools.partial(self._drop, key[0]))
+        _, keys = self._codes.setdefault(key[0], (reference, []))
+        keys.append(key)
+        self._sites[key] = site
+        if site is not None and site.fixed and key[2] is Call.METHOD:
+            self.known[key[:2]] = site.fixed[0]
+
+    def _drop(self, number: int, _code: object) -> None:
+        """Forget a code object that nobody holds any more. Python calls this before it gives the id away."""
+        _, keys = self._codes.pop(number, (None, ()))
+        for key in keys:
+            self._sites.pop(key, None)
+            self.known.pop(key[:2], None)
 
     def _look(self, frame: FrameType, call: Call) -> _Site | None:
         file = frame.f_code.co_filename
@@ -142,9 +150,7 @@ def _is_users(file: str) -> bool:
 
 
 def _site(frame: FrameType, call: Call) -> _Site:
-    from executing import Source
-
-    found = Source.executing(frame)
+    found = executing_at(frame)
     if isinstance(found.node, ast.Call):
         return _read_call(found.node, call)
     # Rewritten code (by torch.compile, say) keeps its line numbers: use them where a line has only one such call.

@@ -1,15 +1,88 @@
-"""Data loaders after an interrupt.
+"""Data loaders with workers, before and after an interrupt.
 
-A loader with ``persistent_workers=True`` keeps its workers from one epoch to the next. When the cell that started them
-is interrupted, the rank ends them. In plain torch the loader would raise at its next use; here it starts new ones.
+* A batch comes in two halves: its bytes through a pipe, and its memory as descriptors, from the worker's own server. In
+  plain torch an interrupt between the two loses the batch, for which the loader then waits for ever, and may leave the
+  worker's server in a conversation that nobody goes on with: its workers give no other batch. Here the interrupt waits
+  until the batch is whole, and comes at once while there is none.
+* ``persistent_workers=True`` keeps workers from one epoch to the next. When an interrupt ends the beginning of an
+  epoch, the loader starts new workers at its next use, since the old ones may still answer to that beginning. The same
+  is true where the rank has ended the workers, because the interrupted cell had started them; plain torch would raise.
 
-Under failure: a loader that cannot be changed stays as it is, and raises as in plain torch.
+Under failure: a loader that cannot be changed stays as it is. A batch that does not come whole, such as that of a
+worker which was killed, holds an interrupt up for :data:`~jupyter_dtrain.engine.interrupts.BRIEF` seconds. Batches that
+a thread pins (``pin_memory=True``, with a GPU) come whole to that thread in any case.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import select
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.engine.imports import require
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.engine.interrupts import Shield
+
+POLL = 5.0
+"""Seconds for which torch waits for a batch before it looks whether its workers live."""
+
+
+def hook_loaders(shield: Shield, module: Any) -> None:
+    """Patch ``torch.utils.data.dataloader``, which user code has just imported. ``shield`` delays interrupts."""
+    kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 — every loader with workers returns one
+    require(kind, "_next_data", "_try_get_data", "_reset")
+    kind._next_data = _whole(shield, kind._next_data)  # noqa: SLF001
+    kind._try_get_data = _awaited(shield, kind._try_get_data)  # noqa: SLF001
+    kind._reset = _begun_or_dropped(kind._reset)  # noqa: SLF001
+
+
+def _whole(shield: Shield, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Take the next batch, and ask a worker for another: all or nothing, but for the wait."""
+
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        with shield.briefly():
+            return original(self)
+
+    return _next_data
+
+
+def _awaited(shield: Shield, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wait for a batch, within interrupts' reach; then take it."""
+
+    @functools.wraps(original)
+    def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reader = getattr(self._data_queue, "_reader", None)
+        if reader is None:
+            with shield.lifted():
+                return original(self, *args, **kwargs)
+        (timeout,) = (*args, *kwargs.values()) or (POLL,)
+        with shield.lifted():
+            poll = select.poll()
+            poll.register(reader.fileno(), select.POLLIN)
+            ready = poll.poll(1000 * timeout)
+        return original(self, timeout if ready else 0)
+
+    return _try_get_data
+
+
+def _begun_or_dropped(original: Callable[..., None]) -> Callable[..., None]:
+    """Begin an epoch with the workers of the one before."""
+
+    @functools.wraps(original)
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 — torch's signature
+        try:
+            original(self, loader, first_iter)
+        except BaseException:
+            if not first_iter:
+                loader._iterator = None  # noqa: SLF001 — as its constructor sets it
+            raise
+
+    return _reset
 
 
 def drop_workers(ended: set[int]) -> None:

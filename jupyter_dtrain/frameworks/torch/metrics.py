@@ -81,7 +81,6 @@ class TorchMetrics:
 
     def begin(self, watch: Watching) -> None:
         """Start a cell."""
-        self._sites.forget()
         self._steppers.begin()
         self._losses.begin()
         self._made.clear()

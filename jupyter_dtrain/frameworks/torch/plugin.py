@@ -27,7 +27,7 @@ from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
-from .loaders import drop_workers
+from .loaders import drop_workers, hook_loaders
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
@@ -93,6 +93,11 @@ class Torch(Framework):
                 "torch.multiprocessing.spawn",
                 partial(hook_spawn, values_of(variables)),
                 "processes that a rank spawns cannot form a process group of their own",
+            ),
+            (
+                "torch.utils.data.dataloader",
+                partial(hook_loaders, metrics.shield),
+                "an interrupt may break a DataLoader whose workers stay",
             ),
             ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
         ):

@@ -15,9 +15,15 @@ from types import FrameType
 from jupyter_dtrain.engine.framework import value_of
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 
-_WRAPPERS = {"wrapper", "inner", "_call_impl", "_wrapped_call_impl", "decorate_context", "<lambda>"}
+_WRAPPERS = {"wrapper", "inner", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
 """Functions whose names do not describe the call."""
+_CALLS_MODULE = "_call_impl"
+"""The caller of a module's ``forward``, and of its hooks, in which FSDP2 gathers the parameters."""
+_DISPATCHER = f"{os.sep}distributed{os.sep}tensor{os.sep}_dispatch.py"
+"""The file that native code calls for an operation on DTensors."""
+_TREES = f"{os.sep}optree{os.sep}"
+"""A library through which torch calls itself."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
@@ -39,8 +45,9 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
         return arriving
     root = f"{Path(torch.__file__).parent}{os.sep}"
     inner: FrameType | None = frame
-    # DTensor's and FSDP2's collectives are operators, which Python calls through a class of their own.
-    while inner is not None and inner.f_code.co_filename == f"{root}_ops.py":
+    # DTensor's and FSDP2's collectives are operators, and Python calls these through parts of torch of their own.
+    operators = (f"{root}_ops.py", f"{root}_library{os.sep}")
+    while inner is not None and inner.f_code.co_filename.startswith(operators):
         inner = inner.f_back
     communicating = tuple(root + part for part in _COMMUNICATING)
     if inner is None or not inner.f_code.co_filename.startswith(communicating):
@@ -49,13 +56,36 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
 
 
 def outermost_of(frame: FrameType | None, root: str) -> str:
-    """The function of torch (at ``root``) that user code called, found outwards from ``frame`` over torch and us."""
-    name = ""
-    while frame is not None and frame.f_code.co_filename.startswith((root, OURS)):
-        if frame.f_code.co_filename.startswith(root) and frame.f_code.co_name not in _WRAPPERS:
-            name = frame.f_code.co_name
+    """The function of torch (at ``root``) that user code called, found outwards from ``frame`` over torch and us.
+
+    By its public name: the call of a module is its ``forward``, the making of an object its class.
+    """
+    public = private = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(root) and not file.startswith(f"{root}_dynamo{os.sep}"):
+            name = _name(frame)
+            if name.startswith("_"):
+                private = name
+            elif name:
+                public = name
+        elif not file.startswith((root, OURS)) and _TREES not in file:
+            break
         frame = frame.f_back
-    return name
+    return public or private
+
+
+def _name(frame: FrameType) -> str:
+    """The name that people use for the function of ``frame``; empty for one whose name says nothing."""
+    name = frame.f_code.co_name
+    if name == _CALLS_MODULE:
+        return "forward"
+    if name == "__init__" and (made := frame.f_locals.get("self")) is not None:
+        return type(made).__name__
+    if frame.f_code.co_filename.endswith(_DISPATCHER):
+        operator = getattr(frame.f_locals.get("op_call"), "overloadpacket", None)
+        return getattr(operator, "__name__", name)
+    return "" if name in _WRAPPERS else name
 
 
 def _called(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:

@@ -1,0 +1,63 @@
+"""Where a frame is in the source of its code: the operation that it is in the middle of, with the tree around it.
+
+``executing`` finds it, and keeps each tree that it has read for ever: almost a megabyte for a cell of 100 lines, and
+each rerun of a cell is another source. A rank lives for days, so here it forgets all of them now and then. The next
+look at one of them reads it again.
+
+Under failure: code without readable source has no tree and no node. Any thread may ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from executing.executing import Executing
+
+FILES: Final = 16
+"""Sources to keep: more than the cells and modules on one stack."""
+LOOKS: Final = 1024
+"""Looks after which all is forgotten: code that is made at each step (``exec``) has a place of its own each time."""
+
+
+class _Sources:
+    """The sources that were read since they were last forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: set[str] = set()
+        self._looks = 0
+        self._source: Any = None
+
+    def look(self, place: FrameType | TracebackType) -> Executing:
+        frame = place.tb_frame if isinstance(place, TracebackType) else place
+        with self._lock:
+            self._files.add(frame.f_code.co_filename)
+            self._looks += 1
+            if self._source is None or len(self._files) > FILES or self._looks > LOOKS:
+                self._forget()
+            source = self._source
+        found: Executing = source.executing(place)
+        return found
+
+    def _forget(self) -> None:
+        from executing import Source, executing
+
+        # A class has caches of its own, which end with it; those of two functions are for all classes.
+        self._source = type("Sources", (Source,), {})
+        for function in (Source.statements_at_line, getattr(executing, "statement_containing_node", None)):
+            with contextlib.suppress(AttributeError):
+                function.cache_clear()  # type: ignore[union-attr]
+        self._files.clear()
+        self._looks = 0
+
+
+_sources = _Sources()
+
+
+def executing_at(place: FrameType | TracebackType) -> Executing:
+    """The operation at ``place``, and its source."""
+    return _sources.look(place)

@@ -1,0 +1,45 @@
+"""Where frames are in their sources, and how little of that stays."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import linecache
+import sys
+
+from executing import Source
+
+from jupyter_dtrain.engine import sources
+from jupyter_dtrain.engine.sources import FILES, LOOKS, executing_at
+
+CODE = "value = look(\n    sys._getframe(), 'loss'\n)"
+
+
+def run(number, code=CODE, *, known=True):
+    """Return what ``look`` gave in code of a file of its own, such as a rerun of a cell."""
+    name = f"<run-{number}-abc>"
+    if known:
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    space = {"look": lambda frame, _: executing_at(frame).node, "sys": sys}
+    exec(compile(code, name, "exec"), space)  # noqa: S102 — as a cell is run
+    linecache.cache.pop(name, None)
+    return space["value"]
+
+
+def test_the_call_that_a_frame_makes_is_found_again_and_again():
+    for number in range(2 * FILES):
+        assert ast.unparse(run(number)) == "look(sys._getframe(), 'loss')"
+    assert run(0, known=False) is None
+
+
+def test_little_stays_of_many_reruns_and_of_code_that_is_made_at_each_step():
+    """No cache has what was read of an earlier cell."""
+    for number in range(4 * FILES):
+        run(number)
+    gc.collect()
+    read = sum(isinstance(one, Source) and one.filename.startswith("<run-") for one in gc.get_objects())
+    for _ in range(LOOKS + 8):
+        run("one")
+
+    assert 0 < read <= FILES + 1
+    assert sources._sources._looks < LOOKS
