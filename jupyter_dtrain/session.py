@@ -23,8 +23,8 @@ import msgspec
 from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
-from jupyter_dtrain.client.link import Link, ask_request
-from jupyter_dtrain.client.membership import Membership
+from jupyter_dtrain.client.link import Link
+from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_names import RankNames

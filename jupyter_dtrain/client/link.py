@@ -7,8 +7,7 @@ Under failure: the link sends a request that gets no answer again. The steward's
 its answer to each renewal of the lease, and to the question before each cell, repeats the news of earlier broadcasts.
 When a rank does not answer, the link renews at once. The link notices within a second that its steward is gone, and a
 request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`, and the link's
-threads and sockets end. A world that speaks another protocol raises :class:`~jupyter_dtrain.core.errors.OtherVersion`
-before the link sends anything that it could misunderstand.
+threads and sockets end.
 Thread-safe.
 """
 
@@ -27,7 +26,7 @@ from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol
+from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
     AnyBroadcast,
@@ -43,8 +42,6 @@ from jupyter_dtrain.wire.steward_messages import (
     RankPaused,
     RanksReleased,
     RanksStuck,
-    ReadRequest,
-    ReadStatus,
     ReleaseRun,
     Renew,
     Restart,
@@ -63,7 +60,6 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
-    from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import Followed, WorldState
 
     from .fold import Fold
@@ -82,18 +78,6 @@ LEAVING = 1.0
 """Seconds that the steward may take to acknowledge that this client leaves."""
 FOLDING = 1.0
 """Seconds that the steward may take to answer the thread that folds runs, which stands still meanwhile."""
-
-
-def ask_request(steward: StewardChannel, listing: worlds.Listing) -> WorldRequest:
-    """The request that started the world.
-
-    Raises :class:`~jupyter_dtrain.core.errors.OtherVersion` where it speaks another protocol, and as
-    :meth:`.StewardChannel.ask`.
-    """
-    check_protocol(listing.name, listing.protocol, listing.version)
-    # Check the steward's own answer too: the listing may be of another process.
-    check_protocol(listing.name, steward.ask(ReadStatus()).protocol, listing.version)
-    return steward.ask(ReadRequest()).request
 
 
 class Link:

@@ -1,7 +1,8 @@
 """A client's time in a world: how it joins, goes through restarts, and leaves or ends the world.
 
 Under failure: every wait has a deadline. A world that does not come up is ended; what failed is in the error. After a
-restart that failed there is no world to go back to, so the session has lost it.
+restart that failed there is no world to go back to, so the session has lost it. A world that speaks another protocol
+raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before it gets anything that it could misunderstand.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds
-from jupyter_dtrain.wire.steward_messages import ReadState
+from jupyter_dtrain.wire.messages import check_protocol
+from jupyter_dtrain.wire.steward_messages import ReadRequest, ReadState, ReadStatus
 
 from .startup import Startup
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.wire.channels import StewardChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .fold import Fold
@@ -28,6 +31,18 @@ if TYPE_CHECKING:
 
 DEATH_POLL = 0.01
 """Seconds between two looks whether killed ranks are reported dead."""
+
+
+def ask_request(steward: StewardChannel, listing: worlds.Listing) -> WorldRequest:
+    """The request that started the world.
+
+    Raises :class:`~jupyter_dtrain.core.errors.OtherVersion` where it speaks another protocol, and as
+    :meth:`.StewardChannel.ask`.
+    """
+    check_protocol(listing.name, listing.protocol, listing.version)
+    # Check the steward's own answer too: the listing may be of another process.
+    check_protocol(listing.name, steward.ask(ReadStatus()).protocol, listing.version)
+    return steward.ask(ReadRequest()).request
 
 
 class Membership:
