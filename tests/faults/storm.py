@@ -90,8 +90,7 @@ class Storm:
                 problems += self._stage.discard(drawn.size, old_mpi=False)
                 self._start(drawn, act, problems)
             else:
-                with _killing(act, world.mark, drawn.size - 1):
-                    self._act(act, drawn, world, queued)
+                self._act(act, drawn, world, queued)
             self._expect(problems, time.monotonic() - began < LONGEST, f"{act} takes more than {LONGEST:g} s")
             if act.kill is not None:
                 acted.add("kill")
@@ -131,17 +130,21 @@ class Storm:
                 problems += left_of(mark, [], shared)
 
     def _act(self, act: Act, drawn: Draw, world: Any, queued: list[Run]) -> None:
-        if act.kind in ("leave", "take-over"):
-            self._change_driver(act, world)
-        elif act.kind == "end":
-            world.session.stop()
-        elif act.kind == "restart":
-            # A start in which a rank dies may fail; then the world has ended.
-            with contextlib.suppress(*([StartFailed] if act.kill is not None else [])):
-                world.session.restart()
-        else:
-            with contextlib.suppress(DtrainError, DistributedError):  # the cell has ended, a rank is dead or busy
-                self._press(act, drawn, world.session, queued)
+        with _killing(act, world.mark, drawn.size - 1) as killed:
+            if act.kind in ("leave", "take-over"):
+                self._change_driver(act, world)
+            elif act.kind == "end":
+                world.session.stop()
+            elif act.kind == "restart":
+                # A start in which a rank dies may fail; then the world has ended.
+                with contextlib.suppress(*([StartFailed] if act.kill is not None else [])):
+                    world.session.restart()
+            else:
+                with contextlib.suppress(DtrainError, DistributedError):  # the cell has ended, a rank is dead or busy
+                    self._press(act, drawn, world.session, queued)
+        if killed and act.kind in ("leave", "take-over"):
+            # Its watch reports it within half a second.
+            until(lambda: world.session.world.dead, SLACK)
 
     @staticmethod
     def _change_driver(act: Act, world: Any) -> None:
@@ -222,9 +225,13 @@ class Storm:
 
 
 @contextlib.contextmanager
-def _killing(act: Act, mark: str, rank: int) -> Iterator[None]:
-    """Kill a rank of a world at the act's moment, if it has one; for a world that starts, once the rank is there."""
+def _killing(act: Act, mark: str, rank: int) -> Iterator[list[int]]:
+    """Kill a rank of a world at the act's moment, if it has one; for a world that starts, once the rank is there.
+
+    Gives the processes that it has killed, once it is over.
+    """
     over = threading.Event()
+    killed: list[int] = []
 
     def kill() -> None:
         while not (found := _watches(mark, rank)) and not over.wait(0.02):
@@ -232,18 +239,19 @@ def _killing(act: Act, mark: str, rank: int) -> Iterator[None]:
         if found and not over.wait(act.kill):
             for process in found[-1].children()[-1:] or found[-1:]:
                 process.kill()
+                killed.append(process.pid)
 
     def guarded() -> None:
         with contextlib.suppress(psutil.Error):  # it has ended by itself
             kill()
 
     if act.kill is None:
-        yield
+        yield killed
         return
     thread = threading.Thread(target=guarded)
     thread.start()
     try:
-        yield
+        yield killed
     finally:
         over.set()
         thread.join()
