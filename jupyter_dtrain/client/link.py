@@ -76,6 +76,8 @@ CONFIRM = 1.0
 """Seconds in which the steward may name the driver; no cell waits longer for that."""
 LEAVING = 1.0
 """Seconds that the steward may take to acknowledge that this client leaves."""
+LINGER = 200
+"""Milliseconds in which a cell that was sent just before leaves this process."""
 FOLDING = 1.0
 """Seconds that the steward may take to answer the thread that folds runs, which stands still meanwhile."""
 
@@ -187,7 +189,7 @@ class Link:
             with self._lock:
                 channel = self._channel
             if channel is not None:
-                channel.close(linger=0)
+                channel.close(linger=LINGER)
             self._steward.close()
 
     # The state of the world.

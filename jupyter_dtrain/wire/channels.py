@@ -78,6 +78,14 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         self._queue_handlers["dtrain_hello_reply"] = self._resolve
         self._queue_handlers["dtrain_values_reply"] = self._resolve
 
+    def close(self, linger: int | None = None) -> None:
+        """Close the sockets; what was sent before still leaves this process. ``linger``: milliseconds for that."""
+        if not self._closed:
+            for stream in (self._mux_stream, self._control_stream):
+                # The IO thread ends after the turn in which it is asked to, and would drop what waits in its streams.
+                self._io_loop.add_callback(stream.flush, zmq.POLLOUT)
+        super().close(linger)
+
     def activate(self, targets: Any = "all", suffix: str = "") -> None:
         """Do nothing: ipyparallel would add its own magics to the notebook."""
 

@@ -15,7 +15,7 @@ def test_a_script_is_run_with_its_arguments_and_looked_at(ranks, tmp_path):
     assert ranks.value("ran.outcome") == "ok"
     assert looked.display_texts == ["[0,2] ['--ranks', '7', '-1', '--', 'a b']"]
     assert missing.ename == "BadRequest"
-    assert "nowhere.py: No such file or directory" in missing.said
+    assert "nowhere.py cannot be read: No such file or directory" in missing.said
 
 
 def test_scripts_are_offered(ranks, tmp_path):

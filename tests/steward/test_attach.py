@@ -249,7 +249,7 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
     assert run.lost == {0: "rank 0 is lost: this client has left it"}
     with Session.attach("left-alone") as session:
         assert session.drives
-        assert session.last_run.wait(20)
+        assert until(lambda: session.last_run).wait(20)
         assert session.last_run.results[0].data["text/plain"] == "7"
         session.stop()
 

@@ -120,8 +120,8 @@ def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
             if has_compiler():
                 raise
             raise RuntimeError(
-                f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install one (g++), "
-                f'or use an optimizer that needs none: one of torch, or "Adam" with the parameter "torch_adam": true.'
+                f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install g++, use an "
+                f'optimizer of torch, or give "Adam" the parameter "torch_adam": true.'
             ) from error
 
     return jit_load
