@@ -1,6 +1,6 @@
 """Frees the ranks that wait for one that has failed.
 
-A rank that ends its cell with an error, or dies in it, may leave others in a collective that will never be complete.
+A rank that fails, is interrupted or dies in its cell may leave others in a collective that will never be complete.
 After the setting ``release_grace`` the steward asks the agents of all living ranks where they are; if one waits, all
 of them release, in the frameworks in which a rank waits and in no other. It asks again until the run is over on every
 rank, since a rank that does not wait yet may do so later.

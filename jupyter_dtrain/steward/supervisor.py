@@ -235,7 +235,8 @@ class Supervisor:
                 self._state.progress.reach(rank, step)
             case Ready():
                 self._rank_ready(report)
-            case Ended(run=run, outcome="error") if self._state.phase == "running":
+            case Ended(run=run) if self._state.phase == "running":
+                # After an interrupt too: the client that steps up the interrupt may be gone by then.
                 self._actions.failed(run)
             case Paused():
                 self._rank_paused(report)

@@ -254,6 +254,22 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
         session.stop()
 
 
+def test_an_interrupt_goes_on_although_its_client_has_left(launch) -> None:
+    """One rank ends; the other one waits for it in MPI, which no signal ends: the steward frees it."""
+    session = launch(n=2, name="left-early")
+    code = "import os, time\nfrom mpi4py import MPI\n"
+    code += "time.sleep(1000) if os.environ['RANK'] == '0' else MPI.COMM_WORLD.Barrier()"
+    session.run(code, wait=False, view=None)
+    until(lambda: (stack := session.stacks()[1]) is not None and stack.waits)
+    session.interrupt()
+    session.leave()
+    with Session.attach("left-early") as session:
+        run = until(lambda: session.last_run)
+        assert run.wait(20)
+        assert (run.outcomes[0], run.busy) == ("interrupted", [])
+        session.stop()
+
+
 def test_ranks_are_released_without_any_client(first, attach) -> None:
     """One raises, the others wait for it, and no client is there: the steward frees them."""
     client = first("print('begun', flush=True)\ntime.sleep(1)\nif rank == 0: 1 / 0\nMPI.COMM_WORLD.Barrier()")
