@@ -149,7 +149,7 @@ class Mpi(Framework):
             return []
         revoked, self._revoked = self._revoked, []
         found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
-        names = {name: value for name, value in found if value in revoked and name not in bound}
+        names = {name: value for name, value in found if value in (old, *revoked) and name not in bound}
         of_world = sorted(name for name, value in names.items() if value == old)
         others = sorted(names.keys() - set(of_world))
         windows = [name for name in self._broken_windows(mpi, revoked) if name not in bound]
@@ -175,9 +175,9 @@ class Mpi(Framework):
         except mpi.Exception:
             self._round = None
             raise
-        self._round = None
         if new is not None:
             mpi.COMM_WORLD = new
+        self._round = None  # at last: an interrupt before this loses nothing
         return together
 
     def _revoke_world(self, mpi: Any) -> None:
