@@ -91,6 +91,8 @@ class Cluster:
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A rank that comes before the controller has made this folder would end.
+        (Path(request.folder) / "profile").mkdir(mode=0o700, exist_ok=True)
         self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
         mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
         told = ServerSpec(secrets.token_hex(32), request.size)

@@ -210,35 +210,6 @@ def test_a_busy_rank_refuses_a_cell(driver, first, way) -> None:
     assert "never" not in run(driver, "ran").results[0].data["text/plain"]
 
 
-def test_a_refused_cell_that_a_rank_begins_all_the_same_is_followed(driver, first, way, tmp_path) -> None:
-    """Nothing had told the rank that the cell was taken back. The next cell waits for it, and Stop ends both."""
-    world, channel = first._link.bound()
-    number, goes = driver.last_run.number + 50, tmp_path / "goes"
-    driver._link.skip_run(number)
-    code = f"import os, time\nwhile not os.path.exists({str(goes)!r}): time.sleep(0.02)"
-    channel.run(world.ranks[0].engine, RunCell(number, code, [0], world.generation, Watching(), Cell()), [])
-    until(lambda: [one.run for one in state_of(first).runs] == [number])
-    for loss in (asks("renew"), asks("interrupt")):
-        way.lose(loss, most=1000)
-    cell = driver.run("print('there', flush=True)\ntime.sleep(1000)", [0], wait=False, view=None)
-    until(lambda: cell.not_sent)
-    for _ in range(3):
-        driver.interrupt()
-    assert cell.wait(20)
-    way.heal()
-    goes.touch()
-    # A renewal that was lost may still be on its way: the next cell's question to the steward waits for its turn.
-    until(lambda: [one.run for one in state_of(driver).runs] == [cell.number])
-
-    behind = driver.run("'behind'", [0], wait=False, view=None)
-    assert [one.number for one in driver.running] == [cell.number, behind.number]
-    until(lambda: driver.running[0].text(0) == "there\n")
-    driver.interrupt()
-    assert behind.wait(20)
-    until(lambda: not driver.running)
-    assert run(driver, "1").outcome == "ok"
-
-
 @pytest.mark.parametrize("loss", [asks("interrupt"), answers("interrupt")], ids=["the signal", "its answer"])
 def test_stop_ends_a_cell_although_a_message_is_lost(driver, way, loss) -> None:
     """It is sent until it is taken."""
