@@ -126,14 +126,14 @@ class CellEnd:
                 if self._interrupts.ending:
                     outcome, words = "lost", f"rank {self._rank} received SIGTERM"
                 with self._despite("The process groups will be rebuilt"):
-                    regroup = self._plugins.needs_regroup() or regroup or recovering
+                    regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
                     steps = self._plugins.steps()
                 with contextlib.suppress(Exception):
                     self.say_failures()
         finally:
             self._sampler.end()
-            self._recorder.finish(outcome, words, regroup=regroup, steps=steps)
+            self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps)
 
     def say_failures(self) -> None:
         """Show the notices of the plug-ins' failures in the cell."""

@@ -181,6 +181,7 @@ class Mpi(Framework):
         return together
 
     def _revoke_world(self, mpi: Any) -> None:
+        """End whatever only some ranks have begun in the world, after the round that this rank may still be in."""
         if self._round is not None:
             self._go_round(mpi)
         if mpi.COMM_WORLD not in self._revoked:
