@@ -107,7 +107,7 @@ class CellEnd:
             with self._interrupts.closing():
                 if outcome != "ok":
                     with contextlib.suppress(Exception):
-                        self._report(Ended(self._rank, run, outcome))
+                        self._report(Ended(self._rank, run))
                 if exception is not None and outcome != "ok":
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from jupyter_dtrain.core.events import Event, Outcome
+from jupyter_dtrain.core.events import Event
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are output of programs."""
@@ -45,7 +45,6 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     rank: int
     run: int
-    outcome: Outcome
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
