@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
@@ -34,7 +34,8 @@ def world(launch):
         yield session
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+# A draw takes seconds, so a failure is told as it was found.
+@settings(max_examples=15, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(st.one_of(hostile.exceptions(), hostile.results()), hostile.POINTS, st.booleans())
 def test_a_cell_ends_whatever_is_thrown_at_its_end(world, source, points, alone):
     """``alone``: the other rank waits for the one that fails."""
