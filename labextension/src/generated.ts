@@ -345,5 +345,14 @@ export interface StoredRun {
 
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
+/** The one word for each way in which a run ends, or that it goes on, and its meaning. */
+export const OUTCOMES: Record<RunOutcome, string> = {
+  ok: "every rank ended its cell well",
+  error: "the cell failed on some rank",
+  interrupted: "a person or a timeout ended it",
+  lost: "a rank died, or can no longer be heard",
+  running: "it goes on",
+};
+
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
 export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];

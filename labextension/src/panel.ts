@@ -5,6 +5,7 @@ import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
+import { OUTCOMES } from "./generated";
 import { median, outliers, slowest } from "./anomalies";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
@@ -33,14 +34,6 @@ const OPEN = 6;
 /** A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it. */
 const SLOW = 25;
 const REST = 3;
-
-const OUTCOMES: Record<string, string> = {
-  running: "running",
-  ok: "finished",
-  error: "failed",
-  interrupted: "interrupted",
-  lost: "lost ranks",
-};
 
 export class RunPanel {
   private summary = h("span", { class: "dtrain-summary" });
@@ -239,7 +232,8 @@ export class RunPanel {
 
   private showSummary(metrics: Metric[]): void {
     const { model } = this;
-    setText(this.badge, OUTCOMES[model.outcome] ?? model.outcome);
+    setText(this.badge, model.outcome);
+    this.badge.title = OUTCOMES[model.outcome];
     this.badge.dataset.outcome = model.outcome;
     const ranks = model.ranks.map((rank) => rank.rank);
     const parts = [

@@ -73,7 +73,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     assert panel["y"] < text["y"]
 
     wait_idle(page)
-    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-badge")).to_have_text("ok")
     expect(page.locator(".dtrain-button:visible")).to_have_count(0)
     expect(page.locator(".dtrain-metric:visible")).to_have_text(["loss", "acc"])
     assert step_of(page) == 199
@@ -103,7 +103,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     nbformat.write(notebook, lab.folder / "received.ipynb")
     page = lab.open(browser, "received.ipynb", kernel=False)
     page.wait_for_selector(".dtrain-chart canvas", state="attached")
-    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-badge")).to_have_text("ok")
     page.close()
 
 
@@ -178,7 +178,7 @@ def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, brow
     assert "loss over steps 0 to" in label
     assert wait_for_step(page, 200) < 999
     wait_for_step(page, 999)
-    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-badge")).to_have_text("ok")
     save(page)
     assert set(outputs_of(path)[0]["data"]) == {OURS, "image/svg+xml", "text/plain"}
     lab.leave(page)

@@ -169,8 +169,8 @@ def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook,
     assert min(counts.values()) > before + 500
     assert told[0].startswith("World 'world' is running")
     assert told[1:] == [
-        f"run #{ended.id} (world 'world') finished while you were away: ok, {ended.elapsed:.1f} s",
-        f"%distributed show {ended.id} shows what it printed and logged.",
+        f"run {ended.label} ended while you were away: ok, {ended.elapsed:.1f} s",
+        f"%distributed show {ended.label} shows what it printed and logged.",
     ]
     assert len(again) == 1
     notebook.close()

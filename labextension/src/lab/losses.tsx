@@ -43,7 +43,7 @@ function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
   const title = [
     trans.__("Run %1", summary.number),
     ranksOf(summary, world, trans),
-    summary.outcome === "running" ? trans.__("running") : summary.outcome,
+    summary.outcome,
     clock(Math.max(0, (summary.ended ?? now / 1000) - summary.started)),
   ]
     .filter((part) => part !== "")

@@ -32,16 +32,16 @@ export function pillOf(
     .reverse()
     .find((one) => one.cell === cell);
   if (run === undefined) return { text: to, look: "still", line: found.line };
-  const bad = (run.states.error ?? 0) + (run.states.lost ?? 0);
-  return { text: `${to} · ${live(run, bad, trans)}`, look: bad > 0 ? "failing" : "running", line: found.line };
+  const bad = (["error", "lost"] as const).filter((state) => run.states[state]);
+  return { text: `${to} · ${live(run, bad, trans)}`, look: bad.length > 0 ? "failing" : "running", line: found.line };
 }
 
-function live(run: RunSummary, bad: number, trans: TranslationBundle): string {
+function live(run: RunSummary, bad: readonly string[], trans: TranslationBundle): string {
   const total = run.ranks.length;
   const busy = (run.states.running ?? 0) + (run.states.waiting ?? 0);
   const words = [trans.__("running")];
   if (run.step !== null) words.push(trans.__("step %1", count(run.step)));
-  if (bad > 0) words.push(trans.__("%1 of %2 failed", bad, total));
+  if (bad.length > 0) words.push(...bad.map((state) => trans.__("%1 of %2 %3", run.states[state], total, state)));
   else if (busy < total) words.push(trans.__("%1 of %2 done", total - busy, total));
   return words.join(" · ");
 }
