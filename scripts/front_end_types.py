@@ -68,7 +68,14 @@ def generated() -> str:
     union = " | ".join(kind.__name__ for kind in get_args(messages.AnyMessage))
     return (
         "\n\n".join(
-            [HEAD + "\n" + "\n".join(aliases), *found.values(), f"export type Message = {union};", outcomes(), options(), ""]
+            [
+                HEAD + "\n" + "\n".join(aliases),
+                *found.values(),
+                f"export type Message = {union};",
+                outcomes(),
+                options(),
+                "",
+            ]
         ).rstrip("\n")
         + "\n"
     )
