@@ -6,7 +6,7 @@ import type { RankState } from "../runDocument";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
-import type { Item, Launcher, Message, RankRow, StoredRun, World } from "./messages";
+import type { Item, Launcher, Message, RankRow, World } from "./messages";
 
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
@@ -203,10 +203,6 @@ export class Worlds {
 
   async launchers(): Promise<Launcher[]> {
     return (await request<{ launchers: Launcher[] }>(this.settings, "GET", ["launchers"])).launchers;
-  }
-
-  async stored(): Promise<StoredRun[]> {
-    return (await request<{ runs: StoredRun[] }>(this.settings, "GET", ["runs"])).runs;
   }
 
   async storedRun(id: number): Promise<{ document: unknown; source: string }> {
