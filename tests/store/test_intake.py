@@ -36,6 +36,7 @@ def test_the_next_steward_stores_the_rest_of_a_killed_one(store, make_world):
     with closing(open_for_writing(store.path)) as db:
         killed.writer.poll(db)
     before = store.runs()[0].outcome, store.runs()[0].elapsed
+    assert [len(store.runs(outcome=word)) for word in ("lost", "running", "ok")] == [1, 0, 0]
     killed.say(1, 0, points("loss", [2.0], 1), Output("stdout", "late\n"), when=105.0)
     killed.begin(2, ranks=[0], when=106.0)
     killed.finish(2, [0], when=107.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from jupyter_dtrain.core.run_names import WIDTH, telling_line
@@ -29,7 +31,7 @@ def test_the_telling_line_of_a_cell(source, name):
     assert telling_line(source) == name
 
 
-def test_a_list_of_runs_becomes_a_data_frame(store, db, fake):
+def test_a_list_of_runs_becomes_a_data_frame(store, db, fake, monkeypatch):
     """A row for each run, a column for each loss; the list itself is a table in a notebook."""
     for number in (1, 2):
         fake.begin(number, f"train({number})")
@@ -50,3 +52,6 @@ def test_a_list_of_runs_becomes_a_data_frame(store, db, fake):
     assert "last loss (backward)" not in frame
     assert "train(2)" in found._repr_html_()
     assert RunList().frame().empty
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        found.frame()

@@ -28,7 +28,7 @@ export function Overlay(props: {
   names: string[];
   /** More about each run. */
   words: string[];
-  /** What to say where there is no metric. */
+  /** Words for the case that there is no metric. */
   none: string;
   dropWords: (name: string) => string;
   /** Leave out a run, by its place in `names`. */

@@ -30,7 +30,7 @@ const TYPED = 300;
 
 type Sorting = "newest" | "name" | "best";
 
-/** What people call a run: `world/3`. */
+/** The name by which people call a run: `world/3`. */
 export function labelOf(run: StoredRun): string {
   return `${run.world}/${run.number}`;
 }
