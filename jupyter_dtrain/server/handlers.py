@@ -7,21 +7,20 @@ test checks each of them. A request that fails has a status of 400 or above and 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from jupyter_server.auth.decorator import authorized, ws_authenticated
-from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
+from jupyter_dtrain.core.errors import BadRequest, Refused
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
@@ -30,102 +29,23 @@ from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
 from .messages import StoredRun as StoredRunSummary
+from .requests import MOST, RESOURCE, Handler, number, reports_errors
 from .starting import start
-from .steward import Silent
+from .stored_runs import RunCsv, RunPoints
 
 if TYPE_CHECKING:
     from .messages import Message, NewsMessage
     from .monitor import Monitor
     from .observatory import Observatory
 
-RESOURCE = "dtrain"
 BY = "the JupyterLab sidebar"
 """The name of these clients in messages that other clients read."""
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 DOCUMENT_BYTES = 190_000
 """The size of a stored run's document."""
-
 MOST_RUNS = 200
 """The most stored runs in one answer."""
-MOST = 10**18 - 1
-"""The largest number that a page can name: all are in reach of the store's 64 bits."""
-
-Method = Callable[..., Awaitable[None]]
-
-
-def reports_errors(method: Method) -> Method:
-    """A decorator for handlers: sends an error to the page with the fitting status."""
-
-    @functools.wraps(method)
-    async def inner(self: Handler, *args: str) -> None:
-        try:
-            await method(self, *args)
-        except (BadRequest, msgspec.ValidationError) as error:
-            self.fail(HTTPStatus.BAD_REQUEST, str(error))
-        except Silent as error:
-            self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")
-        except DtrainError as error:
-            self.fail(HTTPStatus.CONFLICT, str(error))
-
-    return inner
-
-
-def number(text: str, label: str) -> int:
-    """The whole number that ``text`` is. Raises :class:`BadRequest`, which calls it ``label``."""
-    try:
-        found = int(text)
-    except ValueError:  # also for more digits than Python reads
-        found = MOST + 1
-    if abs(found) > MOST:
-        raise BadRequest(f"{label} must be a whole number of at most 18 digits.")
-    return found
-
-
-class Handler(APIHandler):
-    """The base of the handlers."""
-
-    auth_resource = RESOURCE
-
-    @property
-    def observatory(self) -> Observatory:
-        """The server's observatory."""
-        found: Observatory = self.settings["dtrain_observatory"]
-        return found
-
-    def body(self) -> dict[str, Any]:
-        """The request's JSON object; an empty body is an empty object."""
-        try:
-            content = self.get_json_body() if self.request.body else {}
-        except UnicodeDecodeError:
-            raise BadRequest("The body must be JSON in UTF-8.") from None
-        if not isinstance(content, dict):
-            raise BadRequest("The body must be a JSON object.")
-        return content
-
-    def fail(self, status: HTTPStatus, words: str) -> None:
-        """Answer with an error."""
-        self.set_status(int(status))
-        self.finish(json.dumps({"message": words}))
-
-    def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        """Answer with a JSON object."""
-        self.set_status(int(status))
-        self.finish(json.dumps(content))
-
-    async def world(self, key: str) -> Monitor:
-        """The world with this id. Raises a 404 error where there is none."""
-        found = await self.observatory.find(key)
-        if found is None:
-            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="This world no longer exists.")
-        return found
-
-    def ranks(self, observer: Monitor) -> list[int] | None:
-        """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
-        ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
-        if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
-            raise BadRequest(f"The world only has ranks 0 to {observer.listing.size - 1}.")
-        return ranks
 
 
 class Worlds(Handler):
@@ -417,6 +337,8 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (r"launchers", Launchers),
         (r"runs", Runs),
         (r"runs/(\d+)", StoredRun),
+        (r"runs/(\d+)/metrics", RunPoints),
+        (r"runs/(\d+)/csv", RunCsv),
         (r"stream", Stream),
     ]
     return [(url_path_join(base_url, RESOURCE, address), handler) for address, handler in found]

@@ -114,6 +114,27 @@ class StoredRun(msgspec.Struct, frozen=True):
     losses: list[Loss]
 
 
+class Column(msgspec.Struct, frozen=True):
+    """Points of one quantity on one rank, in the order in which it logged them: three lists of equal length."""
+
+    name: str
+    rank: int
+    steps: list[int | None]
+    """None where a resource was measured before the first step."""
+    times: list[float]
+    """Seconds since the run's start."""
+    values: list[float | None]
+    """None for what is NaN or infinite."""
+
+
+class RunColumns(msgspec.Struct, frozen=True):
+    """What a stored run logged and what it used, for charts."""
+
+    id: int
+    metrics: list[Column]
+    resources: list[Column]
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """A message of the stream."""
 

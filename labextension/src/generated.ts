@@ -343,6 +343,25 @@ export interface StoredRun {
   losses: Loss[];
 }
 
+/** Points of one quantity on one rank, in the order in which it logged them: three lists of equal length. */
+export interface Column {
+  name: string;
+  rank: number;
+  /** None where a resource was measured before the first step. */
+  steps: (number | null)[];
+  /** Seconds since the run's start. */
+  times: number[];
+  /** None for what is NaN or infinite. */
+  values: (number | null)[];
+}
+
+/** What a stored run logged and what it used, for charts. */
+export interface RunColumns {
+  id: number;
+  metrics: Column[];
+  resources: Column[];
+}
+
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
 /** The one word for each way in which a run ends, or that it goes on, and its meaning. */

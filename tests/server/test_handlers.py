@@ -30,6 +30,8 @@ EXAMPLES = {
     "/dtrain/launchers": "dtrain/launchers",
     "/dtrain/runs": "dtrain/runs",
     r"/dtrain/runs/(\d+)": "dtrain/runs/1",
+    r"/dtrain/runs/(\d+)/metrics": "dtrain/runs/1/metrics",
+    r"/dtrain/runs/(\d+)/csv": "dtrain/runs/1/csv",
     "/dtrain/stream": "dtrain/stream",
 }
 """An address for each pattern."""

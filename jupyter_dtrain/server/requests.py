@@ -1,0 +1,105 @@
+"""What all handlers share: who may ask, how a request is read, and how an error is told.
+
+A request that fails has a status of 400 or above and a message that says what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from jupyter_server.base.handlers import APIHandler
+from tornado import web
+
+from jupyter_dtrain.core.errors import BadRequest, DtrainError
+
+from .steward import Silent
+
+if TYPE_CHECKING:
+    from .monitor import Monitor
+    from .observatory import Observatory
+
+RESOURCE = "dtrain"
+
+MOST = 10**18 - 1
+"""The largest number that a page can name: all are in reach of the store's 64 bits."""
+
+Method = Callable[..., Awaitable[None]]
+
+
+def reports_errors(method: Method) -> Method:
+    """A decorator for handlers: sends an error to the page with the fitting status."""
+
+    @functools.wraps(method)
+    async def inner(self: Handler, *args: str) -> None:
+        try:
+            await method(self, *args)
+        except (BadRequest, msgspec.ValidationError) as error:
+            self.fail(HTTPStatus.BAD_REQUEST, str(error))
+        except Silent as error:
+            self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")
+        except DtrainError as error:
+            self.fail(HTTPStatus.CONFLICT, str(error))
+
+    return inner
+
+
+def number(text: str, label: str) -> int:
+    """The whole number that ``text`` is. Raises :class:`BadRequest`, which calls it ``label``."""
+    try:
+        found = int(text)
+    except ValueError:  # also for more digits than Python reads
+        found = MOST + 1
+    if abs(found) > MOST:
+        raise BadRequest(f"{label} must be a whole number of at most 18 digits.")
+    return found
+
+
+class Handler(APIHandler):
+    """The base of the handlers."""
+
+    auth_resource = RESOURCE
+
+    @property
+    def observatory(self) -> Observatory:
+        """The server's observatory."""
+        found: Observatory = self.settings["dtrain_observatory"]
+        return found
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON object; an empty body is an empty object."""
+        try:
+            content = self.get_json_body() if self.request.body else {}
+        except UnicodeDecodeError:
+            raise BadRequest("The body must be JSON in UTF-8.") from None
+        if not isinstance(content, dict):
+            raise BadRequest("The body must be a JSON object.")
+        return content
+
+    def fail(self, status: HTTPStatus, words: str) -> None:
+        """Answer with an error."""
+        self.set_status(int(status))
+        self.finish(json.dumps({"message": words}))
+
+    def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Answer with a JSON object."""
+        self.set_status(int(status))
+        self.finish(json.dumps(content))
+
+    async def world(self, key: str) -> Monitor:
+        """The world with this id. Raises a 404 error where there is none."""
+        found = await self.observatory.find(key)
+        if found is None:
+            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="This world no longer exists.")
+        return found
+
+    def ranks(self, observer: Monitor) -> list[int] | None:
+        """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
+        ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
+        if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
+            raise BadRequest(f"The world only has ranks 0 to {observer.listing.size - 1}.")
+        return ranks
