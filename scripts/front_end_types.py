@@ -43,6 +43,7 @@ ROOTS: list[type[msgspec.Struct]] = [
     points.News,
     *get_args(messages.AnyMessage),
     messages.StoredRun,
+    messages.CellOutputs,
 ]
 """Structs that the front end reads; those that they consist of come with them."""
 

@@ -17,6 +17,7 @@ from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.view import painter_for_cell
+from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.tables import table
 
 from .joining import tell_worlds
@@ -193,7 +194,7 @@ def status(_args: Parsed) -> None:
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
-        caption += f"; run {run.number}{on}: {run.outcome}, {run.elapsed:.1f} s"
+        caption += f"; run {run.number}{on}: {run.outcome}, {took(run.elapsed)}"
     if len(runs) > SHOWN:
         caption += f"; {len(runs) - SHOWN} more runs"
     _publish(table(caption, headers, rows))

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
+from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
 
@@ -82,7 +83,7 @@ class WorldRank(msgspec.Struct, frozen=True, array_like=True):
     local_rank: int
     device: str
     pid: int
-    state: RankState
+    state: RankState | RunRankState
     words: str
     """Why the rank is dead; empty if it is not."""
     waits: str
@@ -102,6 +103,25 @@ class StoredRun(msgspec.Struct, frozen=True):
     started: float
     elapsed: float
     source: str
+
+
+class CellOutputs(msgspec.Struct, frozen=True):
+    """What the cell of a run shows, or what has changed in it."""
+
+    replay: str
+    """Versions of another replay mean something else: its answer begins anew."""
+    version: int
+    """What to ask with the next time."""
+    outputs: list[tuple[int, dict[str, Any]]]
+    """Outputs as in a notebook file, with their places: text is only appended, a display may be replaced."""
+    cell: str
+    """The cell's id in the notebook; empty if unknown."""
+    executed: int | None
+    """The cell's number in the notebook."""
+    more: bool
+    """Whether there is more already."""
+    over: bool
+    """Whether the run has ended and this is all."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -7,6 +7,7 @@
  * with that copy, which the renderer draws, and with the saved form when the run ends.
  */
 
+import { liveRun, markOf } from "./live";
 import { MIME, readDocument } from "./runDocument";
 
 const WIDGET = "application/vnd.jupyter.widget-view+json";
@@ -65,8 +66,8 @@ function isNotebook(widget: unknown): widget is Notebook {
 /** The ids of an output's widget and display; null if the output is not a panel. */
 function panelOf(output: Output): { comm: string; display: string } | null {
   const view = output.data[WIDGET] as { model_id?: string } | undefined;
-  const mark = output.metadata.dtrain as { panel?: string } | undefined;
-  if (view?.model_id === undefined || mark?.panel === undefined) return null;
+  const mark = markOf(output.metadata);
+  if (view?.model_id === undefined || mark === null) return null;
   return { comm: view.model_id, display: mark.panel };
 }
 
@@ -95,8 +96,9 @@ export function resume(notebook: Notebook): void {
     for (const { model } of notebook.content.widgets) {
       const outputs = model.outputs;
       for (let index = 0; index < (outputs?.length ?? 0); index += 1) {
-        const mark = outputs!.get(index).metadata.dtrain as { panel?: string } | undefined;
-        if (mark?.panel !== display) continue;
+        const mark = markOf(outputs!.get(index).metadata);
+        // The server's stream is the better source.
+        if (mark?.panel !== display || liveRun(mark) !== null) continue;
         outputs!.set(index, { output_type: "display_data", data, metadata: { dtrain: { panel: display } } });
       }
     }
