@@ -160,6 +160,15 @@ class Run:
         return ended
 
     @property
+    def states(self) -> dict[int, Outcome | Literal["sent", "running"]]:
+        """How far each rank is: it has not begun the cell (``sent``), works on it, or how it ended."""
+        outcomes = self.outcomes
+        return {
+            rank: outcomes.get(rank) or ("sent" if part.started is None else "running")
+            for rank, part in self._parts.items()
+        }
+
+    @property
     def results(self) -> dict[int, Result]:
         """The value of the cell's last expression, by rank, as representations."""
         return {rank: part.result for rank, part in self._parts.items() if part.result is not None}

@@ -27,4 +27,5 @@ def rank_state(process: RankState, in_run: RunRankState | None, *, over: bool, w
         return process
     if in_run == "running" and waits:
         return "waiting"
-    return "idle" if in_run == "ok" and over else in_run
+    # A rank whose process lives was replaced since it was lost.
+    return "idle" if over and in_run in ("ok", "lost") else in_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -37,6 +38,32 @@ while step < 100 or not os.path.exists("GO"):
     time.sleep(0.02)
 said("ended")
 """
+STANDS = """import ctypes, threading, time
+def stand():
+    while True:
+        ctypes.PyDLL(None).usleep(1_500_000)  # it keeps the interpreter meanwhile
+        time.sleep(0.005)
+threading.Thread(target=stand, daemon=True).start()
+"""
+WATCH = r"""async () => {
+    const seconds = (text) => text.split(':').reduce((sum, part) => 60 * sum + Number.parseFloat(part), 0);
+    const step = (text) => Number((/step ([\d,]+)/.exec(text)?.[1] ?? '0').replaceAll(',', ''));
+    const seen = [];
+    const began = performance.now();
+    while (performance.now() - began < 7000) {
+        const cell = document.querySelector('.jp-Notebook .dtrain-summary').textContent;
+        const title = document.querySelector('.dtrain-run-title').textContent;
+        const ranks = [...document.querySelectorAll('.dtrain-does')].map((one) => step(one.textContent));
+        seen.push({
+            at: performance.now(),
+            cell: {step: step(cell), seconds: seconds(cell.split(' · ')[2])},
+            sidebar: {step: Math.max(...ranks), seconds: seconds(title.split(' · ').at(-1))},
+        });
+        await new Promise((done) => setTimeout(done, 100));
+    }
+    return seen;
+}"""
+"""What the panel in the cell and the sidebar show at the same moments."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_losses.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = "application/vnd.jupyter-dtrain.run+json"
@@ -212,6 +239,30 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
     assert numbers == list(range(len(numbers)))
     assert lines[-1] == "[0] ended"
     assert WIDGET not in path.read_text()
+    lab.leave(page)
+
+
+def test_the_panel_keeps_up_with_the_sidebar_while_the_kernel_stands_still(lab, browser):
+    """A thread of the kernel holds the interpreter nearly all the time; both show the same clock, and the same step."""
+    path = lab.write("stands.ipynb", START, STANDS, train(6000))
+    page = lab.open(browser, path.name, width=1400)
+    execute(page, "dtrain:show")
+    run_all(page)
+    page.wait_for_selector(".jp-Notebook .dtrain-chart canvas")
+    page.wait_for_selector("#jupyter-dtrain-panel .dtrain-chart canvas")
+    page.wait_for_function("() => document.querySelector('.jp-Notebook .dtrain-summary').textContent.includes('step')")
+    seen = page.evaluate(WATCH)
+    assert len(seen) > 20
+    assert seen[-1]["sidebar"]["step"] > seen[0]["sidebar"]["step"]
+    for place, now in enumerate(seen):
+        earlier = [one for one in seen[:place] if now["at"] - one["at"] >= 1000]
+        if earlier:
+            assert now["cell"]["step"] >= earlier[-1]["sidebar"]["step"], (earlier[-1], now)
+            assert now["cell"]["seconds"] >= earlier[-1]["sidebar"]["seconds"], (earlier[-1], now)
+    assert all(one["cell"]["step"] >= before["cell"]["step"] for before, one in itertools.pairwise(seen))
+    shoot(page, "same-clock")
+    page.locator(".jp-Notebook .dtrain-run").get_by_role("button", name="Interrupt").click()
+    wait_idle(page)
     lab.leave(page)
 
 

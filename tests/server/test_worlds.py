@@ -207,9 +207,22 @@ def test_output_and_stacks_come_on_demand(watching, session):
     status, output = watching.act(session.id, f"runs/{run.number}/ranks/1/output", "GET")
     told = watching.act(session.id, "stacks")
     some = watching.act(session.id, "stacks", ranks=[1])
+    cell = f"runs/{run.number}/cell"
+    begun = watching.act(session.id, cell, "GET")
     session.interrupt()
     run.wait(20)
 
+    # What the cell shows comes from the spools: for a page that was reloaded.
+    assert begun[0] == 200
+    text = "".join(output["text"] for _, output in begun[1]["outputs"][1:])
+    assert text.startswith("[0")
+    assert "<script>alert(1)</script>\n" in text
+    assert "end\n" in text
+    ask = f"{cell}?replay={begun[1]['replay']}&since={begun[1]['version']}"
+    ended = until(lambda: (one := watching.act(session.id, ask, "GET")[1])["over"] and one)
+    assert [output["output_type"] for _, output in ended["outputs"]] == ["display_data", "error"]
+    assert ended["outputs"][1][1]["ename"] == "DistributedInterrupt"
+    assert watching.act(session.id, "runs/999/cell", "GET")[0] == 404
     assert (status, output) == (200, {"text": "<script>alert(1)</script>\nend\n", "cut": False})
     assert told[0] == some[0] == 200
     assert "Ranks 0-2: running" in told[1]["text"]
@@ -252,6 +265,13 @@ def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
     run = session.run("import time" + WAIT, view=None, wait=False)
     waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["Barrier"] * 2)
     frameworks = watching.until(lambda: watching.world("seen")["frameworks"])
+    # The news of the run, from which the cell's panel is drawn, and the list of ranks say the same.
+    states = ["running", "waiting", "waiting"]
+    told = watching.until(
+        lambda: (news := watching.last("news")) and [row[2] for row in news["status"]["ranks"]] == states and news
+    )
+    assert [row[6] for row in watching.last("ranks")["ranks"]] == states
+    assert told["status"]["words"] == {"1": "Barrier", "2": "Barrier"}
     watching.act(session.id, "interrupt")
     run.wait(20)
 

@@ -85,6 +85,8 @@ def test_hosts_are_known_before_ranks_begin():
         ("idle", "ok", False, True, "ok"),
         ("idle", "ok", True, False, "idle"),
         ("idle", "error", True, False, "error"),
+        ("idle", "lost", True, False, "idle"),
+        ("idle", "lost", False, False, "lost"),
         ("stopped", "running", False, True, "stopped"),
         ("dead", "running", False, False, "dead"),
         ("starting", None, True, False, "starting"),

@@ -122,4 +122,4 @@ def test_a_panel_gathers_steps_and_is_worth_being_shown():
     assert gathered.has_something
     assert gathered.picture("running").timelines == Pipelines.timelines(gathered.pipelines)
     assert [timeline.step for timeline in gathered.picture("running").timelines] == [3]
-    assert gathered.picture("running", 1.0, with_metrics=False).timelines == []
+    assert gathered.picture("running", with_metrics=False).timelines == []
