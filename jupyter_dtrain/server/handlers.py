@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RESOURCE = "dtrain"
 BY = "the JupyterLab sidebar"
 """The name of these clients in messages that other clients read."""
-BY_CELL = "the button of its panel"
+BY_CELL = "the button in its panel"
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 DOCUMENT_BYTES = 190_000

@@ -112,6 +112,7 @@ class Page {
   iopubMessage = new Signal<object, unknown>({});
   saveState = new Signal<object, string>({});
   disposed = new Signal<object, undefined>({});
+  status = new Signal<object, string>({});
 
   constructor(server: Server) {
     const notebook = {
@@ -126,6 +127,7 @@ class Page {
         ready: Promise.resolve(),
         iopubMessage: this.iopubMessage,
         kernelChanged: new Signal({}),
+        statusChanged: this.status,
         session: { kernel: { id: "k" } },
       },
     };
@@ -281,5 +283,10 @@ describe("the cells of a notebook", () => {
     server.tell("worlds");
     await settle();
     expect(server.asked).toHaveLength(asked);
+    // A kernel that has restarted has forgotten the cell, and its ranks go on.
+    page.status.emit("busy");
+    page.status.emit("restarting");
+    await settle();
+    expect(server.asked.length).toBeGreaterThan(asked);
   });
 });

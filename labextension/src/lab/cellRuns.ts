@@ -45,6 +45,9 @@ interface OutputList {
 
 type Bundle = Record<string, unknown>;
 
+/** The states of a kernel that has lost its cells. */
+const GONE = ["restarting", "autorestarting", "dead"];
+
 /** Emits the cells that this page runs. */
 type Scheduled = typeof NotebookActions.executionScheduled;
 
@@ -220,8 +223,13 @@ class NotebookRuns {
     worlds.changed.connect(look);
     scheduled.connect(runs);
     panel.sessionContext.iopubMessage.connect(hear);
-    panel.sessionContext.kernelChanged.connect(() => {
-      this.find();
+    // What a kernel has left behind goes on in the ranks, and nobody but the server tells.
+    panel.sessionContext.kernelChanged.connect((__, { oldValue }) => {
+      if (oldValue === null) this.find();
+      else this.disown();
+    });
+    panel.sessionContext.statusChanged.connect((__, status) => {
+      if (GONE.includes(status)) this.disown();
     });
     panel.context.saveState.connect(saving);
     void panel.sessionContext.ready.then(() => {
@@ -350,6 +358,12 @@ class NotebookRuns {
     resumed.get(cell)?.stop();
     resumed.delete(cell);
     for (const one of [...this.shown.values()]) if (one.cell === cell) this.drop(one);
+  }
+
+  /** The kernel that this page has given cells to is gone. */
+  private disown(): void {
+    for (const cell of this.panel.context.model.cells) own.delete(cell as unknown as CodeCell);
+    this.find();
   }
 
   /** Find cells whose output this page has missed. */
