@@ -228,7 +228,7 @@ class Cell(Handler):
     @authorized
     @reports_errors
     async def get(self, key: str, run: str) -> None:
-        """What the run's cell shows, as notebook outputs; ``replay`` and ``since`` are those of the last answer."""
+        """The output of the run's cell, as in a notebook; ``replay`` and ``since`` are those of the last answer."""
         observer = await self.world(key)
         since = number(self.get_query_argument("since", "0"), "since")
         found = await observer.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)

@@ -106,12 +106,12 @@ class StoredRun(msgspec.Struct, frozen=True):
 
 
 class CellOutputs(msgspec.Struct, frozen=True):
-    """What the cell of a run shows, or what has changed in it."""
+    """The output of a run's cell, or the changes in it."""
 
     replay: str
     """Versions of another replay mean something else: its answer begins anew."""
     version: int
-    """What to ask with the next time."""
+    """The next question names it."""
     outputs: list[tuple[int, dict[str, Any]]]
     """Outputs as in a notebook file, with their places: text is only appended, a display may be replaced."""
     cell: str

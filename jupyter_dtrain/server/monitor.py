@@ -447,7 +447,7 @@ class Monitor:
         return {"text": text, "cut": cut}
 
     async def cell(self, run: int, replay: str, since: int) -> CellOutputs | None:
-        """What the cell of a run shows, after version ``since`` of ``replay``; None where there is no such run.
+        """The output of a run's cell after version ``since`` of ``replay``; None where there is no such run.
 
         Raises :class:`Silent`, and as :meth:`check_protocol`.
         """
@@ -456,9 +456,12 @@ class Monitor:
             await self.refresh()
         if self._replays is None or self._follower is None:
             raise Silent(self._silent)
-        followed = self._follower.runs.get(run)
+        followed, newest, going_on = self._follower.runs.get(run), self._follower.newest, self._going_on
+        # The follower knows the end of the runs that it follows; an older one has ended unless the steward names it.
+        known = followed is None and newest is not None and run < newest.number and going_on is not None
+        over = known and run not in (going_on or ())
         lost = {} if followed is None else followed.lost
-        return await asyncio.to_thread(self._replays.answer, run, replay, since, lost, self._going_on)
+        return await asyncio.to_thread(self._replays.answer, run, replay, since, lost, over=over)
 
     def tell_end(self) -> None:
         """Report that the world is gone."""

@@ -4,7 +4,7 @@ A page that was reloaded has lost what the kernel sent before, and JupyterLab gi
 sends. The spools have all of it, so a :class:`Replay` reads them and paints the cell as the kernel did, with the same
 view: equal lines of several ranks once, figures in their places, the panel above. It needs no kernel.
 
-What it cannot have are the few lines that the kernel writes by itself while the cell runs, such as "Interrupted by …".
+It lacks the few lines that the kernel itself adds while the cell runs, such as "Interrupted by …".
 
 Under failure: the next reading tries an unreadable spool again. The memory of a replay is bounded as that of a cell's
 view is, and :class:`Replays` keeps few of them.
@@ -36,7 +36,7 @@ from jupyter_dtrain.view.transcript import Transcript
 from .messages import CellOutputs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from jupyter_dtrain.store.source import Source
 
@@ -123,7 +123,7 @@ class Replay:
         return False
 
     def answer(self, since: int, *, more: bool) -> CellOutputs:
-        """What has changed after the version ``since``."""
+        """The changes after the version ``since``."""
         return CellOutputs(
             replay=self.token,
             version=self._transcript.version,
@@ -147,7 +147,7 @@ class Replay:
 
     def _feed(self) -> bool:
         """Show the events that were read, in the order of their times; whether there were any."""
-        # What a rank with more in its spool has said until here is complete only up to the last event that was read.
+        # A rank with more in its spool is known only up to its last event that was read.
         read = (max(map(_time_of, self._waiting[rank])) for rank in self._more if self._waiting[rank])
         horizon = min(read, default=float("inf"))
         fed = False
@@ -213,18 +213,17 @@ class Replays:
         self._lock = threading.Lock()
         self._found: dict[int, Replay] = {}
 
-    def answer(
-        self, run: int, token: str, since: int, lost: Mapping[int, str], going_on: Collection[int] | None
-    ) -> CellOutputs | None:
-        """What the cell of ``run`` shows, after what the page has: None where there is no such run.
+    def answer(self, run: int, token: str, since: int, lost: Mapping[int, str], *, over: bool) -> CellOutputs | None:
+        """The output of the cell of ``run`` after that which the page has: None where there is no such run.
 
-        ``going_on``: the runs that go on, None where that is not known. Reads files, for a second at most.
+        ``lost``: the ranks that will send no more, and what happened to each. ``over``: no rank will send more. Reads
+        files, for a second at most.
         """
         replay = self._find(run)
         if replay is None:
             return None
         with replay.lock:
-            more = replay.read(_Gone(lost, over=going_on is not None and run not in going_on))
+            more = replay.read(_Gone(lost, over=over))
             return replay.answer(since if token == replay.token else 0, more=more)
 
     def _find(self, run: int) -> Replay | None:

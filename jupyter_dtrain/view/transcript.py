@@ -1,4 +1,4 @@
-"""What a cell shows, as a list of notebook outputs, for a front end that asks again and again for what has changed.
+"""The output of a cell, as a list of notebook outputs, for a front end that asks again and again for what has changed.
 
 A :class:`Transcript` is a :class:`~jupyter_dtrain.view.painter.Painter`. Text is only ever appended, and a display
 keeps its place, so a reader that has everything up to a version needs only the outputs that were changed after it: the

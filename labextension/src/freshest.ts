@@ -1,35 +1,39 @@
 /**
- * Chooses between two models of one run: the server's stream has one, the kernel's broadcasts the other.
+ * Chooses between two sources of one run: the server's stream and the kernel's broadcasts.
  *
  * Both fold the same numbered events. The stream is preferred, because the sidebar shows it; but a panel must neither
- * stand still while the other one has news, nor go back.
+ * stand still while the kernel has news, nor go back.
  */
-
-import type { RunModel } from "./model";
 
 /** Milliseconds by which the stream may be behind. */
 const LATE = 1000;
 
-/** Whether a model has all events of each rank up to `reach`. A run that has ended has all. */
-function covers(model: RunModel, reach: readonly number[]): boolean {
-  return model.outcome !== "running" || reach.every((end, rank) => (model.reach[rank] ?? 0) >= end);
+/** How far a source is: for each rank, how many of its events it includes. */
+interface Place {
+  outcome: string;
+  reach: readonly number[];
+}
+
+/** Whether a source has all events of each rank up to `reach`. A run that has ended has all. */
+export function covers(place: Place, reach: readonly number[]): boolean {
+  return place.outcome !== "running" || reach.every((end, rank) => (place.reach[rank] ?? 0) >= end);
 }
 
 export class Freshest {
-  private kernelLeads = false;
-  /** What the kernel's model had reached at a time, and the stream's has not. */
+  private leads = false;
+  /** A place that the kernel had reached at a time, and the stream has not. */
   private missing: { reach: readonly number[]; since: number } | null = null;
 
-  /** The model to show now. Ask after every change of either, and each second. */
-  choose(stream: RunModel | null, kernel: RunModel | null, now: number): RunModel | null {
-    if (stream === null || kernel === null) return stream ?? kernel;
+  /** Whether to draw by the kernel's news, which have come to `kernel`. Ask after every change of either. */
+  kernelLeads(stream: Place | null, kernel: Place, now: number): boolean {
+    if (stream === null) return true;
     if (this.missing === null || covers(stream, this.missing.reach)) {
       this.missing = covers(stream, kernel.reach) ? null : { reach: kernel.reach, since: now };
     }
-    if (covers(stream, kernel.reach)) this.kernelLeads = false;
+    if (covers(stream, kernel.reach)) this.leads = false;
     else if (this.missing !== null && now - this.missing.since > LATE && covers(kernel, stream.reach)) {
-      this.kernelLeads = true;
+      this.leads = true;
     }
-    return this.kernelLeads ? kernel : stream;
+    return this.leads;
   }
 }

@@ -329,11 +329,11 @@ export interface StoredRun {
   source: string;
 }
 
-/** What the cell of a run shows, or what has changed in it. */
+/** The output of a run's cell, or the changes in it. */
 export interface CellOutputs {
   /** Versions of another replay mean something else: its answer begins anew. */
   replay: string;
-  /** What to ask with the next time. */
+  /** The next question names it. */
   version: number;
   /** Outputs as in a notebook file, with their places: text is only appended, a display may be replaced. */
   outputs: [number, Record<string, unknown>][];

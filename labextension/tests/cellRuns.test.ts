@@ -183,10 +183,24 @@ describe("the cells of a notebook", () => {
     server.model = new RunModel();
     server.tell("details");
     expect(liveRun(mark)?.model).toBe(server.model);
+    // The stream stands still: after a second, the kernel's news are shown, from its next document on.
+    const say = (data: unknown, buffers: unknown[] = []): void => {
+      page.iopubMessage.emit({ header: { msg_type: "comm_msg" }, content: { comm_id: "c", data }, buffers });
+    };
+    const bytes = (content: unknown) => [new TextEncoder().encode(JSON.stringify(content))];
+    const whole = { method: "update", state: {}, buffer_paths: [["document"]] };
+    const news = { ...document("running"), reach: [5] };
+    say({ method: "custom", content: { type: "news", seq: 0, status: news } });
+    expect(liveRun(mark)?.model).toBe(server.model);
+    await vi.advanceTimersByTimeAsync(1100);
+    say({ method: "custom", content: { type: "news", seq: 0, status: news } });
+    say(whole, bytes({ ...news, seq: 0 }));
+    expect(liveRun(mark)?.model.reach).toEqual([5]);
+    server.model.reach = [6];
+    server.tell("details");
+    expect(liveRun(mark)?.model).toBe(server.model);
     // The kernel's broadcasts bring the document up to date when the notebook is saved.
-    const update = { method: "update", state: {}, buffer_paths: [["document"]] };
-    const buffers = [new TextEncoder().encode(JSON.stringify({ ...document("running"), elapsed: 9 }))];
-    page.iopubMessage.emit({ header: { msg_type: "comm_msg" }, content: { comm_id: "c", data: update }, buffers });
+    say(whole, bytes({ ...document("running"), elapsed: 9 }));
     page.saveState.emit("started");
     expect(page.data(0)[MIME]).toHaveProperty("elapsed", 9);
     page.cell.outputs.set(0, panel("ok"));

@@ -63,7 +63,7 @@ WATCH = r"""async () => {
     }
     return seen;
 }"""
-"""What the panel in the cell and the sidebar show at the same moments."""
+"""The panel in the cell and the sidebar at the same moments."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_losses.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = "application/vnd.jupyter-dtrain.run+json"
@@ -211,7 +211,7 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
     run_all(page)
     wait_for_step(page, 30)
     save(page)
-    # What is saved in mid-run draws without a kernel.
+    # A notebook saved in mid-run draws without a kernel.
     assert set(outputs_of(path)[0]["data"]) == {OURS, "text/plain"}
     assert outputs_of(path)[0]["data"][OURS]["outcome"] == "running"
     page.reload()

@@ -46,10 +46,10 @@ class World:
                 file.write(encode(Event(1, rank, self.seq[rank], 1000.0 + time, body)))
                 self.seq[rank] += 1
 
-    def ask(self, before=None, lost=NOBODY, going_on=(1,)):
-        """What is new since the answer ``before``."""
+    def ask(self, before=None, lost=NOBODY, *, over=False):
+        """The answer after ``before``."""
         found = self.replays.answer(
-            1, "" if before is None else before.replay, 0 if before is None else before.version, lost, going_on
+            1, "" if before is None else before.replay, 0 if before is None else before.version, lost, over=over
         )
         assert found is not None
         return found
@@ -131,8 +131,8 @@ def test_a_run_that_failed_ends_with_the_error_that_the_kernel_raised(world):
 
 def test_a_run_that_its_world_does_not_know_any_more_has_ended(world):
     """Its ranks have left no word of their end."""
-    assert not world.ask(going_on=None).over
-    last = world.ask(going_on=())
+    assert not world.ask().over
+    last = world.ask(over=True)
     assert last.over
     assert "does not say how it ended" in last.outputs[-1][1]["evalue"]
-    assert world.replays.answer(2, "", 0, NOBODY, ()) is None
+    assert world.replays.answer(2, "", 0, NOBODY, over=True) is None

@@ -3,7 +3,7 @@
  *
  * A cell that runs in this page has a panel from its kernel, a widget. Where the server follows the run, the panel is
  * drawn from the server's stream instead, as the sidebar is: they show the same numbers at the same moment, however
- * busy the kernel is. What the notebook keeps is then the run's document, and no widget that only this kernel knows.
+ * busy the kernel is. The notebook then keeps the run's document, and no widget that only this kernel knows.
  *
  * A cell that runs while this page did not start it (the page was reloaded) gets nothing from JupyterLab. Its output
  * comes from the server, which reads the ranks' spools, from the first line on and until the run has ended.
@@ -13,7 +13,7 @@
 
 import type { INotebookTracker, NotebookActions, NotebookPanel } from "@jupyterlab/notebook";
 import type { KernelMessage } from "@jupyterlab/services";
-import { Freshest } from "../freshest";
+import { covers, Freshest } from "../freshest";
 import { markOf, offer, type Mark } from "../live";
 import type { Answer, Question, Questions } from "../panel";
 import { Receiver, type News } from "../receiver";
@@ -64,11 +64,12 @@ interface CodeCell {
 interface Shown {
   mark: Mark;
   cell: CodeCell;
-  /** What the kernel displayed, with its widget. */
+  /** The kernel's display, with its widget. */
   widget: Bundle | null;
   comm: string;
-  /** What the kernel broadcasts. */
-  kernel: Receiver;
+  /** The run by the kernel's broadcasts, while the stream lacks it; else only the place that they have come to. */
+  kernel: Receiver | null;
+  place: { outcome: string; reach: readonly number[] };
   freshest: Freshest;
   /** The newest message with a document of the run. */
   message: KernelMessage.IMessage | null;
@@ -80,7 +81,7 @@ class Asker implements Questions {
   constructor(
     private worlds: Worlds,
     private mark: Mark,
-    private ranks: () => number[],
+    private ranks: number[],
   ) {}
 
   async ask(question: Question, rank?: number): Promise<Answer> {
@@ -90,7 +91,7 @@ class Asker implements Questions {
         await this.worlds.act(world, "interrupt", undefined, "cell");
         return { text: "" };
       case "stacks":
-        return { text: await this.worlds.stacks(world, this.ranks()) };
+        return { text: await this.worlds.stacks(world, this.ranks) };
       case "output": {
         const { text, cut } = await this.worlds.output(world, run, rank ?? 0);
         return { text, cut: cut ? 1 : 0 };
@@ -223,7 +224,7 @@ class NotebookRuns {
     worlds.changed.connect(look);
     scheduled.connect(runs);
     panel.sessionContext.iopubMessage.connect(hear);
-    // What a kernel has left behind goes on in the ranks, and nobody but the server tells.
+    // Cells that a kernel has left behind go on in the ranks, and only the server tells how.
     panel.sessionContext.kernelChanged.connect((__, { oldValue }) => {
       if (oldValue === null) this.find();
       else this.disown();
@@ -277,9 +278,9 @@ class NotebookRuns {
       } catch {
         return; // its renderer says what is wrong with it
       }
-      const freshest = new Freshest();
-      const comm = view?.model_id ?? "";
-      this.shown.set(mark.panel, { mark, cell, widget, comm, kernel, freshest, message: null, since });
+      const place = { outcome: "running", reach: document.reach ?? [] };
+      const rest = { comm: view?.model_id ?? "", kernel, place, freshest: new Freshest(), message: null, since };
+      this.shown.set(mark.panel, { mark, cell, widget, ...rest });
     }
     this.follow();
   }
@@ -303,10 +304,17 @@ class NotebookRuns {
       if (one.widget !== null) this.put(one, one.widget);
       return;
     }
-    const kernel = one.kernel.lacksDocument ? null : one.kernel.model;
-    const model = one.freshest.choose(stream, kernel, performance.now());
+    let model = stream;
+    if (one.freshest.kernelLeads(stream, one.place, performance.now())) {
+      one.kernel ??= new Receiver(); // it begins with the next document
+      const found = one.kernel.lacksDocument ? null : one.kernel.model;
+      if (found !== null && (stream === null || covers(found, stream.reach))) model = found;
+    } else {
+      one.kernel = null;
+    }
     if (model !== null) {
-      offer(mark, { model, questions: new Asker(worlds, mark, () => model.ranks.map((rank) => rank.rank)) });
+      const ranks = model.ranks.map((rank) => rank.rank);
+      offer(mark, { model, questions: new Asker(worlds, mark, ranks) });
     }
     this.strip(one);
   }
@@ -408,13 +416,14 @@ function hearKernel(one: Shown, message: KernelMessage.IMessage): boolean {
       : new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength),
   );
   if (data?.method === "custom" && data.content?.type === "news") {
-    one.kernel.receive(data.content, views);
+    one.place = { outcome: "running", reach: data.content.status.reach ?? [] };
+    one.kernel?.receive(data.content, views);
     return true;
   }
   const place = data?.method === "update" ? (data.buffer_paths ?? []).findIndex((path) => path[0] === "document") : -1;
   if (place < 0) return false;
   one.message = message;
-  if (!one.kernel.lacksDocument) return false;
+  if (one.kernel?.lacksDocument !== true) return false;
   one.kernel.take(views[place]);
   return true;
 }

@@ -204,7 +204,7 @@ export class Worlds {
     return request(this.settings, "GET", ["worlds", id, "runs", String(run), "ranks", String(rank), "output"]);
   }
 
-  /** What the cell of a run shows, after what the page already has. Throws NotFound if it is no longer kept. */
+  /** The output of a run's cell after that which the page already has. Throws NotFound if it is no longer kept. */
   async cell(id: string, run: number, replay: string, since: number): Promise<CellOutputs> {
     const path = ["worlds", id, "runs", String(run), "cell"];
     return request(this.settings, "GET", path, undefined, `?replay=${replay}&since=${since}`);
