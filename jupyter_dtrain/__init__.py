@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .rank_api import log, log_to_csv, progress, resync
     from .session import Session, current
-    from .store import Store, StoredRun, runs
+    from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
 __version__ = "0.1.0.dev0"
 
@@ -68,8 +68,11 @@ _HOMES = {
     "Session": "session",
     "current": "session",
     "Settings": "core.settings",
+    "Comparison": "store",
+    "RunList": "store",
     "Store": "store",
     "StoredRun": "store",
+    "compare": "store",
     "runs": "store",
     "Node": "core.world",
     "Rank": "core.world",
@@ -87,6 +90,7 @@ __all__ = [
     "BadRequest",
     "BadSyntax",
     "Columns",
+    "Comparison",
     "DistributedError",
     "DistributedInterrupt",
     "DtrainError",
@@ -99,6 +103,7 @@ __all__ = [
     "RanksDead",
     "Refused",
     "Run",
+    "RunList",
     "RunMetrics",
     "Session",
     "Settings",
@@ -110,6 +115,7 @@ __all__ = [
     "World",
     "WorldLost",
     "__version__",
+    "compare",
     "current",
     "load_ipython_extension",
     "log",

@@ -29,14 +29,15 @@ from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_names import RankNames
 from jupyter_dtrain.client.rank_requests import RankRequests
-from jupyter_dtrain.client.scripts import script_cell
+from jupyter_dtrain.client.scripts import script_cell, script_name
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
-from jupyter_dtrain.wire.messages import Watching
+from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.values import check_variable
 
@@ -250,6 +251,7 @@ class Session:
         inputs: Mapping[str, Any] | None = None,
         metrics: bool = True,
         grad_norm: bool = False,
+        name: str = "",
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
         """Run ``code``, as a cell, on ``ranks`` (default: all).
@@ -258,14 +260,15 @@ class Session:
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: whether the norm of the gradients is taken, too. ``view``: where output goes; ``"cell"``
-        is the current cell's output, None is nowhere but the :class:`Run`. A cell ends when its view has shown
-        everything, or a few seconds later if the view blocks.
+        calls; ``grad_norm``: whether the norm of the gradients is taken, too. ``name``: the run's,
+        in lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
+        :class:`Run`. A cell ends when its view has shown everything, or a few seconds later if the view blocks.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
         that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
+        named = check_run_name(name)
 
         def make_view(run: Run) -> RunView | None:
             return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view
@@ -278,7 +281,7 @@ class Session:
             timeout=timeout,
             inputs=inputs or {},
             watch=Watching(metrics, grad_norm),
-            cell=current_cell() if view == "cell" else None,
+            cell=msgspec.structs.replace(current_cell() if view == "cell" else Cell(), run_name=named),
         )
 
     def run_script(
@@ -295,6 +298,7 @@ class Session:
         ``fresh``: in a namespace of its own, which is dropped afterwards. ``options``, and what is raised: as for
         :meth:`run`; :class:`BadRequest` also for a script that is not there.
         """
+        options.setdefault("name", script_name(script, arguments))
         return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
 
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
@@ -334,7 +338,7 @@ class Session:
             check_variable(name)
         named = "".join(f"{name!r}, " for name in names)
         parse_ranks(source, self.request.size)
-        return self.run(f"import jupyter_dtrain; jupyter_dtrain.resync({named}source={source})", view=None)
+        return self.run(f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={source})", view=None)
 
     # Asking ranks.
 

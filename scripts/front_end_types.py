@@ -69,7 +69,14 @@ def generated() -> str:
     union = " | ".join(kind.__name__ for kind in get_args(messages.AnyMessage))
     return (
         "\n\n".join(
-            [HEAD + "\n" + "\n".join(aliases), *found.values(), f"export type Message = {union};", options(), ""]
+            [
+                HEAD + "\n" + "\n".join(aliases),
+                *found.values(),
+                f"export type Message = {union};",
+                outcomes(),
+                options(),
+                "",
+            ]
         ).rstrip("\n")
         + "\n"
     )
@@ -207,6 +214,15 @@ def comment(words: str, indent: str) -> str:
     if len(lines) == 1:
         return f"{indent}/** {lines[0]} */\n"
     return f"{indent}/**\n" + "".join(f"{indent} * {line}".rstrip() + "\n" for line in lines) + f"{indent} */\n"
+
+
+def outcomes() -> str:
+    """The words for how a run ended, each with its meaning."""
+    rows = "".join(f"  {json.dumps(word)[1:-1]}: {json.dumps(meaning)},\n" for word, meaning in events.OUTCOMES.items())
+    return (
+        "/** The one word for each way in which a run ends, or that it goes on, and its meaning. */\n"
+        f"export const OUTCOMES: Record<RunOutcome, string> = {{\n{rows}}};"
+    )
 
 
 def options() -> str:

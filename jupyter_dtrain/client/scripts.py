@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.run_names import WIDTH
+
+
+def script_name(script: str | os.PathLike[str], arguments: Sequence[Any] = ()) -> str:
+    """The name of a run of ``script``: its file and arguments, on one line."""
+    words = "".join(one if one.isprintable() else " " for one in " ".join([Path(script).name, *map(str, arguments)]))
+    return words if len(words) <= WIDTH else f"{words[: WIDTH - 1]}…"
 
 
 def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, fresh: bool = False) -> str:

@@ -33,6 +33,18 @@ LOCAL: Final = "the local "
 Outcome = Literal["ok", "error", "interrupted", "lost"]
 """How a run ended, on one rank or as a whole. ``lost``: the rank died, or can no longer be heard."""
 
+RUNNING: Final = "running"
+"""The word for a run that has no outcome yet."""
+
+OUTCOMES: Final = {
+    "ok": "every rank ended its cell well",
+    "error": "the cell failed on some rank",
+    "interrupted": "a person or a timeout ended it",
+    "lost": "a rank died, or can no longer be heard",
+    RUNNING: "it goes on",
+}
+"""The one word for each way in which a run ends, or that it goes on, as everyone shows it: cells, lists and pages."""
+
 RankState = Literal["starting", "idle", "running", "waiting", "unreachable", "stopped", "dead"]
 """The state of a rank, in the words that people read."""
 
@@ -56,6 +68,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The number that the cell has in the notebook."""
     cell_id: str = ""
     """The id that the cell has in the notebook file, where that is known."""
+    name: str = ""
+    """The name that the person gave the run, on the lowest rank."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

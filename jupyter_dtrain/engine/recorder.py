@@ -164,7 +164,8 @@ class Recorder:
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
             cell = cell or Cell()
-            self._append(opened, Started(pid, host, str(path), VERSION, source, told, cell.number, cell.id))
+            name = cell.run_name if source else ""
+            self._append(opened, Started(pid, host, str(path), VERSION, source, told, cell.number, cell.id, name))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()

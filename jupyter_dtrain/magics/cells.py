@@ -12,7 +12,7 @@ from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
 from .offers import notebook_names, rank_names, some_ranks
-from .parsing import MagicParser, Parsed, names, seconds, variable
+from .parsing import MagicParser, Parsed, names, run_name, seconds, variable
 from .worlds import start_world
 
 
@@ -35,6 +35,7 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             inputs=inputs,
             metrics=args.metrics,
             grad_norm=args.grad_norm,
+            name=args.run_name,
         )
     finally:
         if args.output and session.last_run is not before:
@@ -118,6 +119,14 @@ def cell_arguments(parser: MagicParser) -> None:
         metavar="NAMES",
         help="variables of the ranks to bring back afterwards, as {rank: value}",
         completer=rank_names,
+    )
+    parser.add_argument(
+        "--run",
+        dest="run_name",
+        type=run_name,
+        default="",
+        metavar="NAME",
+        help="name of the run in lists and charts (default: the first telling line of the cell)",
     )
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(

@@ -59,4 +59,11 @@ def stored_runs(_start: str) -> list[str]:
     """The newest runs of the store."""
     from jupyter_dtrain.store import Store
 
-    return [f"#{run.id}" for run in Store.open().runs(MOST_RUNS, None)]
+    return [run.label for run in Store.open().runs(MOST_RUNS)]
+
+
+def stored_worlds(_start: str) -> list[str]:
+    """Worlds that have runs in the store."""
+    from jupyter_dtrain.store import Store
+
+    return Store.open().worlds()

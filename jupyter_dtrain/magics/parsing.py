@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.run_names import check_run_name
+
 Parsed = argparse.Namespace
 Completer = Callable[[str], Iterable[str]]
 """Takes the beginning of an argument and returns its possible values, perhaps with others. It may raise a
@@ -73,6 +76,14 @@ def variable(text: str) -> str:
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a variable")
     return text
+
+
+def run_name(text: str) -> str:
+    """The name of a run."""
+    try:
+        return check_run_name(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def seconds(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.client.scripts import script_cell
+from jupyter_dtrain.client.scripts import script_cell, script_name
 from jupyter_dtrain.core.errors import BadRequest
 
 from .cells import cell_arguments, ranks_argument, run_cell
@@ -36,4 +36,5 @@ def exec_script(args: Parsed) -> None:
         raise BadRequest("There is no notebook to run a script from: Session.run_script() needs none.")
     # The parser put a space before numbers below 0, so that argparse did not take them for options.
     arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
+    args.run_name = args.run_name or script_name(args.script, arguments)
     run_cell(args, script_cell(args.script, arguments, fresh=args.fresh), shell.user_ns)

@@ -1,4 +1,4 @@
-"""The verbs that show stored runs: a list, one run, two runs side by side. They need no world."""
+"""The verbs that show stored runs: a list, one run, several side by side. They need no world."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.core.errors import BadRequest, NoWorld, StoreFailed
+from jupyter_dtrain.core.errors import NoWorld, StoreFailed
+from jupyter_dtrain.core.events import OUTCOMES
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.session import current
 
-from .offers import stored_runs
+from .offers import stored_runs, stored_worlds
 from .parsing import MagicParser, Parsed, count
 
 if TYPE_CHECKING:
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
 TOLD = 10
 """The most runs that one message names when they finished while no client followed them."""
 
-_RUN_HELP = "run: 41 or #41, as in %%distributed runs; WORLD/RUN, such as world/3; or a variable that holds a Run (-o)"
+_RUN_HELP = (
+    "run: its number, such as 3 (of this notebook's world, or else the newest run 3); WORLD/RUN, such as world/3; or a "
+    "variable that holds a Run (-o)"
+)
 
 
 def runs_arguments(parser: MagicParser) -> None:
     """Arguments of ``runs``."""
     parser.add_argument("-n", type=count, default=20, metavar="N", help="number of runs (default: 20)")
-    parser.add_argument("--world", metavar="NAME", help="only runs of worlds with this name")
+    parser.add_argument("--world", metavar="NAME", help="only runs of worlds with this name", completer=stored_worlds)
+    parser.add_argument("--outcome", choices=OUTCOMES, help="only runs that ended so, or that are running")
+    parser.add_argument("--search", metavar="WORDS", help="only runs whose name, note, tags or cell have these words")
+    parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
 
 
 def runs(args: Parsed) -> None:
@@ -35,9 +42,11 @@ def runs(args: Parsed) -> None:
     from jupyter_dtrain.store import Store
     from jupyter_dtrain.view.stored import listing
 
-    found = Store.open().runs(args.n, args.world)
+    found = Store.open().runs(args.n, args.world, outcome=args.outcome, search=args.search, tag=args.tag)
     if found:
         _publish(listing(found))
+    elif any((args.outcome, args.search, args.tag)):
+        print("No stored run is like that.")
     elif args.world is None:
         print("No run has been stored yet.")
     else:
@@ -63,28 +72,24 @@ def show(args: Parsed) -> None:
 
 def compare_arguments(parser: MagicParser) -> None:
     """Arguments of ``compare``."""
-    parser.add_argument("first", metavar="A", help=_RUN_HELP, completer=stored_runs)
-    parser.add_argument("second", metavar="B", help="run to compare it with", completer=stored_runs)
+    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
 
 
 def compare(args: Parsed) -> None:
-    """``%distributed compare A B``."""
-    from jupyter_dtrain.store import Store
-    from jupyter_dtrain.view.stored import comparison, overlay
+    """``%distributed compare RUN RUN ...``."""
+    from jupyter_dtrain.store import Comparison, Store
 
     store = Store.open()
-    first, second = _find(store, args.first), _find(store, args.second)
-    if first.id == second.id:
-        raise BadRequest(f"{args.first} and {args.second} are the same run: name two.")
-    _publish(comparison(first, second))
+    found = Comparison([_find(store, name) for name in args.run_names])
+    _publish(found.table)
     try:
-        picture = overlay(first, second)
+        curves = found.curves
     except ImportError:
         print("To see the curves, install matplotlib: pip install matplotlib")
         return
-    if picture is not None:
-        _publish({"image/svg+xml": picture, "text/plain": f"<the metrics of #{first.id} and #{second.id}>"})
-    elif first.metrics and second.metrics:
+    if curves is not None:
+        _publish(curves)
+    elif sum(bool(run.metrics) for run in found.runs) > 1:
         print("They have no metric in common, so no curves are drawn.")
 
 
@@ -99,12 +104,10 @@ def tell_finished() -> None:
         if not away:
             return
         for run in away[-TOLD:]:
-            print(
-                f"run #{run.id} (world {run.world!r}) finished while you were away: {run.outcome}, {took(run.elapsed)}"
-            )
+            print(f"run {run.label} ended while you were away: {run.outcome}, {took(run.elapsed)}")
         if len(away) > TOLD:
             print(f"and {len(away) - TOLD} earlier runs: %distributed runs lists them")
-        print(f"%distributed show {away[-1].id} shows what it printed and logged.")
+        print(f"%distributed show {away[-1].label} shows what it printed and logged.")
         store.mark_seen(away)
     except StoreFailed:
         # The verbs above report it when a person asks for runs, and so does the next start of a world.
@@ -117,12 +120,14 @@ def _find(store: Store, name: str) -> StoredRun:
     held = shell.user_ns.get(name) if shell is not None else None
     if isinstance(held, Run):
         return store.run_of(held)
-    found = store.run(name)
+    last, here = None, None
     with contextlib.suppress(NoWorld):
-        last = current().last_run
-        if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
-            # It may have ended a moment ago, and the store may not have its end yet.
-            return store.run_of(last)
+        session = current()
+        last, here = session.last_run, session.id
+    found = store.run(name, here)
+    if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
+        # It may have ended a moment ago, and the store may not have its end yet.
+        return store.run_of(last)
     return found
 
 

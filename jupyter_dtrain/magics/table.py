@@ -57,7 +57,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("attach", "join a world that another kernel started", joining.attach_arguments, joining.attach),
     Verb("runs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
     Verb("show", "show a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
-    Verb("compare", "show the metrics of two stored runs side by side", stored.compare_arguments, stored.compare),
+    Verb("compare", "show the metrics of stored runs side by side", stored.compare_arguments, stored.compare),
     Verb(
         "auto", "turn auto mode on or off: it sends every plain cell to the ranks", running.auto_arguments, running.auto
     ),

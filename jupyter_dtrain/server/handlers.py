@@ -24,6 +24,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
+from jupyter_dtrain.store import StoredRun as Stored
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
@@ -46,6 +47,8 @@ MOST_WAITING = 400
 DOCUMENT_BYTES = 190_000
 """The size of a stored run's document."""
 
+MOST_RUNS = 200
+"""The most stored runs in one answer."""
 MOST = 10**18 - 1
 """The largest number that a page can name: all are in reach of the store's 64 bits."""
 
@@ -257,31 +260,91 @@ class Runs(Handler):
     @authorized
     @reports_errors
     async def get(self) -> None:
-        """The newest runs."""
-        limit = min(200, max(1, number(self.get_query_argument("limit", "30"), "limit")))
-        self.answer({"runs": msgspec.to_builtins(await asyncio.to_thread(_stored_runs, limit))})
+        """The newest runs: ``limit`` of them, ``before`` one; of a ``world``, ``outcome`` or ``tag``; or ``search``."""
+        limit = min(MOST_RUNS, max(1, number(self.get_query_argument("limit", "50"), "limit")))
+        chosen = {name: self.get_query_argument(name, None) or None for name in ("world", "outcome", "search", "tag")}
+        before = number(self.get_query_argument("before", str(MOST)), "before")
+        self.answer(await asyncio.to_thread(_stored_runs, limit, before, chosen))
 
 
 class StoredRun(Handler):
-    """``/dtrain/runs/NUMBER``."""
+    """``/dtrain/runs/ID``."""
 
     @web.authenticated
     @authorized
     @reports_errors
     async def get(self, text: str) -> None:
         """One stored run, as a document that draws it."""
-        run = number(text, "The number of a run")
-        found = await asyncio.to_thread(_stored_run, run)
-        if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, f"Run #{run} is no longer kept.")
+        await self._answer_with(text, lambda run: {"document": _document(run), "source": run.source})
+
+    @web.authenticated
+    @authorized
+    @reports_errors
+    async def patch(self, text: str) -> None:
+        """Change its ``name``, ``note``, ``tags`` or ``kept``; the answer is the run."""
+        changes = msgspec.convert(self.body(), Changes)
+
+        def change(run: Stored) -> dict[str, Any]:
+            run.edit(**msgspec.structs.asdict(changes))
+            return _summary(run)
+
+        await self._answer_with(text, change)
+
+    @web.authenticated
+    @authorized
+    @reports_errors
+    async def delete(self, text: str) -> None:
+        """Remove it, unless it runs or is kept."""
+
+        def remove(run: Stored) -> dict[str, Any]:
+            try:
+                run.delete()
+            except BadRequest as error:
+                raise Refused(str(error)) from None
+            return {}
+
+        await self._answer_with(text, remove)
+
+    async def _answer_with(self, text: str, act: Callable[[Stored], dict[str, Any]]) -> None:
+        """Answer with what ``act`` makes of the run whose id is ``text``."""
+        key = number(text, "The id of a run")
+        run = await asyncio.to_thread(_find_run, key)
+        if run is None:
+            self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
         else:
-            self.answer(found)
+            self.answer(await asyncio.to_thread(act, run))
 
 
-def _stored_runs(limit: int) -> list[StoredRunSummary]:
-    return [
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A page's changes of a stored run; null leaves a part as it is."""
+
+    name: str | None = None
+    note: str | None = None
+    tags: list[str] | None = None
+    kept: bool | None = None
+
+
+def _stored_runs(limit: int, before: int, chosen: dict[str, str | None]) -> dict[str, Any]:
+    store = Store.open()
+    runs = store.runs(limit, before=before, **chosen)
+    return {"runs": [_summary(run) for run in runs], "total": store.count(**chosen)}
+
+
+def _find_run(key: int) -> Stored | None:
+    try:
+        return Store.open().run_with_id(key)
+    except BadRequest:
+        return None
+
+
+def _summary(run: Stored) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(
         StoredRunSummary(
             id=run.id,
+            name=run.name,
+            note=run.note,
+            tags=run.tags,
+            kept=run.kept,
             world=run.world,
             number=run.number,
             ranks=len(run.ranks),
@@ -290,17 +353,14 @@ def _stored_runs(limit: int) -> list[StoredRunSummary]:
             started=run.started,
             elapsed=run.elapsed,
             source=run.source[:4000],
+            losses=run.losses,
         )
-        for run in Store.open().runs(limit)
-    ]
+    )
+    return found
 
 
-def _stored_run(number: int) -> dict[str, Any] | None:
-    try:
-        run = Store.open().run(number)
-    except BadRequest:
-        return None
-    return {"document": document(picture(run), DOCUMENT_BYTES), "source": run.source}
+def _document(run: Stored) -> dict[str, Any]:
+    return document(picture(run), DOCUMENT_BYTES)
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
+from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
@@ -95,14 +96,23 @@ class StoredRun(msgspec.Struct, frozen=True):
     """A run in the store."""
 
     id: int
+    """For requests; people call it WORLD/NUMBER."""
+    name: str
+    note: str
+    tags: list[str]
+    kept: bool
+    """Whether neither its age nor a request to delete it removes it."""
     world: str
     number: int
     ranks: int
+    """How many ran its cell, of the `size` ranks of its world."""
     size: int
     outcome: RunOutcome
     started: float
+    """Seconds since the epoch."""
     elapsed: float
     source: str
+    losses: list[Loss]
 
 
 class CellOutputs(msgspec.Struct, frozen=True):

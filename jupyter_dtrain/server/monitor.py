@@ -341,7 +341,7 @@ class Monitor:
         outcome = run.outcome
         if run.elapsed < LONG or outcome == "interrupted":
             return
-        words = f"Run {run.number} {'has finished' if outcome == 'ok' else _ENDS[outcome]} after {took(run.elapsed)}"
+        words = f"Run {run.number}: {outcome} after {took(run.elapsed)}"
         level = "info" if outcome == "ok" else "error"
         errors = run.errors.values() if level == "error" else ()
         detail = "\n".join(dict.fromkeys(f"{error.ename}: {error.evalue}" for error in errors))
@@ -491,6 +491,3 @@ class _Ask:
 
 def _summarise_driver(driver: Client | DriverStatus, *, there: bool) -> Driver:
     return Driver(pid=driver.pid, words=driver.words, kernel=driver.kernel, there=there, auto=driver.auto)
-
-
-_ENDS: Final = {"error": "has failed", "lost": "has lost ranks"}

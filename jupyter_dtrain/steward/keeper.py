@@ -1,7 +1,8 @@
 """The steward's thread that stores the ranks' events, with or without a client.
 
 It reads the ranks' spools about once a second, and hands new events to the store and, where the user wants that, to
-TensorBoard. The supervisor posts to it and waits only when the world ends, for a bounded time.
+TensorBoard. The supervisor posts to it and waits only when the world ends, for a bounded time. First of all it tells
+where the numbers of the world's runs begin.
 
 Under failure: the user gets one notice of the store's error; the world goes on.
 """
@@ -37,10 +38,11 @@ _log = logging.getLogger(__name__)
 class Keeper:
     """Feeds the store. Methods may be called from any thread; none waits but :meth:`close`."""
 
-    def __init__(self, request: WorldRequest, say: Callable[[str], None]) -> None:
-        """``say`` shows the user a notice."""
+    def __init__(self, request: WorldRequest, say: Callable[[str], None], number_run: Callable[[int], None]) -> None:
+        """``say`` shows the user a notice; ``number_run`` gets the last number that earlier worlds have given."""
         self._request = request
         self._say = say
+        self._number_run = number_run
         self._news: queue.SimpleQueue[Callable[[StoreWriter], None]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._reason = ""
@@ -96,11 +98,14 @@ class Keeper:
 
     def _begin(self) -> None:
         from jupyter_dtrain.store.intake import StoreIntake
+        from jupyter_dtrain.store.numbers import last_number
         from jupyter_dtrain.store.source import SpoolFolder
         from jupyter_dtrain.store.tensorboard import UNWANTED, TensorBoardIntake
         from jupyter_dtrain.store.writer import SKIPPED, Owner
 
         request = self._request
+        # Ranks take seconds to start, and the first client asks for the number when they are ready.
+        self._number_run(last_number(Path(request.store), Path(request.spool), request.name))
         owner = Owner(
             request.id, request.name, request.size, socket.gethostname(), request.spool, time.time(), *own_process()
         )

@@ -201,7 +201,7 @@ class State:
             return self._generation
 
     def number_run(self, number: int) -> None:
-        """The driver has given this number to a run."""
+        """The driver, or an earlier world of this name, has given this number to a run."""
         with self._lock:
             self._last_run = max(self._last_run, number)
 

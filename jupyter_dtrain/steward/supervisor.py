@@ -109,7 +109,7 @@ class Supervisor:
             self._cannot_release,
             lambda: self._lease.is_driven,
         )
-        self._keeper = Keeper(request, self._notice)
+        self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
         self._requests = Requests(
             request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers

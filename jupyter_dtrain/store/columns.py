@@ -14,6 +14,8 @@ import msgspec
 
 from jupyter_dtrain.core.events import Sample, Series
 
+from . import losses
+
 BLOCK = 256
 """Points up to which a block is extended: a slow series must not need a row for each point."""
 
@@ -71,6 +73,8 @@ class ColumnWriter:
             if place is None:
                 place = self._places[key] = _find(db, key)
             _append(db, place, parts)
+            if kind == "metric" and losses.is_loss(name):
+                losses.write(db, place.row, parts)
 
     def ended(self, run: int) -> None:
         """Note that ``run`` will get no more points."""

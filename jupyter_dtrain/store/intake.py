@@ -1,7 +1,8 @@
 """Keeps writing the store, whatever happens to its file.
 
 One :class:`StoreIntake` lives in each steward. It opens the file, writes the runs of its own world, finishes those of
-worlds whose steward was killed on this machine, and removes runs that are older than ``Settings.store_days``.
+worlds whose steward was killed on this machine, and removes runs that are older than ``Settings.store_days``,
+unless a person keeps them.
 
 Under failure: one message tells the user the reason. After :data:`RETRY` seconds it tries the file again, and then
 stores the content of the spools. No failure reaches the world.
@@ -94,7 +95,9 @@ class StoreIntake:
         if self._orphans is None:
             self._orphans = [writer for owner in _orphans(db) if (writer := _adopt(db, owner, self.writer.owner))]
             limit = time.time() - self._days * 86400
-            self._old = [row[0] for row in db.execute("SELECT id FROM runs WHERE started < ?", (limit,)).fetchall()]
+            self._old = [
+                row[0] for row in db.execute("SELECT id FROM runs WHERE started < ? AND NOT kept", (limit,)).fetchall()
+            ]
         return db
 
     def _poll(self, db: sqlite3.Connection) -> bool:
@@ -114,7 +117,7 @@ class StoreIntake:
     def _prune(self, db: sqlite3.Connection) -> None:
         old, self._old = self._old[:PRUNED], self._old[PRUNED:]
         with transaction(db):
-            db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in old])
+            db.executemany("DELETE FROM runs WHERE id = ? AND NOT kept", [(run,) for run in old])
             if not self._old:
                 db.execute("DELETE FROM worlds WHERE id NOT IN (SELECT world FROM runs) AND ended IS NOT NULL")
 

@@ -21,6 +21,8 @@ from jupyter_core.paths import jupyter_data_dir
 
 from jupyter_dtrain.core.errors import StoreFailed
 
+from . import losses
+
 APPLICATION_ID = 0x6474726E
 """Marks our SQLite files (``PRAGMA application_id``)."""
 BUSY_TIMEOUT = 5.0
@@ -102,6 +104,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX unseen ON runs (seen, ended)",
     ),
+    (
+        "ALTER TABLE runs ADD COLUMN name TEXT NOT NULL DEFAULT ''",  # '': it has none of its own
+        "ALTER TABLE runs ADD COLUMN note TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]'",  # JSON
+        "ALTER TABLE runs ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",  # whether its age removes it no more
+        # A row stays of a deleted run: while its spool is there, a steward would else store the run again.
+        "ALTER TABLE runs ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0",
+        # For losses alone, see losses.py: the newest value (NULL: not finite), its step, and the lowest finite value.
+        "ALTER TABLE series ADD COLUMN last REAL",
+        "ALTER TABLE series ADD COLUMN best REAL",
+        "ALTER TABLE series ADD COLUMN step INTEGER",
+        """UPDATE series SET
+            best = (SELECT min(lowest_value(amounts)) FROM blocks WHERE blocks.series = series.id),
+            (last, step) = (SELECT last_value(amounts), last_step(steps) FROM blocks
+                WHERE blocks.series = series.id ORDER BY number DESC LIMIT 1)
+            WHERE kind = 'metric' AND name LIKE '%loss%'""",
+        "CREATE INDEX losses ON series (run, name, rank) WHERE step IS NOT NULL",
+        "CREATE INDEX open_runs ON runs (world) WHERE outcome IS NULL",
+    ),
 )
 """The statements that bring a file from each version to the next."""
 
@@ -134,6 +155,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             _log_ahead(db)
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
+            losses.register(db)
             _migrate(db, path)
         except BaseException:
             db.close()

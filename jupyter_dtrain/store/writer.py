@@ -340,8 +340,8 @@ class StoreWriter:
                 if started.ranks:
                     run.ranks = started.ranks
                     db.execute(
-                        "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?) WHERE id = ?",
-                        (started.source[:MAX_SOURCE], _json(started.ranks), event.time, run.row),
+                        "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
+                        (started.source[:MAX_SOURCE], _json(started.ranks), event.time, started.name, run.row),
                     )
             case Error() as error:
                 self._write_part(db, run, rank)

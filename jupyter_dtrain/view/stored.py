@@ -1,7 +1,7 @@
-"""Runs from the store, as a person sees them: one run, a list, and two side by side.
+"""Runs from the store, as a person sees them: one run, a list, and several side by side.
 
 :func:`bundle` is how a stored run appears, as the last value of a cell and in ``%distributed show``. Everything here
-is bounded, whatever the run printed or logged. Only :func:`overlay` needs matplotlib.
+is bounded, whatever the runs printed or logged. Only :func:`overlay` needs matplotlib.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _TAILS: Final = 4  # ranks, or groups of ranks with equal output, whose last lin
 _RANKS: Final = 8  # ranks that get a column each
 _METRICS: Final = 60
 _NAME: Final = 40
-_CELL: Final = 48  # characters of the cell in a list
 _WIDTH: Final = 200  # characters of a printed line
 _CHARTS: Final = 6
 _BUCKETS: Final = 400  # points of a line
+_SIDE_BY_SIDE: Final = 2  # runs that get columns, rather than rows, in a comparison
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_DASHES: Final = ("-", "--", ":", "-.")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Series = Mapping[int, "Columns"]
@@ -53,17 +55,51 @@ class Part(Protocol):
         """The end of a rank that was lost, in words; else empty."""
 
 
+class LossFigures(Protocol):
+    """A loss of a run, without its points."""
+
+    @property
+    def name(self) -> str:
+        """The metric."""
+
+    @property
+    def last(self) -> float | None:
+        """The newest value; None where it is not finite."""
+
+    @property
+    def best(self) -> float | None:
+        """The lowest finite value."""
+
+
 class Kept(Protocol):
     """The part of a stored run that is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
 
-    id: int
     number: int
-    world: str
     source: str
     size: int
     ranks: list[int]
     started: float
     """In ``time.time()`` seconds."""
+
+    @property
+    def label(self) -> str:
+        """``world/3``, as people call it."""
+
+    @property
+    def name(self) -> str:
+        """A person's, or else its telling line."""
+
+    @property
+    def note(self) -> str:
+        """A person's."""
+
+    @property
+    def tags(self) -> list[str]:
+        """A person's."""
+
+    @property
+    def losses(self) -> Sequence[LossFigures]:
+        """Last and best of each loss."""
 
     @property
     def outcome(self) -> Outcome | Literal["running"]:
@@ -96,9 +132,10 @@ class Kept(Protocol):
 def bundle(run: Kept) -> MimeBundle:
     """The run as text and as HTML: the cell, how it ended, the last values of its metrics, the end of its output."""
     head = (
-        f"Run #{run.id} ({run.world}/{run.number}): {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
+        f"Run {run.label}{_named(run)}: {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
         f"started {moment(run.started)}"
     )
+    said = [line for line in ("Tags: " + ", ".join(run.tags) if run.tags else "", run.note) if line]
     source = run.source.rstrip().splitlines()
     cell = source[:_SOURCE]
     if len(source) > _SOURCE:
@@ -107,8 +144,9 @@ def bundle(run: Kept) -> MimeBundle:
     metrics = dict(run.metrics)
     shown = _metrics_table(metrics, run.ranks) if metrics else None
     tail = _tails(run)
-    text = [head, *(f"    {line}" for line in cell), *troubles]
-    html = [f"<p>{escape(head)}</p><pre>{escape(chr(10).join(cell))}</pre>"]
+    text = [head, *said, *(f"    {line}" for line in cell), *troubles]
+    html = [f"<p>{escape(line)}</p>" for line in (head, *said)]
+    html.append(f"<pre>{escape(chr(10).join(cell))}</pre>")
     html += [f"<p>{escape(line)}</p>" for line in troubles]
     if shown is not None:
         text += ["", shown["text/plain"]]
@@ -144,42 +182,54 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
     """A table of runs."""
     rows = [
         [
-            f"#{run.id}",
-            f"{run.world}/{run.number}",
+            run.label,
+            _short(run.name),
+            run.outcome,
+            *_loss(run),
+            took(run.elapsed),
             len(run.ranks),
             moment(run.started),
-            run.outcome,
-            took(run.elapsed),
-            _first_line(run.source),
+            ", ".join(run.tags),
         ]
         for run in runs
     ]
-    return {**table("Stored runs", ["run", "in world", "ranks", "started", "outcome", "took", "cell"], rows)}
+    tagged = any(run.tags for run in runs)
+    headers = ["run", "name", "outcome", "last loss", "best", "took", "ranks", "started", "tags"]
+    return {**table("Stored runs", headers if tagged else headers[:-1], rows if tagged else [row[:-1] for row in rows])}
 
 
-def comparison(first: Kept, second: Kept) -> MimeBundle:
-    """A table of both runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
-    both = dict(first.metrics), dict(second.metrics)
-    names = list(dict.fromkeys([*both[0], *both[1]]))
-    rows = []
-    for name in names[:_METRICS]:
-        measured = [_measures(run.get(name, {})) for run in both]
-        rows.append([_short(name), *(number(value) for pair in zip(*measured, strict=True) for value in pair)])
-    marks = f"#{first.id}", f"#{second.id}"
-    headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
+def comparison(runs: Sequence[Kept]) -> MimeBundle:
+    """A table of the runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
+    every = [dict(run.metrics) for run in runs]
+    names = list(dict.fromkeys(name for metrics in every for name in metrics))
+    shown = names[:_METRICS]
+    marks = [run.label for run in runs]
+    if len(runs) == _SIDE_BY_SIDE:
+        headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
+        rows = []
+        for name in shown:
+            measured = [_measures(metrics.get(name, {})) for metrics in every]
+            rows.append([_short(name), *(number(value) for pair in zip(*measured, strict=True) for value in pair)])
+    else:
+        headers = ["metric", "run", "last", "lowest", "highest"]
+        rows = [
+            [_short(name), mark, *map(number, _measures(metrics[name]))]
+            for name in shown
+            for mark, metrics in zip(marks, every, strict=True)
+            if name in metrics
+        ]
     caption = "; ".join(
-        f"#{run.id} ({run.world}/{run.number}): {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}"
-        for run in (first, second)
+        f"{run.label}{_named(run)}: {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
     )
     if not rows:
-        return {"text/plain": f"{caption}\nNeither run has logged a metric."}
+        return {"text/plain": f"{caption}\nNone of these runs has logged a metric."}
     if len(names) > _METRICS:
         caption += f"; {len(names) - _METRICS} more metrics"
     return {**table(caption, headers, rows)}
 
 
-def overlay(first: Kept, second: Kept) -> str | None:
-    """The curves of metrics that both runs have, as SVG: means over ranks. None when they share no metric.
+def overlay(runs: Sequence[Kept]) -> str | None:
+    """The curves of metrics that several of the runs have, as SVG: means over ranks. None when they share no metric.
 
     Raises :class:`ImportError` where matplotlib is not installed.
     """
@@ -187,8 +237,9 @@ def overlay(first: Kept, second: Kept) -> str | None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    both = dict(first.metrics), dict(second.metrics)
-    names = [name for name in both[0] if name in both[1]][:_CHARTS]
+    every = [dict(run.metrics) for run in runs]
+    names = [name for name in dict.fromkeys(name for metrics in every for name in metrics) if _shared(name, every)]
+    names = names[:_CHARTS]
     if not names:
         return None
     with no_glyph_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
@@ -198,10 +249,21 @@ def overlay(first: Kept, second: Kept) -> str | None:
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for name, ax in zip(names, axes, strict=False):
-            for run, metrics, colour, style in zip((first, second), both, ("#0072B2", "#D55E00"), "-:", strict=True):
+            for index, (run, metrics) in enumerate(zip(runs, every, strict=True)):
+                if name not in metrics:
+                    continue
                 steps, means = _mean(metrics[name])
-                mark = "." if len(steps) == 1 else None
-                ax.plot(steps, means, style, color=colour, linewidth=1.4, label=f"#{run.id}", marker=mark)
+                # A line that lies on another must not hide it: they differ in colour and in dashes.
+                colour, style = _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
+                ax.plot(
+                    steps,
+                    means,
+                    ":" if len(runs) == _SIDE_BY_SIDE and index else style,
+                    color=colour,
+                    linewidth=1.4,
+                    label=run.label,
+                    marker="." if len(steps) == 1 else None,
+                )
             ax.set_title(_short(name).replace("$", r"\$"), fontsize=10, loc="left")
             ax.set_xlabel("step", fontsize=8)
             ax.tick_params(labelsize=8)
@@ -214,6 +276,10 @@ def overlay(first: Kept, second: Kept) -> str | None:
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return file.getvalue()
+
+
+def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:
+    return sum(name in metrics for metrics in every) > 1
 
 
 def moment(seconds: float) -> str:
@@ -291,12 +357,18 @@ def _tails(run: Kept) -> list[str]:
     return shown
 
 
-def _first_line(source: str) -> str:
-    """The first line of code, or else the first line."""
-    lines = [line.strip() for line in source.splitlines() if line.strip()]
-    code = [line for line in lines if not line.startswith("#")]
-    line = (code or lines or [""])[0]
-    return line if len(line) <= _CELL else line[: _CELL - 1] + "…"
+def _named(run: Kept) -> str:
+    """Its name beside its number, where it has one."""
+    return f" ({_short(run.name)})" if run.name else ""
+
+
+def _loss(run: Kept) -> tuple[str, str]:
+    """Last and best value of its first loss; the name of that, where it is another than ``loss``."""
+    if not run.losses:
+        return "-", "-"
+    loss = run.losses[0]
+    last = "not finite" if loss.last is None else number(loss.last)
+    return last if loss.name == "loss" else f"{last} ({_short(loss.name)})", number(loss.best)
 
 
 def _short(name: str) -> str:

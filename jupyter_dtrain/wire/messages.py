@@ -81,6 +81,8 @@ class Cell(msgspec.Struct, frozen=True):
     """As the notebook shows it: ``In [3]``; None outside IPython."""
     id: str = ""
     """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
+    run_name: str = ""
+    """The name that the person gave the run of the cell."""
 
 
 class Watching(msgspec.Struct, frozen=True):

@@ -202,7 +202,7 @@ export class Chart {
         ...ranks.map((rank): uPlot.Series => ({
           stroke: theme.rank(rank),
           width: apart ? 1.6 : 1.2,
-          dash: theme.dash(rank),
+          dash: apart ? theme.dashOfRun(rank) : theme.dash(rank),
           points: { show: false },
           spanGaps: true,
           show: !single,

@@ -316,17 +316,37 @@ export interface NewsMessage {
   steps?: string;
 }
 
+/** A loss of a stored run, on the lowest rank that has logged it. */
+export interface Loss {
+  name: string;
+  /** The newest value; None where it is not finite. */
+  last: number | null;
+  /** The lowest finite value. */
+  best: number | null;
+  /** The step of the newest value. */
+  step: number;
+}
+
 /** A run in the store. */
 export interface StoredRun {
+  /** For requests; people call it WORLD/NUMBER. */
   id: number;
+  name: string;
+  note: string;
+  tags: string[];
+  /** Whether neither its age nor a request to delete it removes it. */
+  kept: boolean;
   world: string;
   number: number;
+  /** How many ran its cell, of the `size` ranks of its world. */
   ranks: number;
   size: number;
   outcome: RunOutcome;
+  /** Seconds since the epoch. */
   started: number;
   elapsed: number;
   source: string;
+  losses: Loss[];
 }
 
 /** The output of a run's cell, or the changes in it. */
@@ -349,5 +369,14 @@ export interface CellOutputs {
 
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
+/** The one word for each way in which a run ends, or that it goes on, and its meaning. */
+export const OUTCOMES: Record<RunOutcome, string> = {
+  ok: "every rank ended its cell well",
+  error: "the cell failed on some rank",
+  interrupted: "a person or a timeout ended it",
+  lost: "a rank died, or can no longer be heard",
+  running: "it goes on",
+};
+
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--timeout", "-i", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];

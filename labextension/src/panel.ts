@@ -5,6 +5,7 @@ import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
+import { OUTCOMES } from "./generated";
 import { median, outliers, slowest } from "./anomalies";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
@@ -33,14 +34,6 @@ const OPEN = 6;
 /** A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it. */
 const SLOW = 25;
 const REST = 3;
-
-const OUTCOMES: Record<string, string> = {
-  running: "running",
-  ok: "finished",
-  error: "failed",
-  interrupted: "interrupted",
-  lost: "lost ranks",
-};
 
 export class RunPanel {
   private summary = h("span", { class: "dtrain-summary" });
@@ -251,13 +244,13 @@ export class RunPanel {
     );
     let [outcome, words, title]: [string, string, string | null] = [
       model.outcome,
-      OUTCOMES[model.outcome] ?? model.outcome,
-      null,
+      model.outcome,
+      OUTCOMES[model.outcome],
     ];
     if (going && this.paused) {
       [outcome, words, title] = ["paused", "not finished", "The run went on after this was saved."];
     } else if (outcome === "ok" && strange.length > 0) {
-      [outcome, words, title] = ["nan", `finished with ${number(strange[0]!)}`, "A metric's last value is not finite."];
+      [outcome, words, title] = ["nan", `ok, but ${number(strange[0]!)}`, "A metric's last value is not finite."];
     }
     setText(this.badge, words);
     setAttribute(this.badge, "title", title);

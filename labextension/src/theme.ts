@@ -13,6 +13,8 @@ export interface Theme {
   rank: (rank: number) => string;
   /** Lines after the first eight are dashed, so that two ranks with the same colour differ. */
   dash: (rank: number) => number[];
+  /** Lines of runs differ in their dashes at once: they may lie on each other, and each must show. */
+  dashOfRun: (run: number) => number[];
 }
 
 /** The theme of the page around `element`. */
@@ -30,6 +32,7 @@ export function themeOf(element: Element): Theme {
     alarm: dark ? "#f08a3c" : "#c44e00",
     rank: (rank) => palette[rank % palette.length]!,
     dash: (rank) => [[], [6, 3], [2, 3]][Math.floor(rank / palette.length) % 3]!,
+    dashOfRun: (run) => [[], [8, 4], [2, 3], [9, 3, 2, 3], [5, 2]][run % 5]!,
   };
 }
 

@@ -97,7 +97,7 @@ describe("a pill", () => {
     const states = { running: 1, sent: 1, ok: 2 };
     expect(pill("%%distributed", [world({ states })])).toBe("running: all ranks · running · 2 of 4 done");
     const failed = world({ states: { running: 3, error: 1 } });
-    expect(pill("%%distributed", [failed])).toBe("failing: all ranks · running · 1 of 4 failed");
+    expect(pill("%%distributed", [failed])).toBe("failing: all ranks · running · 1 of 4 error");
     expect(pill("%%distributed", [world({ outcome: "ok" })])).toBe("still: all ranks");
     expect(pill("%%distributed", [world({ cell: "c2" })])).toBe("still: all ranks");
   });

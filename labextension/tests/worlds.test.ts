@@ -323,22 +323,16 @@ describe("what a person types or chooses", () => {
         });
       return model;
     };
-    const both: [number, RunModel][] = [
-      [
-        4,
-        run(
-          [
-            [1, 2],
-            [3, NaN],
-          ],
-          ["loss", "only"],
-        ),
-      ],
-      [7, run([[5, 6]], ["loss"])],
+    const ranks = [
+      [1, 2],
+      [3, NaN],
     ];
-    const { metrics, names } = compare(both);
-    expect(names).toEqual(["#4", "#7"]);
-    expect(metrics.map((metric) => metric.name)).toEqual(["loss"]);
+    const runs = [run(ranks, ["loss", "only"]), run([[5, 6]], ["other"]), run([[5, 6]], ["loss", "other"])];
+    const { metrics } = compare(runs, ["w/4", "w/5", "w/7"]);
+    expect(metrics.map((metric) => [metric.name, ...metric.columns.keys()])).toEqual([
+      ["loss", 0, 2],
+      ["other", 1, 2],
+    ]);
     const [first, second] = [...metrics[0]!.columns.values()];
     expect([...first!.values.subarray(0, 2), ...second!.values.subarray(0, 2)]).toEqual([2, 2, 5, 6]);
   });

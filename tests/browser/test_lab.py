@@ -114,7 +114,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     assert panel["y"] < text["y"]
 
     wait_idle(page)
-    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-badge")).to_have_text("ok")
     expect(page.locator(".dtrain-button:visible")).to_have_count(0)
     expect(page.locator(".dtrain-metric:visible")).to_have_text(["loss", "acc"])
     assert step_of(page) == 199
@@ -144,7 +144,7 @@ def test_a_curve_grows_while_the_cell_runs_and_stays_in_the_notebook(lab, browse
     nbformat.write(notebook, lab.folder / "received.ipynb")
     page = lab.open(browser, "received.ipynb", kernel=False)
     page.wait_for_selector(".dtrain-chart canvas", state="attached")
-    expect(page.locator(".dtrain-badge")).to_have_text("finished")
+    expect(page.locator(".dtrain-badge")).to_have_text("ok")
     page.close()
 
 
@@ -229,7 +229,7 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
     shoot(page, "reloaded")
     go.touch()
     wait_idle(page)
-    expect(cell.locator(".dtrain-badge")).to_have_text("finished")
+    expect(cell.locator(".dtrain-badge")).to_have_text("ok")
     expect(cell.locator(".jp-InputPrompt")).to_have_text("[2]:")
     save(page)
     outputs = outputs_of(path)

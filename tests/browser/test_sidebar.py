@@ -164,14 +164,36 @@ def test_a_rank_is_looked_at_and_what_it_says_stays_text(browser, lab):
     panel.get_by_role("button", name="Interrupt the cell on all ranks of looked").click()
     expect(world.locator(".dtrain-state")).to_have_text("idle")
 
-    history = panel.get_by_role("list", name="Earlier runs")
-    expect(history.get_by_role("checkbox")).not_to_have_count(0)
-    for scale in (1, 2):
-        history.get_by_text(f"from jupyter_dtrain import log  # {scale}").click()
-    compared = panel.locator(".dtrain-charts-only")
-    expect(compared.locator(".dtrain-value")).to_have_text(re.compile(r"#\d+ 0.02000 · #\d+ 0.04000"))
-    shoot(page, "sidebar-compared")
+    look_at_stored_runs(page, panel)
     lab.leave(page)
+
+
+def look_at_stored_runs(page: Page, panel) -> None:
+    """Those of the world: the list says how they ended; two are compared, one is found, named, tagged and deleted."""
+    history = panel.get_by_role("list", name="Earlier runs")
+    panel.get_by_role("combobox", name="World").select_option("looked")
+    expect(history.locator("[data-outcome]")).to_have_text(["interrupted", "ok", "ok"])
+    for scale in (1, 2):
+        history.get_by_text(f"log(loss={scale} /").click()
+    compared = panel.locator(".dtrain-charts-only")
+    expect(compared.locator(".dtrain-value")).to_have_text("looked/1 0.02000 · looked/2 0.04000")
+    panel.get_by_role("searchbox").fill("loss=2")
+    expect(history.get_by_role("checkbox")).to_have_count(1)
+    history.get_by_role("button", name="Edit looked/2").click()
+    form = history.locator("form")
+    form.get_by_label("Name").fill("double")
+    form.get_by_label("Tags").fill("a, b")
+    shoot(page, "sidebar-compared")
+    form.get_by_role("button", name="Save").click()
+    expect(history).to_contain_text("double")
+    expect(history.locator(".dtrain-tag")).to_have_text(["a", "b"])
+    expect(panel.locator(".dtrain-legend")).to_contain_text("looked/2 double")
+    history.get_by_role("button", name="Edit looked/2").click()
+    form.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(panel.get_by_text("No run is like that.")).to_be_visible()
+    panel.get_by_role("searchbox").fill("")
+    expect(history.get_by_role("checkbox")).to_have_count(2)
 
 
 @pytest.mark.slow

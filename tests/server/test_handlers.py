@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
@@ -14,7 +16,10 @@ from tornado.httpclient import HTTPClientError
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.server import monitor
 from jupyter_dtrain.server.handlers import handlers
+from jupyter_dtrain.store import store_file
+from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.wire.messages import PROTOCOL
+from tests.store.conftest import FakeWorld, drain, points
 
 METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
@@ -99,6 +104,9 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     assert await status_of(jp_fetch, "dtrain/worlds", "GET") == 200
     assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/worlds/some", "DELETE") == 403
+    assert await status_of(jp_fetch, "dtrain/runs/1", "GET") == 404
+    assert await status_of(jp_fetch, "dtrain/runs/1", "PATCH") == 403
+    assert await status_of(jp_fetch, "dtrain/runs/1", "DELETE") == 403
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,14 @@ async def test_a_bad_start_is_refused_in_words(jp_fetch, body, words):
 
 
 @pytest.mark.parametrize(
-    "address", ["runs?limit=abc", "runs?limit=", f"runs/{'5' * 5000}", f"worlds/some/runs/{'5' * 5000}/ranks/0/output"]
+    "address",
+    [
+        "runs?limit=abc",
+        "runs?limit=",
+        "runs?before=x",
+        f"runs/{'5' * 5000}",
+        f"worlds/some/runs/{'5' * 5000}/ranks/0/output",
+    ],
 )
 async def test_a_number_that_is_none_is_refused_in_words(jp_fetch, address):
     """Neither is a number that no run can have, however many digits it has."""
@@ -208,8 +223,70 @@ async def test_launchers_describe_their_options(jp_fetch):
 
 async def test_a_store_that_is_not_there_is_empty(jp_fetch):
     """A request for a missing run gets an error that says so."""
-    assert json.loads((await jp_fetch("dtrain", "runs")).body) == {"runs": []}
+    assert json.loads((await jp_fetch("dtrain", "runs")).body) == {"runs": [], "total": 0}
     assert await status_of(jp_fetch, "dtrain/runs/7", "GET") == 404
+
+
+@pytest.fixture
+def stored(jp_environ, tmp_path):
+    """Three stored runs of ``world``, the newest of which goes on."""
+    world = FakeWorld(tmp_path)
+    with closing(open_for_writing(store_file())) as db:
+        for number in (1, 2, 3):
+            world.begin(number, f"import torch\nlr = 0.{number}\ntrain(lr)")
+            world.say(number, 0, points("loss", [3.0, math.nan, 0.5, float(number)]))
+            if number < 3:
+                world.finish(number)
+        drain(world.writer, db)
+    world.close()
+
+
+async def test_stored_runs_are_listed_page_by_page_and_by_what_is_wanted(jp_fetch, stored):
+    """The total counts what the filters let through."""
+
+    async def listed(**query):
+        answer = json.loads((await jp_fetch("dtrain", "runs", params=query)).body)
+        return [run["number"] for run in answer["runs"]], answer["total"]
+
+    newest = json.loads((await jp_fetch("dtrain", "runs")).body)["runs"][0]
+
+    assert (newest["name"], newest["outcome"], newest["tags"]) == ("train(lr)", "running", [])
+    assert newest["losses"] == [{"name": "loss", "last": 3.0, "best": 0.5, "step": 3}]
+    assert await listed(limit=2) == ([3, 2], 3)
+    assert await listed(limit=2, before=newest["id"] - 1) == ([1], 3)
+    assert await listed(outcome="ok", world="world", search="", tag="") == ([2, 1], 2)
+    assert await listed(search="lr 0.2") == ([2], 1)
+    with pytest.raises(HTTPClientError) as caught:
+        await listed(outcome="done")
+    assert caught.value.code == 400
+    assert "choose ok, error, interrupted, lost or running" in json.loads(caught.value.response.body)["message"]
+
+
+async def test_a_stored_run_is_edited_kept_and_deleted(jp_fetch, stored):
+    """Neither one that runs nor one that is kept is deleted."""
+
+    async def ask(key, method, **content):
+        body = json.dumps(content) if method == "PATCH" else None
+        try:
+            answer = await jp_fetch("dtrain", "runs", str(key), method=method, body=body)
+        except HTTPClientError as error:
+            return error.code, json.loads(error.response.body)["message"]
+        return answer.code, json.loads(answer.body)
+
+    code, edited = await ask(1, "PATCH", name="baseline", tags=["a", "b"], kept=True)
+    assert (code, edited["name"], edited["tags"], edited["kept"]) == (200, "baseline", ["a", "b"], True)
+    assert (await ask(1, "PATCH", note="good"))[1]["name"] == "baseline"
+    assert (await ask(1, "PATCH", name=""))[1]["name"] == "train(lr)"
+    for wrong in ({"name": 5}, {"tags": "a"}, {"tags": ["a,b"]}, {"name": "x" * 61}, {"outcome": "ok"}):
+        assert (await ask(1, "PATCH", **wrong))[0] == 400
+    code, words = await ask(1, "DELETE")
+    assert (code, "is kept" in words) == (409, True)
+    code, words = await ask(3, "DELETE")
+    assert (code, "is running" in words) == (409, True)
+    assert await ask(2, "DELETE") == (200, {})
+    for method in ("GET", "PATCH", "DELETE"):
+        assert (await ask(2, method))[0] == 404
+    assert [run["number"] for run in json.loads((await jp_fetch("dtrain", "runs")).body)["runs"]] == [3, 1]
 
 
 async def test_strange_words_on_the_stream_do_not_end_it(jp_ws_fetch):

@@ -294,7 +294,7 @@ def test_a_problem_of_a_run_is_reported_once(watching, session):
     assert (strange["words"], strange["ranks"], strange["run"]) == ("other is NaN on rank 2, step 7", [2], run.number)
     (apart,) = watching.items("apart")
     assert apart["words"] == "loss of rank 1 is above the others'"
-    assert watching.items("finished")[0]["words"].startswith(f"Run {run.number} has finished after ")
+    assert watching.items("finished")[0]["words"].startswith(f"Run {run.number}: ok after ")
     watching.say(dismiss=strange["id"])
     assert watching.until(lambda: not watching.items("nan"))
     watching.say(dismiss=None)

@@ -6,6 +6,9 @@ import sqlite3
 import time
 from contextlib import closing
 
+import pytest
+
+from jupyter_dtrain import BadRequest
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.store.intake import StoreIntake
@@ -33,6 +36,7 @@ def test_the_next_steward_stores_the_rest_of_a_killed_one(store, make_world):
     with closing(open_for_writing(store.path)) as db:
         killed.writer.poll(db)
     before = store.runs()[0].outcome, store.runs()[0].elapsed
+    assert [len(store.runs(outcome=word)) for word in ("lost", "running", "ok")] == [1, 0, 0]
     killed.say(1, 0, points("loss", [2.0], 1), Output("stdout", "late\n"), when=105.0)
     killed.begin(2, ranks=[0], when=106.0)
     killed.finish(2, [0], when=107.0)
@@ -89,6 +93,37 @@ def test_runs_are_kept_for_days_and_their_numbers_are_not_given_again(store, mak
         belonging = "SELECT run FROM parts UNION SELECT run FROM series UNION SELECT run FROM texts"
         assert {run for (run,) in db.execute(belonging)} == {3, 4}
         assert db.execute("SELECT count(*) FROM blocks").fetchone() == (1,)
+    assert said == []
+
+
+def test_a_run_that_is_kept_stays_and_one_that_is_deleted_does_not_come_back(store, make_world):
+    """Neither with age, nor with a writer that reads the spools again; a world goes with its last run."""
+    world, said = make_world(), []
+    for number in (1, 2, 3):
+        world.begin(number, "x = 1", when=100.0)
+        world.say(number, 0, points("loss", [1.0]), Output("stdout", "x"))
+        world.finish(number, when=101.0)
+    first = intake_of(world, store, said, days=1e6)
+    poll_all(first)
+    store.run(1).keep()
+    with pytest.raises(BadRequest, match="is kept"):
+        store.run(1).delete()
+    store.run(3).edit(name="best", tags=["a", "a"], note="n\nm")
+    store.run(2).delete()
+    first.writer.forget()
+    poll_all(first)
+    with closing(open_for_writing(store.path)) as db:
+        poll_all(intake_of(world, store, said, days=1e6))
+        assert db.execute("SELECT DISTINCT run FROM parts ORDER BY 1").fetchall() == [(1,), (3,)]
+        assert db.execute("SELECT count(*) FROM blocks").fetchone() == (2,)
+    assert [(run.number, run.name, run.tags, run.note) for run in store.runs()] == [
+        (3, "best", ["a"], "n\nm"),
+        (1, "x = 1", [], ""),
+    ]
+    first.close("done")
+    poll_all(intake_of(make_world(name="new"), store, said))
+
+    assert [run.number for run in store.runs()] == [1]
     assert said == []
 
 

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from jupyter_dtrain import BadRequest, Store
+from jupyter_dtrain import BadRequest, Store, compare
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Error, Output
 from jupyter_dtrain.view import stored as view
@@ -21,7 +21,7 @@ from tests.store.conftest import drain, gone_process, points
 
 @pytest.fixture
 def filled(store, db, make_world):
-    """#1 is world/1, #2 world/2, #3 run 1 of a later world of that name, #4 is other/1."""
+    """By id: 1 is world/1, 2 world/2, 3 run 1 of a later world of that name, 4 is other/1."""
     for name, numbers in (("world", (1, 2)), ("world", (1,)), ("other", (1,))):
         world = make_world(name=name)
         for number in numbers:
@@ -33,16 +33,18 @@ def filled(store, db, make_world):
 
 @pytest.mark.parametrize(
     ("name", "run"),
-    [(1, 1), ("1", 1), ("#2", 2), (" #2 ", 2), ("world/2", 2), ("world/1", 3), ("other/1", 4), ("#04", 4)],
+    [(1, 4), ("1", 4), (2, 2), (" 02 ", 2), ("world/2", 2), ("world/1", 3), ("other/1", 4)],
 )
 def test_a_run_is_found_by_number_and_by_name(filled, name, run):
-    """Where several worlds share a name, the newest that has the number counts."""
+    """Where several runs have the number, the newest counts, or that of the world where the person is."""
     assert filled.run(name).id == filled[name].id == run
+    assert filled.run("1", filled.run_with_id(1).world_id).id == 1
+    assert filled.run("2", filled.run_with_id(4).world_id).id == 2
 
 
 def test_a_run_is_found_by_its_worlds_id(filled):
     """The id is unique."""
-    first = filled.run(1)
+    first = filled.run_with_id(1)
 
     assert filled.run(f"{first.world_id}/1").id == 1
 
@@ -50,11 +52,12 @@ def test_a_run_is_found_by_its_worlds_id(filled):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("5", "There is no run #5 in the store: it has 4, from #1 to #4"),
-        (0, "There is no run #0"),
+        ("5", "There is no run 5 in the store. The newest is other/1."),
+        (0, "There is no run 0"),
+        ("#1", "'#1' names no run"),
         ("world/9", "There is no run world/9 in the store. World 'world' has the runs 1-2: world/1 is the newest"),
         ("nobody/1", "There is no run nobody/1 in the store."),
-        ("world", "'world' names no run. .*41 or #41.*WORLD/RUN.* World 'world' has the runs 1-2"),
+        ("world", r"'world' names no run. .*WORLD/RUN.*\(world/3\).* World 'world' has the runs 1-2"),
         ("", "'' names no run"),
         ("-1", "'-1' names no run"),
         ("1.5", "'1.5' names no run"),
@@ -73,9 +76,9 @@ def test_a_name_of_no_run_is_refused_with_the_runs_that_exist(filled, name, word
 
 def test_an_empty_store_says_so(store, db):
     """A store that is not there at all does so, too."""
-    with pytest.raises(BadRequest, match="no run #1 in the store: it is empty"):
+    with pytest.raises(BadRequest, match="no run 1 in the store, which is empty"):
         store.run(1)
-    with pytest.raises(BadRequest, match="it is empty"):
+    with pytest.raises(BadRequest, match="which is empty"):
         Store(store.path.with_name("other")).run(1)
 
 
@@ -140,7 +143,7 @@ def test_a_run_shows_its_cell_outcome_metrics_and_the_end_of_its_output(store, d
     data = store.run("world/3")._repr_mimebundle_()
     text = data["text/plain"]
 
-    assert text.startswith("Run #1 (world/3): error, 1.5 s on ranks 0-1, started ")
+    assert text.startswith("Run world/3 (print('<script>')): error, 1.5 s on ranks 0-1, started ")
     assert "    print('<script>')\n" in text
     assert "… 9 more lines" in text
     assert "Ranks 0-1: ValueError: <bad>" in text
@@ -184,31 +187,37 @@ def test_two_runs_are_compared_by_last_lowest_and_highest(store, db, fake):
     fake.finish(3)
     drain(fake.writer, db)
     one, two, three = (store.run(number) for number in (1, 2, 3))
-    text = view.comparison(one, two)["text/plain"]
-    apart = view.comparison(one, three)["text/plain"]
+    text = view.comparison([one, two])["text/plain"]
+    apart = view.comparison([one, three])["text/plain"]
+    three_runs = view.comparison([one, two, three])["text/plain"]
 
-    assert re.search(r"^metric +last #1 +last #2 +lowest #1 +lowest #2 +highest #1 +highest #2$", text, re.MULTILINE)
+    heads = " +".join(f"{what} world/{number}" for what in ("last", "lowest", "highest") for number in (1, 2))
+    assert re.search(rf"^metric +{heads}$", text, re.MULTILINE)
     assert re.search(r"^loss +1\.5 +10\.5 +1 +10 +5 +50$", text, re.MULTILINE)
     assert re.search(r"^loss +1\.5 +- +1 +- +5 +-$", apart, re.MULTILINE)
     assert re.search(r"^other +- +nan +- +- +- +-$", apart, re.MULTILINE)
-    assert view.overlay(one, three) is None
+    assert re.search(r"^loss +world/2 +10.5 +10 +50$", three_runs, re.MULTILINE)
+    assert re.search(r"^other +world/3 +nan +- +-$", three_runs, re.MULTILINE)
+    assert view.overlay([one, three]) is None
 
 
 def test_the_curves_of_two_runs_are_drawn_over_each_other(store, db, fake):
     """An SVG of bounded size with both runs' marks, names of every kind, and NaN where a curve has a gap."""
-    for number in (1, 2):
+    for number in (1, 2, 3):
         fake.begin(number)
         for rank in (0, 1):
             fake.say(number, rank, points("$loss_1$ <&>", [math.sin(step / 1000) for step in range(50_000)]))
             fake.say(number, rank, points("nan", [math.nan]), points("one", [1.0]))
         fake.finish(number)
     drain(fake.writer, db)
-    svg = view.overlay(store.run(1), store.run(2))
+    shown = compare(*(store.run(number) for number in (1, 2, 3)))
+    svg = view.overlay(shown.runs)
 
     assert svg is not None
-    assert "<svg" in svg
-    assert "#1" in svg
-    assert "#2" in svg
+    assert all(f">world/{number}<" in svg for number in (1, 2, 3))
+    assert "<svg" in shown._repr_html_()
+    assert "$loss_1$" in repr(shown)
+    assert set(shown.frame()["run"]) == {"world/1", "world/2", "world/3"}
     assert "&lt;&amp;&gt;" in svg
     assert len(svg) < 200_000
 
@@ -222,7 +231,7 @@ def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):
     drain(fake.writer, db)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError):
-        view.overlay(store.run(1), store.run(2))
+        view.overlay([store.run(1), store.run(2)])
 
 
 @pytest.mark.parametrize(

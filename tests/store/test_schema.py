@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import stat
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -43,15 +45,34 @@ def test_a_store_is_brought_to_the_next_version_with_what_it_holds(store, fake, 
     fake.begin(1, "a cell")
     with closing(open_for_writing(store.path)) as db:
         fake.writer.poll(db)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT DEFAULT 'new'",)))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'new'",)))
     sources = [run.source for run in store.runs()]
     with closing(sqlite3.connect(store.path)) as db:
-        notes = db.execute("SELECT note FROM runs").fetchall()
+        colours = db.execute("SELECT colour FROM runs").fetchall()
         version = db.execute("PRAGMA user_version").fetchone()[0]
 
     assert sources == ["a cell"]
-    assert notes == [("new",)]
+    assert colours == [("new",)]
     assert version == len(MIGRATIONS) + 1
+
+
+def test_runs_of_the_first_version_get_names_and_the_figures_of_their_losses(store, monkeypatch):
+    """From their cells and points: NaN is no best value, and what is no loss has no figures."""
+    monkeypatch.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
+    with closing(open_for_writing(store.path)) as db:
+        db.execute("INSERT INTO worlds VALUES (1, 'w-1', 'w', 2, 'host', '', 0, 9, '', 1, 1, NULL, NULL)")
+        db.execute("INSERT INTO runs VALUES (1, 1, 3, 'import torch\ntrain()', '[0]', 0, 1, 'ok', 1, 1)")
+        for series, name in enumerate(("loss", "accuracy"), 1):
+            db.execute("INSERT INTO series VALUES (?, 1, 'metric', 0, ?)", (series, name))
+            for number, values in enumerate(([3.0, 0.5], [math.nan, 2.0])):
+                steps = struct.pack("<2q", 2 * number, 2 * number + 1)
+                amounts = struct.pack("<2d", *values)
+                db.execute("INSERT INTO blocks VALUES (?, ?, 2, ?, ?, ?)", (series, number, steps, amounts, amounts))
+    monkeypatch.undo()
+    run = store.run("w/3")
+
+    assert (run.name, run.note, run.tags, run.kept) == ("train()", "", [], False)
+    assert [(one.name, one.last, one.best, one.step) for one in run.losses] == [("loss", 2.0, 0.5, 3)]
 
 
 def test_a_migration_that_fails_changes_nothing(store, monkeypatch):
@@ -90,7 +111,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(store):
         db.execute("PRAGMA user_version = 99")
     before = everything(store.path.parent)
     for use in (open_for_writing, open_for_reading, Store.open):
-        with pytest.raises(StoreFailed, match=r"newer jupyter-dtrain \(version 99 of the store; this one knows 1\)"):
+        with pytest.raises(StoreFailed, match=r"newer jupyter-dtrain \(version 99 of the store; this one knows 2\)"):
             use(store.path)
     store.mark_seen([])
 

@@ -18,7 +18,7 @@ from tests.store.conftest import FakeWorld, drain, points
 
 @pytest.fixture(scope="module")
 def module_home(tmp_path_factory):
-    """Jupyter's data folder of this module's notebook, with three runs: #1 and #2 log a loss, #3 something else."""
+    """Jupyter's data folder of this module's notebook, with three runs: 1 and 2 log a loss, 3 something else."""
     folder = tmp_path_factory.mktemp("stored")
     world = FakeWorld(folder)
     with closing(open_for_writing(folder / "dtrain" / "runs.sqlite")) as db:
@@ -51,18 +51,22 @@ def test_runs_lists_what_is_stored(notebook):
     (fewer,) = notebook.ok("%distributed runs -n 2").display_texts
     html = notebook.ok("%distributed runs").displays[0]["data"]["text/html"]
 
-    assert [line.split()[:3] for line in text.splitlines()[2:]] == [[f"#{n}", f"world/{n}", "2"] for n in (3, 2, 1)]
-    assert all(
-        "ok" in line and "1.5 s" in line and line.endswith(f"lr = 0.{n}")
-        for n, line in zip((3, 2, 1), text.splitlines()[2:], strict=True)
-    )
+    assert [line.split()[:5] for line in text.splitlines()[2:]] == [
+        ["world/3", "train(lr)", "ok", "-", "-"],
+        ["world/2", "train(lr)", "ok", "0.5", "0.5"],
+        ["world/1", "train(lr)", "ok", "1", "1"],
+    ]
+    assert "1.5 s" in text
     assert len(fewer.splitlines()) == 4
     assert html.count("<tr>") == 4
     assert "No run of a world named 'nobody' is stored" in notebook.ok("%distributed runs --world nobody").out
     assert len(notebook.ok("%distributed runs --world world").display_texts) == 1
+    (found,) = notebook.ok("%distributed runs --outcome ok --search 'lr 0.2'").display_texts
+    assert [line.split()[0] for line in found.splitlines()[2:]] == ["world/2"]
+    assert "No stored run is like that" in notebook.ok("%distributed runs --tag none").out
 
 
-@pytest.mark.parametrize("name", ["1", "#1", "world/1"])
+@pytest.mark.parametrize("name", ["1", "world/1"])
 def test_show_shows_a_run(notebook, name):
     """Each of its names finds it; a stored run at the end of a cell shows the same."""
     chart, text = notebook.ok(f"%distributed show {name}").displays
@@ -70,7 +74,7 @@ def test_show_shows_a_run(notebook, name):
 
     text = text["data"]["text/plain"]
 
-    assert text.startswith("Run #1 (world/1): ok, 1.5 s on ranks 0-1, started ")
+    assert text.startswith("Run world/1 (train(lr)): ok, 1.5 s on ranks 0-1, started ")
     assert "    train(lr)" in text
     assert "[0-1] trained with 0.1" in text
     assert text == same
@@ -78,14 +82,14 @@ def test_show_shows_a_run(notebook, name):
     assert "loss" in chart["data"]["image/svg+xml"]
 
 
-def test_compare_shows_two_runs(notebook):
+def test_compare_shows_runs_side_by_side(notebook):
     """A table, and curves as SVG; without a metric in common, words."""
-    table, curves = notebook.ok("%distributed compare 1 #2").displays
+    table, curves = notebook.ok("%distributed compare 1 world/2 3").displays
     cell = notebook.ok("%distributed compare 1 3")
 
     assert "loss" in table["data"]["text/plain"]
     assert "0.5" in table["data"]["text/plain"]
-    assert curves["data"]["image/svg+xml"].count("#2") >= 1
+    assert curves["data"]["image/svg+xml"].count("world/2") >= 1
     assert len(cell.displays) == 1
     assert "no metric in common" in cell.out
 
@@ -105,12 +109,13 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
     ("line", "words"),
     [
         ("show", "required: RUN"),
-        ("show 9", "There is no run #9 in the store: it has 3, from #1 to #3."),
+        ("show 9", "There is no run 9 in the store. The newest is world/3."),
         ("show world", "'world' names no run"),
         ("show 1 2", "unrecognized arguments: 2"),
-        ("compare 1", "required: B"),
-        ("compare 1 1", "1 and 1 are the same run: name two."),
-        ("compare 1 world/1", "1 and world/1 are the same run"),
+        ("compare", "required: RUN"),
+        ("compare 1", "needs two runs or more"),
+        ("compare 1 2 world/1", "Run world/1 is named twice"),
+        ("runs --outcome done", "choose from"),
         ("compare 1 nobody/1", "There is no run nobody/1"),
         ("runs -n 0", "'0' is not a whole number above 0"),
         ("runs -n -3", "'-3' is not a whole number above 0"),
@@ -158,10 +163,10 @@ def test_runs_that_finished_unseen_are_listed_ten_at_a_time(open_notebook, tmp_p
     again = open_notebook(JUPYTER_DATA_DIR=str(tmp_path)).ok("%load_ext jupyter_dtrain").out
 
     assert len(lines) == 12
-    assert lines[0] == "run #4 (world 'world') finished while you were away: ok, 1.5 s"
-    assert lines[9].startswith("run #13 ")
+    assert lines[0] == "run world/4 ended while you were away: ok, 1.5 s"
+    assert lines[9].startswith("run world/13 ")
     assert lines[10] == "and 3 earlier runs: %distributed runs lists them"
-    assert lines[11] == "%distributed show 13 shows what it printed and logged."
+    assert lines[11] == "%distributed show world/13 shows what it printed and logged."
     assert again == ""
 
 

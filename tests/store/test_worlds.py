@@ -170,8 +170,8 @@ def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook,
     assert min(counts.values()) > before + 500
     assert told[0].startswith("World 'world' is running")
     assert told[1:] == [
-        f"run #{ended.id} (world 'world') finished while you were away: ok, {took(ended.elapsed)}",
-        f"%distributed show {ended.id} shows what it printed and logged.",
+        f"run {ended.label} ended while you were away: ok, {took(ended.elapsed)}",
+        f"%distributed show {ended.label} shows what it printed and logged.",
     ]
     assert len(again) == 1
     notebook.close()
@@ -208,7 +208,7 @@ def test_a_run_that_was_followed_to_its_end_is_not_reported_again(open_notebook,
 
 
 def test_a_steward_that_is_killed_leaves_a_store_that_the_next_one_completes(launch, own_data):
-    """All that the ranks had spooled is there, and the run is lost."""
+    """All that the ranks had spooled is there, and the run is lost. The next world of its name counts on."""
     session = launch(n=2)
     lines = "".join(f"line {k}\n" for k in range(1000))
     cell = session.run("for k in range(1000): print('line', k)\nimport time; time.sleep(1000)", wait=False, view=None)
@@ -218,10 +218,13 @@ def test_a_steward_that_is_killed_leaves_a_store_that_the_next_one_completes(lau
     cell.wait(20)
     until(lambda: session.closed)
     seen = Store.open().runs(1)[0].outcome
-    with launch(n=1):
+    with launch(n=1) as later:
         until(lambda: Store.open().runs(1)[0].outcomes == {0: "lost", 1: "lost"})
-    ended = Store.open().runs(1)[0]
+        again = later.run("pass", name="again", view=None)
+        until(lambda: Store.open().runs(1)[0].number == again.number)
+    named, ended = Store.open().runs(2)
 
+    assert (cell.number, again.number, named.label, named.name) == (1, 2, "world/2", "again")
     assert seen == ended.outcome == "lost"
     assert (ended.text(0), ended.text(1)) == (lines, lines)
 

@@ -3,7 +3,9 @@
 import { Clipboard, Dialog, Notification, showDialog } from "@jupyterlab/apputils";
 import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
-import type { World } from "./messages";
+import type { CommandRegistry } from "@lumino/commands";
+import type { StoredRun, World } from "./messages";
+import type { RunsClient } from "./runs/client";
 import type { Worlds } from "./worlds";
 
 /** The code of a cell that attaches its notebook to a world. */
@@ -16,6 +18,7 @@ export class Actions {
     readonly worlds: Worlds,
     private notebooks: INotebookTracker | null,
     private trans: TranslationBundle,
+    readonly commands: CommandRegistry,
   ) {}
 
   /** Whether a notebook is open that can be attached. */
@@ -67,6 +70,16 @@ export class Actions {
     if (await this.confirm(title, body, this.trans.__("Kill"))) {
       await this.attempt(() => this.worlds.act(world.id, "kill", [rank]));
     }
+  }
+
+  /** Delete a stored run if the person confirms it. Returns whether it is deleted. */
+  async deleteRun(client: RunsClient, run: StoredRun): Promise<boolean> {
+    const label = `${run.world}/${run.number}`;
+    const title = this.trans.__("Delete run %1?", label);
+    const body = this.trans.__("Its cell, output and metrics are removed from the store, and cannot be brought back.");
+    return (
+      (await this.confirm(title, body, this.trans.__("Delete"))) && (await this.attempt(() => client.remove(run.id)))
+    );
   }
 
   copyCode(world: World): void {

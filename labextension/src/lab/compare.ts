@@ -1,4 +1,4 @@
-/** Compares runs: each chart has one metric of all of them. */
+/** Compares runs: each chart has one metric of all runs that have it. */
 
 import { Column } from "../column";
 import { Metric, type RunModel } from "../model";
@@ -6,20 +6,24 @@ import { Metric, type RunModel } from "../model";
 /** The most metrics that are compared at once. */
 const MOST = 6;
 
-/** The metrics that all runs have in common. Each has one column per run, with the mean over the run's ranks. */
-export function compare(models: [number, RunModel][]): { metrics: Metric[]; names: string[] } {
-  const names = models.map(([id]) => `#${id}`);
-  const [first, ...others] = models.map(([, model]) => model);
-  const metrics = first!.ordered
-    .filter((metric) => others.every((other) => other.metrics.has(metric.name)))
+/**
+ * The metrics that two or more of the runs have. Each has one column per run, with the mean over the run's ranks; the
+ * column's number is the place of the run in `names`.
+ */
+export function compare(models: RunModel[], names: string[]): { metrics: Metric[]; names: string[] } {
+  const all = [...new Set(models.flatMap((model) => model.ordered.map((metric) => metric.name)))];
+  const metrics = all
+    .filter((name) => models.filter((model) => model.metrics.has(name)).length > 1)
     .slice(0, MOST)
-    .map((metric) => {
-      const both = new Metric(metric.name);
-      models.forEach(([, model], index) => {
-        const { steps, values } = mean(model.metrics.get(metric.name)!);
-        both.columns.set(index, columnOf(steps, values));
+    .map((name) => {
+      const common = new Metric(name);
+      models.forEach((model, index) => {
+        const own = model.metrics.get(name);
+        if (own === undefined) return;
+        const { steps, values } = mean(own);
+        common.columns.set(index, columnOf(steps, values));
       });
-      return both;
+      return common;
     });
   return { metrics, names };
 }

@@ -19,12 +19,31 @@ export class NotFound extends Error {}
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
-  method: "GET" | "POST" | "DELETE",
+  method: "GET" | "POST" | "PATCH" | "DELETE",
   path: string[],
   body?: unknown,
-  query = "",
+  query: Record<string, string> = {},
 ): Promise<T> {
-  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + query;
+  const text = await read(settings, method, path, body, query);
+  let content: unknown = null;
+  try {
+    content = JSON.parse(text);
+  } catch {
+    // Reported below: every answer but a file is JSON.
+  }
+  if (content === null) throw new Error("Could not read the server's response.");
+  return content as T;
+}
+
+/** Like `request`, for an answer that is not JSON. */
+export async function read(
+  settings: ServerConnection.ISettings,
+  method: string,
+  path: string[],
+  body?: unknown,
+  query: Record<string, string> = {},
+): Promise<string> {
+  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + URLExt.objectToQueryString(query);
   const given = new AbortController();
   const timer = setTimeout(() => {
     given.abort();
@@ -44,22 +63,20 @@ export async function request<T>(
     clearTimeout(timer);
   }
   const text = await response.text();
-  let content: unknown = null;
-  try {
-    content = JSON.parse(text);
-  } catch {
-    // Reported below: every answer of our extension is JSON.
-  }
   if (!response.ok) {
-    const problem = (content as { message?: string } | null)?.message;
+    let problem: string | undefined;
+    try {
+      problem = (JSON.parse(text) as { message?: string } | null)?.message;
+    } catch {
+      // Another program's page, whose status is told below.
+    }
     if (response.status === 404 && problem === undefined) {
       throw new Error("The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?");
     }
     if (response.status === 404) throw new NotFound(problem);
     throw new Error(problem ?? `The server responded with ${response.status} ${response.statusText}.`);
   }
-  if (content === null) throw new Error("Could not read the server's response.");
-  return content as T;
+  return text;
 }
 
 /** The page's stream of messages from the server. When it closes, it reconnects after increasing pauses. */

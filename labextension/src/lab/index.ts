@@ -66,7 +66,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load("jupyter_dtrain");
     const worlds = new Worlds(app.serviceManager.serverSettings);
-    const actions = new Actions(worlds, notebooks, trans);
+    const actions = new Actions(worlds, notebooks, trans, app.commands);
     const settings: Settings = { ranks: null, side: "left", notifications: "all" };
     const create = (): void => {
       const path = notebooks?.currentWidget?.context.path ?? "";

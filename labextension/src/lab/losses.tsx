@@ -42,12 +42,7 @@ function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
   const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
   // The panel of the cell draws at the same moments.
   useEffect(() => run.listen(draw), [run]);
-  const title = [
-    trans.__("Run %1", summary.number),
-    ranksOf(summary, world, trans),
-    run.outcome === "running" ? trans.__("running") : run.outcome,
-    clock(run.clock),
-  ]
+  const title = [trans.__("Run %1", summary.number), ranksOf(summary, world, trans), run.outcome, clock(run.clock)]
     .filter((part) => part !== "")
     .join(" · ");
   return (

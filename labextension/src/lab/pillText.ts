@@ -35,20 +35,20 @@ export function pillOf(
       .reverse()
       .find(([, each]) => each.cell === cell) ?? [];
   if (world === undefined || run === undefined) return { text: to, look: "still", line: found.line };
-  const bad = (run.states.error ?? 0) + (run.states.lost ?? 0);
+  const bad = (["error", "lost"] as const).filter((state) => run.states[state]);
   return {
     text: `${to} · ${live(run, stepOf(world, run), bad, trans)}`,
-    look: bad > 0 ? "failing" : "running",
+    look: bad.length > 0 ? "failing" : "running",
     line: found.line,
   };
 }
 
-function live(run: RunSummary, step: number | null, bad: number, trans: TranslationBundle): string {
+function live(run: RunSummary, step: number | null, bad: readonly string[], trans: TranslationBundle): string {
   const total = run.ranks.length;
-  const done = bad + (run.states.ok ?? 0) + (run.states.interrupted ?? 0);
+  const done = (run.states.ok ?? 0) + (run.states.interrupted ?? 0);
   const words = [trans.__("running")];
   if (step !== null) words.push(trans.__("step %1", count(step)));
-  if (bad > 0) words.push(trans.__("%1 of %2 failed", bad, total));
+  if (bad.length > 0) words.push(...bad.map((state) => trans.__("%1 of %2 %3", run.states[state], total, state)));
   else if (done > 0) words.push(trans.__("%1 of %2 done", done, total));
   return words.join(" · ");
 }

@@ -118,7 +118,7 @@ function Contents(props: {
   const { selected } = worlds;
   const details = selected === null ? null : worlds.of(selected.id);
   const shared = { actions, trans };
-  const ended = worlds.worlds
+  const changed = worlds.worlds
     .map((world) => `${world.id}:${world.run?.number ?? 0}:${world.run?.outcome ?? ""}:${world.runs.length}`)
     .join();
   return (
@@ -146,7 +146,7 @@ function Contents(props: {
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
-        <History ended={ended} {...shared} />
+        <History changed={changed} {...shared} />
       </Section>
     </>
   );

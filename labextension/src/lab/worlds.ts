@@ -5,7 +5,7 @@ import { Signal, type ISignal } from "@lumino/signaling";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
-import type { CellOutputs, Item, Launcher, Message, RankRow, RunSummary, StoredRun, World } from "./messages";
+import type { CellOutputs, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
 
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
@@ -207,15 +207,11 @@ export class Worlds {
   /** The output of a run's cell after that which the page already has. Throws NotFound if it is no longer kept. */
   async cell(id: string, run: number, replay: string, since: number): Promise<CellOutputs> {
     const path = ["worlds", id, "runs", String(run), "cell"];
-    return request(this.settings, "GET", path, undefined, `?replay=${replay}&since=${since}`);
+    return request(this.settings, "GET", path, undefined, { replay, since: String(since) });
   }
 
   async launchers(): Promise<Launcher[]> {
     return (await request<{ launchers: Launcher[] }>(this.settings, "GET", ["launchers"])).launchers;
-  }
-
-  async stored(): Promise<StoredRun[]> {
-    return (await request<{ runs: StoredRun[] }>(this.settings, "GET", ["runs"])).runs;
   }
 
   async storedRun(id: number): Promise<{ document: unknown; source: string }> {

@@ -1,0 +1,341 @@
+"""One run in the store: what it keeps of it, and how a person names, annotates, keeps and deletes it.
+
+Every member opens the file, reads or writes, and closes it. Under failure: :class:`StoreFailed`, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from jupyter_dtrain.core.clients import still_runs
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, Series
+from jupyter_dtrain.core.metrics import RunMetrics
+from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
+from jupyter_dtrain.wire.spool import read_file
+
+from . import losses, pieces
+from .losses import Loss
+
+if TYPE_CHECKING:
+    from .runs import Store
+
+COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
+    runs.name, runs.note, runs.tags, runs.kept,
+    worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended"""
+"""The columns that make a :class:`StoredRun`."""
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    """One rank of a stored run."""
+
+    rank: int
+    pid: int
+    host: str
+    spool: str
+    """Path, on ``host``, of the whole log, which exists for some days."""
+    outcome: Outcome | None
+    """None while the rank works."""
+    elapsed: float | None
+    """Seconds."""
+    words: str
+    """Why the rank is lost, or what is wrong with its log."""
+    bytes: int
+    """How many bytes of text it printed."""
+
+
+class StoredRun:
+    """A run in the store. Its members raise :class:`StoreFailed` when the store cannot be read.
+
+    ``outcome`` and ``ended`` show the time of the request for the run; everything else is read on access.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: int,
+        number: int,
+        source: str,
+        ranks: str | None,
+        started: float,
+        ended: float | None,
+        outcome: Outcome | None,
+        elapsed: float | None,
+        name: str,
+        note: str,
+        tags: str,
+        kept: int,
+        world: str,
+        world_id: str,
+        size: int,
+        host: str,
+        steward: int,
+        steward_created: float,
+        world_ended: float | None,
+    ) -> None:
+        self._store = store
+        self.id = run
+        """Its row in the store, for programs: people call it ``world/3``, see :attr:`label`."""
+        self.number = number
+        """Its number, as its cell shows it; no other run of a world of the same name has it."""
+        self.source = source
+        """The cell."""
+        self.ranks: list[int] = msgspec.json.decode(ranks) if ranks else []
+        self.world = world
+        """The world's name; ``world_id`` is unique."""
+        self.world_id = world_id
+        self.size = size
+        """Ranks in the world."""
+        self.started = started
+        """Seconds since the epoch, as ``ended``."""
+        self.ended = ended
+        self._name = name
+        self._note = note
+        self._tags: list[str] = msgspec.json.decode(tags, type=list[str])
+        self._kept = bool(kept)
+        self._losses: list[Loss] | None = None
+        self._outcome = outcome
+        self._elapsed = elapsed
+        self._host = host
+        self._steward = (steward, steward_created)
+        self._world_ended = world_ended
+
+    @property
+    def label(self) -> str:
+        """``world/3``, as people call it."""
+        return f"{self.world}/{self.number}"
+
+    @property
+    def name(self) -> str:
+        """The name that a person gave it, or else the first line of its cell that tells it from others."""
+        return self._name or telling_line(self.source)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.edit(name=name)
+
+    @property
+    def note(self) -> str:
+        """A person's words about it."""
+        return self._note
+
+    @note.setter
+    def note(self, note: str) -> None:
+        self.edit(note=note)
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags; set them to change them."""
+        return list(self._tags)
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        self.edit(tags=tags)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays in the store for ever: neither its age nor :meth:`delete` removes it."""
+        return self._kept
+
+    @kept.setter
+    def kept(self, kept: bool) -> None:
+        self.edit(kept=kept)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Last and best value of its losses, without reading their points."""
+        if self._losses is None:
+            rows = self._rows(losses.SHOWN.format(runs="?"))
+            self.take_losses(losses.shown(rows).get(self.id, []))
+        return list(self._losses or [])
+
+    def take_losses(self, found: list[Loss]) -> None:
+        """Know its losses, which were read for a list of runs."""
+        self._losses = found
+
+    def edit(
+        self,
+        *,
+        name: str | None = None,
+        note: str | None = None,
+        tags: Iterable[str] | None = None,
+        kept: bool | None = None,
+    ) -> None:
+        """Change what a person says about it; None leaves a part as it is. An empty name gives it its own back.
+
+        Raises :class:`BadRequest` for what cannot be that, or when the run is deleted.
+        """
+        new_name = self._name if name is None else check_run_name(name)
+        new_note = self._note if note is None else check_note(note)
+        new_tags = self._tags if tags is None else check_tags(tags)
+        new_kept = self._kept if kept is None else bool(kept)
+        changes = {"name": name, "note": note, "tags": tags, "kept": kept}
+        values = {"name": new_name, "note": new_note, "tags": msgspec.json.encode(new_tags).decode(), "kept": new_kept}
+        columns = [column for column, given in changes.items() if given is not None]
+        if not columns:
+            return
+        query = (
+            f"UPDATE runs SET {', '.join(f'{column} = :{column}' for column in columns)} WHERE id = :id AND NOT deleted"  # noqa: S608 — our own names
+        )
+        with self._store.writing() as db:
+            if not db.execute(query, {**values, "id": self.id}).rowcount:
+                raise BadRequest(f"Run {self.label} is no longer in the store.")
+        self._name, self._note, self._tags, self._kept = new_name, new_note, new_tags, new_kept
+
+    def keep(self, *, kept: bool = True) -> None:
+        """Keep it in the store for ever; with ``kept=False`` only as long as others."""
+        self.edit(kept=kept)
+
+    def delete(self) -> None:
+        """Remove it from the store: its cell, text, metrics and all. Its number is not given again.
+
+        The spool of its world has its events until ``Settings.spool_days`` after the world's end.
+
+        Raises :class:`BadRequest` while it runs, and for a run that is kept.
+        """
+        with self._store.writing() as db:
+            now = self._store.run_with_id(self.id)
+            if now.outcome == RUNNING:
+                raise BadRequest(f"Run {self.label} is running: interrupt it first, or wait for its end.")
+            if now.kept:
+                raise BadRequest(f"Run {self.label} is kept: set kept to False before you delete it.")
+            for table in ("parts", "series", "texts"):
+                db.execute(f"DELETE FROM {table} WHERE run = ?", (self.id,))  # noqa: S608 — our own names
+            db.execute(
+                "UPDATE runs SET deleted = 1, seen = 1, source = '', name = '', note = '', tags = '[]', "
+                "outcome = coalesce(outcome, 'lost'), ended = coalesce(ended, ?) WHERE id = ?",
+                (time.time(), self.id),
+            )
+
+    @property
+    def outcome(self) -> Outcome | Literal["running"]:
+        """How it ended, like :attr:`Run.outcome`; also ``lost`` when its world was killed."""
+        if self._outcome is not None:
+            return self._outcome
+        return "lost" if world_is_over(self._world_ended, self._host, *self._steward) else "running"
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the cell took on its slowest rank, or has taken so far."""
+        if self._elapsed is not None:
+            return self._elapsed
+        until = time.time()
+        if self.outcome == "lost":
+            heard = self._rows("SELECT max(heard) FROM parts WHERE run = ?")
+            until = heard[0][0] if heard and heard[0][0] else self.started
+        return max(0.0, until - self.started)
+
+    @property
+    def parts(self) -> dict[int, StoredPart]:
+        """The ranks that have begun it."""
+        rows = self._rows(
+            "SELECT rank, pid, host, spool, outcome, elapsed, words, bytes FROM parts WHERE run = ? ORDER BY rank"
+        )
+        return {row[0]: StoredPart(*row) for row in rows}
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """How each rank ended, without those that have not."""
+        return {rank: part.outcome for rank, part in self.parts.items() if part.outcome is not None}
+
+    @property
+    def metrics(self) -> RunMetrics:
+        """All points that its ranks have logged: ``run.metrics["loss"][0].values`` are the losses of rank 0."""
+        return self._columns("metric")
+
+    @property
+    def resources(self) -> RunMetrics:
+        """Each rank's resources, about once a second: ``cpu`` (per cent of a core), ``rss`` (bytes) and more.
+
+        With GPUs also ``gpu utilisation``, ``gpu used`` and so on, as in :class:`~jupyter_dtrain.core.events.Gpu`.
+        """
+        return self._columns("resource")
+
+    @property
+    def errors(self) -> dict[int, Error]:
+        """The exceptions that ended the cell, by rank; very long ones are shortened."""
+        rows = self._rows("SELECT rank, error FROM parts WHERE run = ? AND error IS NOT NULL ORDER BY rank")
+        return {rank: msgspec.json.decode(text, type=Error) for rank, text in rows}
+
+    @property
+    def results(self) -> dict[int, Result]:
+        """The value of the cell's last expression, by rank, as representations; large ones only as text."""
+        rows = self._rows("SELECT rank, result FROM parts WHERE run = ? AND result IS NOT NULL ORDER BY rank")
+        return {rank: msgspec.json.decode(text, type=Result) for rank, text in rows}
+
+    def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
+        """The text that ``rank`` printed, in order: of both streams, or of one.
+
+        A long text comes whole from the rank's spool while that exists. After that you get its beginning and its end,
+        with a line between them that says how much is missing. Raises :class:`KeyError` for a rank that did not run
+        the cell.
+        """
+        part = self.parts[rank]
+        stored = list(self._pieces(rank))
+        missing = part.bytes - sum(pieces.size(text) for _, _, text in stored)
+        if missing > 0:
+            with contextlib.suppress(OSError):
+                said = (event.body for event in read_file(part.spool))
+                spooled = [body for body in said if isinstance(body, Output) and not body.log]
+                return "".join(output.text for output in spooled if stream in (None, output.stream))
+        texts = [text for number, kind, text in stored if number >= 0 and stream in (None, kind)]
+        if missing > 0:
+            texts.append(f"\n[… {missing} bytes are missing: their log no longer exists …]\n")
+        return "".join([*texts, *(text for number, kind, text in stored if number < 0 and stream in (None, kind))])
+
+    def tail(self, rank: int, lines: int = 10) -> list[str]:
+        """The last ``lines`` lines of ``rank``'s text, from the store alone. Raises :class:`KeyError`."""
+        if rank not in self.parts:
+            raise KeyError(rank)
+        text = "".join(text for _, _, text in self._pieces(rank)).rstrip("\n")
+        return [line.rpartition("\r")[2] for line in text.split("\n")[-lines:]] if text else []
+
+    def _pieces(self, rank: int) -> Iterator[tuple[int, str, str]]:
+        rows = self._rows(
+            "SELECT number, pieces FROM texts WHERE run = ? AND rank = ? ORDER BY number < 0, number", rank
+        )
+        for number, data in rows:
+            for stream, text in pieces.unpack(data):
+                yield number, stream, text
+
+    def _columns(self, kind: str) -> RunMetrics:
+        found = RunMetrics(self.ranks)
+        rows = self._rows(
+            "SELECT rank, name, steps, times, amounts FROM series JOIN blocks ON blocks.series = series.id "
+            "WHERE run = ? AND kind = ? ORDER BY series.id, number",
+            kind,
+        )
+        for rank, name, *columns in rows:
+            found.add(rank, Series(name, *columns))
+        return found
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        return self._store.ask(lambda db: db.execute(query, (self.id, *values)).fetchall()) or []
+
+    def __repr__(self) -> str:
+        return f"<run {self.label}: {self.outcome}, {self.elapsed:.1f} s>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        from jupyter_dtrain.view.stored import bundle
+
+        return bundle(self)
+
+    def was_away(self, driver: int | None, created: float | None, patience: float) -> bool:
+        """Whether it ended while its driver, a process that was ``created`` then, was gone.
+
+        ``patience``: seconds after its end that decide where the process cannot be checked.
+        """
+        if driver is None or created is None or self._host != socket.gethostname():
+            return self.ended is not None and time.time() - self.ended > patience
+        return not still_runs(driver, created)
+
+
+def world_is_over(ended: float | None, host: str, steward: int, created: float) -> bool:
+    """Whether no steward will write more about a world."""
+    return ended is not None or (host == socket.gethostname() and not still_runs(steward, created))
