@@ -18,14 +18,15 @@ export interface Mark {
 
 export interface LiveRun {
   model: RunModel;
-  questions: Questions;
+  /** Null where nobody answers. */
+  questions: Questions | null;
 }
 
 const runs = new Map<string, LiveRun>();
 const listeners = new Set<() => void>();
 
 function keyOf(mark: Mark): string {
-  return `${mark.world}/${mark.run}`;
+  return mark.world === "" ? mark.panel : `${mark.world}/${mark.run}`;
 }
 
 /** The mark in an output's metadata; null if the output is no panel. */

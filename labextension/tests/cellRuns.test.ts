@@ -227,6 +227,26 @@ describe("the cells of a notebook", () => {
     expect(page.data(0)).toHaveProperty([WIDGET]);
   });
 
+  it("live on the kernel's broadcasts where there is no server extension, and get the saved run in the end", async () => {
+    server.connected = false;
+    const page = new Page(server);
+    page.cell.outputs.add(panel("running", { [WIDGET]: { model_id: "c" } }));
+    await settle();
+    const whole = { method: "update", state: {}, buffer_paths: [["document"]] };
+    const buffers = [new TextEncoder().encode(JSON.stringify({ ...document("running"), elapsed: 9, seq: 4 }))];
+    page.iopubMessage.emit({ header: { msg_type: "comm_msg" }, content: { comm_id: "other", data: whole }, buffers });
+    page.iopubMessage.emit({ header: { msg_type: "status" }, content: {} });
+    page.iopubMessage.emit({ header: { msg_type: "comm_msg" }, content: { comm_id: "c", data: whole }, buffers });
+    expect(liveRun(mark)?.questions).toBeNull();
+    expect(page.data(0)).not.toHaveProperty([WIDGET]);
+    const { data } = panel("ok");
+    const content = { data, metadata: {}, transient: { display_id: "p" } };
+    page.iopubMessage.emit({ header: { msg_type: "update_display_data" }, content });
+    expect(page.data(0)[MIME]).toHaveProperty("outcome", "ok");
+    expect(liveRun(mark)).toBeNull();
+    expect(server.asked).toEqual([]);
+  });
+
   it("get from the server what a page has missed, and then what is new", async () => {
     server.answers = [
       {

@@ -8,7 +8,8 @@
  * A cell that runs while this page did not start it (the page was reloaded) gets nothing from JupyterLab. Its output
  * comes from the server, which reads the ranks' spools, from the first line on and until the run has ended.
  *
- * Without the server extension, widgets stay, and `resume.ts` restores panels from the kernel's broadcasts.
+ * Without the server extension, widgets stay. A reloaded page then restores panels from the kernel's broadcasts, which
+ * reach every page: the news of a run, and what replaces its widget in the end.
  */
 
 import type { INotebookTracker, NotebookActions, NotebookPanel } from "@jupyterlab/notebook";
@@ -17,7 +18,6 @@ import { covers, Freshest } from "../freshest";
 import { markOf, offer, type Mark } from "../live";
 import type { Answer, Question, Questions } from "../panel";
 import { Receiver, type News } from "../receiver";
-import { documentIn } from "../resume";
 import { MIME, type RunDocument } from "../runDocument";
 import { NotFound } from "./connection";
 import type { Worlds } from "./worlds";
@@ -71,9 +71,22 @@ interface Shown {
   kernel: Receiver | null;
   place: { outcome: string; reach: readonly number[] };
   freshest: Freshest;
-  /** The newest message with a document of the run. */
-  message: KernelMessage.IMessage | null;
+  /** The newest document in the kernel's broadcasts. */
+  document: DataView | null;
   since: number;
+}
+
+/** The content of the kernel's messages that are used here. */
+interface Broadcast {
+  comm_id?: string;
+  data?: { method?: string; buffer_paths?: string[][]; content?: News & { type?: string } };
+  transient?: { display_id?: string };
+}
+
+function viewOf(buffer: ArrayBuffer | ArrayBufferView): DataView {
+  return buffer instanceof ArrayBuffer
+    ? new DataView(buffer)
+    : new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength);
 }
 
 /** Sends requests to the server. */
@@ -210,11 +223,7 @@ class NotebookRuns {
       this.run(cell.model as CodeCell);
     };
     const hear = (_: unknown, message: KernelMessage.IMessage): void => {
-      if (message.header.msg_type !== "comm_msg") return;
-      const { comm_id: comm } = message.content as { comm_id: string };
-      for (const one of this.shown.values()) {
-        if (one.comm === comm && hearKernel(one, message)) this.followOne(one);
-      }
+      for (const one of [...this.shown.values()]) if (this.hear(one, message)) this.followOne(one);
     };
     const saving = (_: unknown, state: string): void => {
       if (state === "started") this.keep();
@@ -260,7 +269,7 @@ class NotebookRuns {
   private take(cell: CodeCell, index: number): void {
     const { data, metadata } = cell.outputs.get(index);
     const mark = markOf(metadata);
-    if (mark === null || mark.world === "") return;
+    if (mark === null) return;
     const known = this.shown.get(mark.panel);
     const document = data[MIME] as RunDocument | undefined;
     if (document?.outcome !== "running") {
@@ -279,7 +288,7 @@ class NotebookRuns {
         return; // its renderer says what is wrong with it
       }
       const place = { outcome: "running", reach: document.reach ?? [] };
-      const rest = { comm: view?.model_id ?? "", kernel, place, freshest: new Freshest(), message: null, since };
+      const rest = { comm: view?.model_id ?? "", kernel, place, freshest: new Freshest(), document: null, since };
       this.shown.set(mark.panel, { mark, cell, widget, ...rest });
     }
     this.follow();
@@ -293,7 +302,12 @@ class NotebookRuns {
   private followOne(one: Shown): void {
     const { worlds } = this;
     const { mark } = one;
-    if (!worlds.connected || worlds.find(mark.world) === undefined) return;
+    if (!worlds.connected || worlds.find(mark.world) === undefined) {
+      if (own.has(one.cell) || one.kernel?.lacksDocument !== false) return;
+      offer(mark, { model: one.kernel.model, questions: null });
+      this.strip(one);
+      return;
+    }
     worlds.want(one, mark.world);
     const stream = worlds.of(mark.world).run(mark.run);
     if (stream !== null) one.since = Infinity;
@@ -331,10 +345,33 @@ class NotebookRuns {
   private keep(): void {
     for (const one of this.shown.values()) {
       const index = this.indexOf(one);
-      const document = one.message === null ? null : documentIn(one.message as never);
-      if (index === null || document === null) continue;
+      if (index === null || one.document === null) continue;
+      const document: unknown = JSON.parse(new TextDecoder().decode(one.document));
       this.put(one, { ...one.cell.outputs.get(index).data, [MIME]: document });
     }
+  }
+
+  /** Take a kernel's broadcast; returns whether it brought news of a run. */
+  private hear(one: Shown, message: KernelMessage.IMessage): boolean {
+    const { comm_id, data, transient } = message.content as Broadcast;
+    if (message.header.msg_type === "update_display_data") {
+      if (transient?.display_id === one.mark.panel && !own.has(one.cell)) this.put(one, data as Bundle);
+      return false;
+    }
+    if (message.header.msg_type !== "comm_msg" || comm_id !== one.comm) return false;
+    const views = (message.buffers ?? []).map(viewOf);
+    if (data?.method === "custom" && data.content?.type === "news") {
+      one.place = { outcome: "running", reach: data.content.status.reach ?? [] };
+      one.kernel?.receive(data.content, views);
+      return true;
+    }
+    const place =
+      data?.method === "update" ? (data.buffer_paths ?? []).findIndex((path) => path[0] === "document") : -1;
+    if (place < 0) return false;
+    one.document = views[place]!;
+    if (one.kernel?.lacksDocument !== true) return false;
+    one.kernel.take(one.document);
+    return true;
   }
 
   private put(one: Shown, data: Bundle): void {
@@ -403,29 +440,6 @@ class NotebookRuns {
     }
     return undefined;
   }
-}
-
-/** Take a kernel's message to a panel's widget; returns whether it brought news. */
-function hearKernel(one: Shown, message: KernelMessage.IMessage): boolean {
-  const { data } = message.content as {
-    data?: { method?: string; buffer_paths?: string[][]; content?: News & { type?: string } };
-  };
-  const views = (message.buffers ?? []).map((buffer) =>
-    buffer instanceof ArrayBuffer
-      ? new DataView(buffer)
-      : new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength),
-  );
-  if (data?.method === "custom" && data.content?.type === "news") {
-    one.place = { outcome: "running", reach: data.content.status.reach ?? [] };
-    one.kernel?.receive(data.content, views);
-    return true;
-  }
-  const place = data?.method === "update" ? (data.buffer_paths ?? []).findIndex((path) => path[0] === "document") : -1;
-  if (place < 0) return false;
-  one.message = message;
-  if (one.kernel?.lacksDocument !== true) return false;
-  one.kernel.take(views[place]);
-  return true;
 }
 
 /** Follow the runs in the cells of all notebooks. */

@@ -7,7 +7,6 @@ import { INotebookTracker, NotebookActions } from "@jupyterlab/notebook";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
-import resume from "../resume";
 import { Actions } from "./actions";
 // It restores the cells of a page that has been reloaded, so it is wanted at once.
 import { followCells } from "./cellRuns"; // eslint-disable-line jupyter/prefer-lazy-imports
@@ -179,5 +178,5 @@ function notify(worlds: Worlds, settings: Settings, label: string, show: () => v
   });
 }
 
-export default [resume, sidebar];
+export default [sidebar];
 export { icon };
