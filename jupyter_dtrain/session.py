@@ -307,7 +307,8 @@ class Session:
 
         self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
         options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
-        return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, **options)
+        hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
+        return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, **options)
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.

@@ -44,6 +44,7 @@ ROOTS: list[type[msgspec.Struct]] = [
     *get_args(messages.AnyMessage),
     messages.StoredRun,
     messages.RunColumns,
+    messages.CellOutputs,
 ]
 """Structs that the front end reads; those that they consist of come with them."""
 

@@ -186,6 +186,8 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     gpu: Gpu | None = None
     still: float = 0.0
     """Seconds for which the cell has not moved."""
+    host: int = 0
+    """Bytes of memory that its host has, for all its processes; 0 where unknown."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -129,6 +129,9 @@ class Run:
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
+        self._began: float | None = None
+        """When the first rank began, by its host's clock, in seconds since the epoch; ``_ended_at`` likewise."""
+        self._ended_at: float | None = None
         self._done = Latch()
 
     # Reading.
@@ -155,6 +158,15 @@ class Run:
             elif part.finished is not None:
                 ended[rank] = part.finished.outcome
         return ended
+
+    @property
+    def states(self) -> dict[int, Outcome | Literal["sent", "running"]]:
+        """How far each rank is: it has not begun the cell (``sent``), works on it, or how it ended."""
+        outcomes = self.outcomes
+        return {
+            rank: outcomes.get(rank) or ("sent" if part.started is None else "running")
+            for rank, part in self._parts.items()
+        }
 
     @property
     def results(self) -> dict[int, Result]:
@@ -224,8 +236,16 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the cell took, or has taken so far, since it was submitted."""
-        return (self._ended or time.monotonic()) - self._created
+        """Seconds that the cell took on its slowest rank, or has taken so far since the first rank began it.
+
+        Panel, sidebar and store show the same number. Before a rank has begun: seconds since the cell was submitted.
+        """
+        took = [part.finished.elapsed for part in self._parts.values() if part.finished is not None]
+        if self._ended is not None and took and not self.busy:
+            return max(took)
+        if self._began is None:
+            return (self._ended or time.monotonic()) - self._created
+        return max(0.0, (self._ended_at or time.time()) - self._began)
 
     @property
     def steps(self) -> dict[int, dict[str, int]]:
@@ -291,6 +311,8 @@ class Run:
             part.totals = _add_totals(part.totals, fresh)
         for event in fresh:
             part.apply(event)
+            if isinstance(event.body, Started):
+                self._began = event.time if self._began is None else min(self._began, event.time)
             if isinstance(event.body, Metrics):
                 with self._folding:
                     self._keep_points(batch.rank, part, event.body)
@@ -323,7 +345,7 @@ class Run:
     def end(self) -> None:
         """End the run; ranks that are still unfinished are left behind as busy."""
         self.busy = [] if self.not_sent else self.unfinished
-        self._ended = time.monotonic()
+        self._ended, self._ended_at = time.monotonic(), time.time()
 
     def release(self) -> None:
         """Let waiting threads go on: everything was shown, or its view is not waited for."""

@@ -39,6 +39,7 @@ class Sampler:
         self._gpu = gpu
         self._still: Callable[[], float] = float
         self._process = psutil.Process()
+        self._host = psutil.virtual_memory().total
         self._on = threading.Event()
         self._off = threading.Event()
         threading.Thread(target=self._loop, name="dtrain-resources", daemon=True).start()
@@ -73,7 +74,8 @@ class Sampler:
 
     def _sample(self, cpu: float) -> Sample:
         gpu = None if self._gpu is None else self._gpu.read(self._reserved())
-        return Sample(round(cpu, 1), self._process.memory_info().rss, self._step(), gpu, round(self._still(), 1))
+        rss, still = self._process.memory_info().rss, round(self._still(), 1)
+        return Sample(round(cpu, 1), rss, self._step(), gpu, still, self._host)
 
 
 def _pause() -> float:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.world import Rank, count_ranks
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.view import painter_for_cell
+from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.tables import table
 
 from .joining import tell_worlds
@@ -179,8 +183,10 @@ def status(_args: Parsed) -> None:
             print(f"You have {others} world{'s' if others > 1 else ''} elsewhere: see %distributed list.")
         return
     world = session.world
+    runs = session.running or [run for run in [session.last_run] if run is not None]
     rows = [
-        [rank.rank, rank.host, rank.local_rank, rank.device, rank.pid, rank.state, rank.words] for rank in world.ranks
+        [rank.rank, rank.host, rank.local_rank, rank.device, rank.pid, _state(rank, runs), rank.words]
+        for rank in world.ranks
     ]
     headers = ["rank", "node", "local rank", "device", "pid", "state", ""]
     if not world.dead:
@@ -189,14 +195,21 @@ def status(_args: Parsed) -> None:
         headers.insert(1, "role")
         for row, rank in zip(rows, world.ranks, strict=True):
             row.insert(1, rank.role)
-    runs = session.running or [run for run in [session.last_run] if run is not None]
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
-        caption += f"; run {run.number}{on}: {run.outcome}, {run.elapsed:.1f} s"
+        caption += f"; run {run.number}{on}: {run.outcome}, {took(run.elapsed)}"
     if len(runs) > SHOWN:
         caption += f"; {len(runs) - SHOWN} more runs"
     _publish(table(caption, headers, rows))
+
+
+def _state(rank: Rank, runs: Sequence[Run]) -> str:
+    """The state of a rank, as the sidebar shows it."""
+    run = next((run for run in reversed(runs) if rank.rank in run.ranks), None)
+    in_run = None if run is None else run.states[rank.rank]
+    found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False)
+    return {"sent": "not begun", "ok": "done"}.get(found, found)
 
 
 def _publish(data: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
+from jupyter_dtrain.view.rank_state import WORKING
 from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
@@ -25,7 +26,7 @@ from jupyter_dtrain.wire.spool import spool_path
 from .attention import Judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from jupyter_dtrain.store.source import Source
     from jupyter_dtrain.view.document import Picture, RunOutcome
@@ -46,7 +47,7 @@ TAIL_BYTES: Final = 128 << 10
 class FollowedRun:
     """The known state of one run."""
 
-    def __init__(self, number: int, size: int, started: Event, begun: Started) -> None:
+    def __init__(self, number: int, size: int, started: Event, begun: Started, hosts: Mapping[int, str]) -> None:
         self.number = number
         self.size = size
         self.ranks = list(begun.ranks)
@@ -55,7 +56,9 @@ class FollowedRun:
         self.started = started.time
         """Seconds since the epoch."""
         self.ended: float | None = None
-        self.run_state = RunState(number, self.ranks, size)
+        self.run_state = RunState(number, self.ranks, size, hosts)
+        self.shown: dict[int, Any] = {}
+        self.waits: dict[int, str] = {}
         self.errors: dict[int, Error] = {}
         self.judge = Judge()
         self.points = PointQueue(POINTS)
@@ -74,7 +77,13 @@ class FollowedRun:
     @property
     def unfinished(self) -> list[int]:
         """The ranks that have not ended the run."""
-        return [rank for rank, state in self.run_state.states.items() if state in ("waiting", "running")]
+        return self.run_state.unfinished
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """The ranks that were lost, with what happened to each."""
+        states, words = self.run_state.states, self.run_state.words
+        return {rank: words.get(rank, "") for rank in self.ranks if states[rank] == "lost"}
 
     @property
     def outcome(self) -> RunOutcome:
@@ -86,7 +95,7 @@ class FollowedRun:
     @property
     def elapsed(self) -> float:
         """Seconds."""
-        return max(0.0, (self.ended or time.time()) - self.started)
+        return self.run_state.elapsed
 
     def take(self, rank: int, events: list[Event]) -> None:
         """Take events of ``rank``, in order."""
@@ -109,7 +118,7 @@ class FollowedRun:
 
     def lose(self, rank: int, words: str) -> None:
         """Record the death of ``rank``, which will send no more events."""
-        if self.run_state.states.get(rank) in ("waiting", "running"):
+        if self.run_state.states.get(rank) in WORKING:
             self.run_state.gone(rank)
             self.run_state.words[rank] = words
             self.news = True
@@ -118,7 +127,20 @@ class FollowedRun:
 
     def picture(self, *, with_metrics: bool) -> Picture:
         """The whole state, for drawing."""
-        return self.run_state.picture(self.outcome, self.elapsed, with_metrics=with_metrics)
+        found = self.run_state.picture(self.outcome, with_metrics=with_metrics)
+        found.states = {**found.states, **{rank: self.shown[rank] for rank in self.unfinished if rank in self.shown}}
+        found.words = {**found.words, **{rank: self.waits[rank] for rank in self.unfinished if rank in self.waits}}
+        return found
+
+    def show(self, shown: dict[int, Any], waits: dict[int, str]) -> None:
+        """Take the states of its unfinished ranks as :func:`.rank_state` folds them, and the calls in which they wait.
+
+        They differ from those of ``run_state`` where a process is stopped or a rank waits for others.
+        """
+        with self.lock:
+            if (shown, waits) != (self.shown, self.waits):
+                self.shown, self.waits = shown, waits
+                self.news = True
 
     def document(self) -> dict[str, Any]:
         """The document that starts a stream; the message with its ``seq`` continues it."""
@@ -147,6 +169,8 @@ class Follower:
         self._source = source
         self._size = size
         self._hear = hear
+        self.hosts: dict[int, str] = {}
+        """Those of the world's ranks."""
         self.runs: dict[int, FollowedRun] = {}
         """By number, in the order in which they were found."""
         self._left: set[int] = set()
@@ -183,7 +207,7 @@ class Follower:
             with contextlib.suppress(OSError):
                 first = next(iter(self._source.read(number, rank, 0).events), None)
                 if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    self.runs[number] = FollowedRun(number, self._size, first, first.body)
+                    self.runs[number] = FollowedRun(number, self._size, first, first.body, self.hosts)
                     return
 
     def _read(self, run: FollowedRun) -> bool:

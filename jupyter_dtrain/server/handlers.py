@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 BY = "the JupyterLab sidebar"
 """The name of these clients in messages that other clients read."""
+BY_CELL = "the button in its panel"
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 DOCUMENT_BYTES = 190_000
@@ -104,7 +105,8 @@ class Action(Handler):
 
     async def _interrupt(self, observer: Monitor) -> None:
         ranks, force = self.ranks(observer), bool(self.body().get("force"))
-        begun = await observer.steward().ask(InterruptRun(BY, ranks, force))
+        by = BY_CELL if self.body().get("place") == "cell" else BY
+        begun = await observer.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
     async def _restart(self, observer: Monitor) -> None:
@@ -140,6 +142,23 @@ class Output(Handler):
             self.answer(await observer.output(number(run, "The number of a run"), number(rank, "A rank")))
         except OSError:
             self.fail(HTTPStatus.NOT_FOUND, f"The output of rank {rank} in run {run} is no longer kept.")
+
+
+class Cell(Handler):
+    """``/dtrain/worlds/ID/runs/RUN/cell``."""
+
+    @web.authenticated
+    @authorized
+    @reports_errors
+    async def get(self, key: str, run: str) -> None:
+        """The output of the run's cell, as in a notebook; ``replay`` and ``since`` are those of the last answer."""
+        observer = await self.world(key)
+        since = number(self.get_query_argument("since", "0"), "since")
+        found = await observer.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)
+        if found is None:
+            self.fail(HTTPStatus.NOT_FOUND, f"The output of run {run} is no longer kept.")
+        else:
+            self.answer(msgspec.to_builtins(found))
 
 
 class Launchers(Handler):
@@ -334,6 +353,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (rf"worlds/{key}", World),
         (rf"worlds/{key}/(interrupt|restart|kill|stacks)", Action),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", Output),
+        (rf"worlds/{key}/runs/(\d+)/cell", Cell),
         (r"launchers", Launchers),
         (r"runs", Runs),
         (r"runs/(\d+)", StoredRun),

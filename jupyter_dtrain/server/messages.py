@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.store.losses import Loss
+from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
 
@@ -83,7 +84,7 @@ class WorldRank(msgspec.Struct, frozen=True, array_like=True):
     local_rank: int
     device: str
     pid: int
-    state: RankState
+    state: RankState | RunRankState
     words: str
     """Why the rank is dead; empty if it is not."""
     waits: str
@@ -133,6 +134,25 @@ class RunColumns(msgspec.Struct, frozen=True):
     id: int
     metrics: list[Column]
     resources: list[Column]
+
+
+class CellOutputs(msgspec.Struct, frozen=True):
+    """The output of a run's cell, or the changes in it."""
+
+    replay: str
+    """Versions of another replay mean something else: its answer begins anew."""
+    version: int
+    """The next question names it."""
+    outputs: list[tuple[int, dict[str, Any]]]
+    """Outputs as in a notebook file, with their places: text is only appended, a display may be replaced."""
+    cell: str
+    """The cell's id in the notebook; empty if unknown."""
+    executed: int | None
+    """The cell's number in the notebook."""
+    more: bool
+    """Whether there is more already."""
+    over: bool
+    """Whether the run has ended and this is all."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

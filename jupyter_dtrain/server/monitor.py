@@ -16,12 +16,12 @@ import msgspec
 
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_protocol
 from jupyter_dtrain.wire.steward_messages import (
     ASKED_FOR,
@@ -40,16 +40,18 @@ from .attention import LONG
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
 from .observed_run import ObservedRun
+from .replay import Replays
 from .steward import Silent, Steward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.core.events import Batch
+    from jupyter_dtrain.core.events import Batch, RankState
     from jupyter_dtrain.core.stacks import Stacks
+    from jupyter_dtrain.view.document import RankState as RunRankState
 
     from .attention import Attention
-    from .messages import Message, WorldPhase
+    from .messages import CellOutputs, Message, WorldPhase
 
 CLOSELY: Final = 0.25
 """Seconds between two looks at a world that a page watches, while it works."""
@@ -97,6 +99,7 @@ class Monitor:
         self._frameworks: list[str] = []
         self._ranks_told: list[WorldRank] = []
         self._follower: Follower | None = None
+        self._replays: Replays | None = None
         self._observed: dict[int, ObservedRun] = {}
         """The runs that the follower follows, by number."""
         self._hang_notice = 0.0
@@ -167,10 +170,13 @@ class Monitor:
             for state in [self._rank_state(rank)]
         ]
 
-    def _rank_state(self, rank: Rank) -> RankState:
-        if rank.state != "idle" or not any(run.run_state.states.get(rank.rank) == "running" for run in self._runs):
-            return rank.state
-        return "waiting" if rank.rank in self._waits else "running"
+    def _rank_state(self, rank: Rank) -> RankState | RunRankState:
+        """As in all places: see :func:`.rank_state`."""
+        runs = [run for run in self._runs if rank.rank in run.ranks]
+        run = next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+        in_run = None if run is None else run.run_state.states[rank.rank]
+        over = run is None or not run.unfinished
+        return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits)
 
     def _start_of(self, observed: ObservedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""
@@ -251,9 +257,12 @@ class Monitor:
     def _take_state(self, state: WorldState) -> None:
         self._state = state
         self._ranks = state.world.ranks
+        hosts = {rank.rank: rank.host for rank in self._ranks}
         if self._follower is None:
             self._hang_notice = state.hang_notice
             self._follower = Follower(SpoolFolder(state.spool, SKIPPED), self.listing.size, self._hear)
+            self._replays = Replays(SpoolFolder(state.spool), self.listing.id, self.listing.size)
+        self._follower.hosts = hosts
         restarted = state.incarnation != self._incarnation
         self._incarnation = state.incarnation
         for rank in self._ranks:
@@ -273,6 +282,11 @@ class Monitor:
             self.summary = summary
             self._observatory.changed()
         rows = self._rank_rows()
+        for run in self._runs:
+            if unfinished := set(run.unfinished):
+                here = [row for row in rows if row.rank in unfinished]
+                shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
+                run.show(shown, {row.rank: row.waits for row in here if row.waits})
         if rows != self._ranks_told:
             self._ranks_told = rows
             self._observatory.tell(self._ranks_message(), self.listing.id)
@@ -431,6 +445,23 @@ class Monitor:
             raise Silent(self._silent)
         text, cut = await asyncio.to_thread(tail, self._state.spool, run, rank)
         return {"text": text, "cut": cut}
+
+    async def cell(self, run: int, replay: str, since: int) -> CellOutputs | None:
+        """The output of a run's cell after version ``since`` of ``replay``; None where there is no such run.
+
+        Raises :class:`Silent`, and as :meth:`check_protocol`.
+        """
+        self.check_protocol()
+        if self._follower is None:
+            await self.refresh()
+        if self._replays is None or self._follower is None:
+            raise Silent(self._silent)
+        followed, newest, going_on = self._follower.runs.get(run), self._follower.newest, self._going_on
+        # The follower knows the end of the runs that it follows; an older one has ended unless the steward names it.
+        known = followed is None and newest is not None and run < newest.number and going_on is not None
+        over = known and run not in (going_on or ())
+        lost = {} if followed is None else followed.lost
+        return await asyncio.to_thread(self._replays.answer, run, replay, since, lost, over=over)
 
     def tell_end(self) -> None:
         """Report that the world is gone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jupyter_dtrain.core import causes as errors
 from jupyter_dtrain.core.events import (
@@ -38,13 +38,22 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
 
-    from .comms import CellWidgets
     from .painter import Painter, StreamName
 
 SHOWN_BYTES: Final = 2_000_000
 """Bytes of text, labels included, that a cell shows by default."""
 
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
+
+
+class Widgets(Protocol):
+    """Takes the messages of the widgets that ranks make; see :class:`~jupyter_dtrain.view.comms.CellWidgets`."""
+
+    def hear(self, rank: int, message: CommMessage) -> None:
+        """Take a message of a rank's widget."""
+
+    def idle(self, rank: int) -> None:
+        """Note that the rank has ended the cell."""
 
 
 class CellView:
@@ -65,7 +74,7 @@ class CellView:
         hold: float = HOLD,
         shown_bytes: int = SHOWN_BYTES,
         paint_errors: bool = False,
-        widgets: CellWidgets | None = None,
+        widgets: Widgets | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         ranks = sorted(ranks)

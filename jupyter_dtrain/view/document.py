@@ -44,8 +44,14 @@ _BAD: Final = 40  # points of a metric that are no numbers
 _POINT: Final = 10.7  # bytes of a step and a value: two float32 as base64
 _TEXT: Final = 200  # characters of words about a rank
 
-RankState = Literal["idle", "waiting", "running", "ok", "error", "interrupted", "lost"]
-"""A rank's state in the front end; the last four are outcomes."""
+RankState = Literal[
+    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "interrupted", "lost"
+]
+"""A rank's state in a run.
+
+``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``stopped`` and ``unreachable`` are states of
+its process. The last four are outcomes.
+"""
 
 
 RunOutcome = Literal["running", "ok", "error", "interrupted", "lost"]
@@ -74,6 +80,8 @@ class RankRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Bytes."""
     pace: float | None = None
     """Seconds per step."""
+    host_memory: int | None = None
+    """Bytes of memory that its host has."""
 
 
 class BarPart(msgspec.Struct, frozen=True, array_like=True):
@@ -152,8 +160,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: list[str]
     ranks: Annotated[list[list[Any]], msgspec.Meta(extra={"rows": RankRow})]
     words: dict[str, str]
-    """The end of each rank that was lost, in words."""
+    """The end of each rank that was lost, in words, and the call in which a rank waits for others."""
     bars: list[Bar]
+    reach: list[int] = []
+    """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
 
@@ -199,6 +209,8 @@ class Picture:
     """Whether ranks logged faster than the wire takes: the drawing has the extremes, ``Run.metrics`` all points."""
     timelines: Sequence[Timeline] = ()
     """A step of each pipeline."""
+    reach: Sequence[int] = ()
+    """The number of each rank's first event that is not in it, without events that it has no use for."""
 
 
 class Band(NamedTuple):
@@ -238,6 +250,7 @@ def status(picture: Picture) -> Status:
             None if gpu is None else gpu.used,
             None if gpu is None else gpu.total,
             _short(picture.pace.get(rank)),
+            None if sample is None or not sample.host else sample.host,
         )
         row = list(msgspec.structs.astuple(whole_row))
         while row[-1] is None:
@@ -258,6 +271,7 @@ def status(picture: Picture) -> Status:
         ranks=ranks,
         words={str(rank): words[:_TEXT] for rank, words in picture.words.items()},
         thinned=picture.thinned,
+        reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[bars[number] for number in sorted(bars)][-8:],
     )
 

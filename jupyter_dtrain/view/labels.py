@@ -5,6 +5,7 @@ Plain functions of plain data; nothing here fails.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.world import format_ranks
@@ -50,10 +51,10 @@ def human(size: int) -> str:
 
 
 def took(seconds: float) -> str:
-    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``."""
+    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``. It is rounded down, as on every clock: see ``format.ts``."""
     if seconds < 60:  # noqa: PLR2004 — a minute
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+        return f"{math.floor(seconds * 10 + 1e-6) / 10:.1f} s"
+    minutes, rest = divmod(math.floor(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d} h" if hours else f"{minutes}:{rest:02d} min"
 

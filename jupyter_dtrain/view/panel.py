@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 from jupyter_dtrain.core.world import count_ranks
 
 from . import drawing, saved, widget
-from .document import document, status
+from .document import MIME, document, status
 from .pace import DISPLAY, FRONT_END, Pace
 from .points import News, PointQueue
 from .run_state import RunState
@@ -68,8 +68,9 @@ _SHARE: Final = 0.03
 class Panel:
     """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
 
-    ``ranks`` run the cell, in a world of ``size`` ranks; ``run`` is the run's number. ``actions``: what a widget may
-    request; None where widgets are impossible. ``display_id`` belongs to the panel's display.
+    ``ranks`` run the cell, in a world of ``size`` ranks; ``run`` is the run's number, ``world`` the world's id.
+    ``hosts``: those of the ranks, as far as known. ``actions``: what a widget may request; None where widgets are
+    impossible. ``display_id`` belongs to the panel's display.
     """
 
     def __init__(
@@ -80,19 +81,20 @@ class Panel:
         size: int,
         *,
         display_id: str,
+        world: str = "",
+        hosts: Mapping[int, str] | None = None,
         actions: Actions | None = None,
         pace: Pace = FRONT_END,
         with_svg: bool = True,
     ) -> None:
         self._painter = painter
         self._display_id = display_id
-        # JupyterLab's extension uses this to find the panel in a reloaded page.
-        self._metadata = {"dtrain": {"panel": display_id}}
+        self._metadata = metadata_of_panel(display_id, world, run)
         self._actions = actions
         self._pace = pace
         self._with_svg = with_svg
-        self._gathered = RunState(run, ranks, size)
-        self._title = f"Run {run} on {count_ranks(sorted(ranks))}"
+        self._gathered = RunState(run, ranks, size, hosts)
+        self._title = title_of(run, ranks)
         self._pending = PointQueue(_CHUNK)
         self._sequence = 0
         self._began: float | None = None
@@ -160,7 +162,7 @@ class Panel:
         del now
         self._gathered.states.update(run.outcomes)
         self._gathered.words.update(run.lost)
-        picture = self._gathered.picture(run.outcome, run.elapsed)
+        picture = self._gathered.picture(run.outcome)
         if self._link is not None and self._pending:
             self._send(time.monotonic())
         self._over = True
@@ -218,14 +220,11 @@ class Panel:
                 return now + 0.02
             self._actions = None  # widgets are impossible here
             return None
-        self._link = self._maker(self._actions, _packed({**self._document(now), "seq": self._sequence}))
+        begun = {**self._document(), "seq": self._sequence}
+        self._link = self._maker(self._actions, _packed(begun))
         self._pending.clear()
-        self._fill(
-            {
-                widget.VIEW: self._link.view,
-                "text/plain": f"{self._title} is shown here while it runs.",
-            }
-        )
+        # A notebook that is saved now, and opened without this kernel, has no widget but the document.
+        self._fill({widget.VIEW: self._link.view, MIME: begun, "text/plain": self._title})
         self._calm_from = now + LIVELY
         self._next_send, self._next_keep = now + 1 / PER_SECOND, now + KEEP_PERIOD
         self._news = self._stale = False
@@ -240,7 +239,7 @@ class Panel:
 
     def _send(self, now: float) -> None:
         assert self._link is not None
-        picture = self._gathered.picture("running", now - (self._began or now), with_metrics=False)
+        picture = self._gathered.picture("running", with_metrics=False)
         news = News(seq=self._sequence, status=status(picture))
         pipelines = self._gathered.pipelines
         if pipelines.version != self._told:
@@ -263,12 +262,22 @@ class Panel:
         if self._pending:
             return  # a copy has only points that were sent: the next tick sends, then copies
         began = time.perf_counter()
-        self._link.keep(_packed({**self._document(now), "seq": self._sequence}))
+        self._link.keep(_packed({**self._document(), "seq": self._sequence}))
         self._stale = False
         self._next_keep = now + max(KEEP_PERIOD, (time.perf_counter() - began) / _SHARE)
 
-    def _document(self, now: float) -> dict[str, Any]:
-        return document(self._gathered.picture("running", now - (self._began or now)), KEPT_BYTES)
+    def _document(self) -> dict[str, Any]:
+        return document(self._gathered.picture("running"), KEPT_BYTES)
+
+
+def metadata_of_panel(display_id: str, world: str, run: int) -> dict[str, Any]:
+    """The metadata of a panel's display, by which JupyterLab's extension finds it, and its run on the server."""
+    return {"dtrain": {"panel": display_id, "world": world, "run": run}}
+
+
+def title_of(run: int, ranks: Sequence[int]) -> str:
+    """A panel of a run that goes on, as text."""
+    return f"Run {run} on {count_ranks(sorted(ranks))} is shown here while it runs."
 
 
 def _can_draw() -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_dtrain.core.stacks import describe_stacks
@@ -37,11 +37,13 @@ def view_of_cell(
     interrupt: Callable[[], None],
     stacks: Callable[[], Stacks],
     relay: CommRelay,
+    hosts: Mapping[int, str],
     **options: Any,
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
-    The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make.
+    The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make;
+    ``hosts`` are those of the world's ranks.
     """
     painter = painter_for_cell()
     actions = Actions(interrupt, lambda: describe_stacks(stacks()), run.text, lambda: run.done)
@@ -52,6 +54,8 @@ def view_of_cell(
         run.ranks,
         run.size,
         display_id=f"dtrain-{uuid.uuid4().hex[:12]}-panel",
+        world=run.world_id,
+        hosts=hosts,
         actions=actions if notebook else None,
         with_svg=not isinstance(painter, TextPainter),
     )

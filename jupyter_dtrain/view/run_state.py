@@ -5,6 +5,7 @@ It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +15,10 @@ from jupyter_dtrain.core.pipelines import Pipelines
 
 from .document import Picture, RankState
 from .history import History
+from .rank_state import WORKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MOST_NAMES: Final = 200
 """Metrics to follow; Run.metrics has all."""
@@ -31,13 +33,14 @@ _MARKS: Final = 24  # newest steps of a rank that determine its pace
 class RunState:
     """The state of run number ``run`` on ``ranks``, in a world of ``size`` ranks, gathered from its events."""
 
-    def __init__(self, run: int, ranks: Sequence[int], size: int) -> None:
+    def __init__(self, run: int, ranks: Sequence[int], size: int, hosts: Mapping[int, str] | None = None) -> None:
+        """``hosts``: those of the ranks, as far as they are known before the ranks begin."""
         self._run = run
         self._ranks = sorted(ranks)
         self._size = size
         self._samples: dict[int, Sample] = {}
         self._bars: dict[int, dict[int, Progress]] = {}
-        self._hosts: dict[int, str] = {}
+        self._hosts: dict[int, str] = {rank: host for rank, host in (hosts or {}).items() if rank in self._ranks}
         self._histories: dict[str, dict[int, History]] = {}
         self._series = 0
         self._thinned = False
@@ -46,10 +49,31 @@ class RunState:
         self._clock: dict[int, str] = {}  # the metric that determines a rank's pace
         self.pipelines = Pipelines()
         """The actions of pipelines' stages."""
-        self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "waiting")
+        self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "sent")
         """The state of each rank, or how it ended."""
         self.words: dict[int, str] = {}
         """The end of each rank that was lost, in words."""
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._took: list[float] = []
+        self._reach = dict.fromkeys(self._ranks, 0)
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The ranks that have not ended the run."""
+        return [rank for rank, state in self.states.items() if state in WORKING]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first rank began; in the end, what the slowest rank took. The store has the same number.
+
+        Every reader of a run computes it from the same events, so all show the same, however late they got them.
+        """
+        if self._began is None:
+            return 0.0
+        if not self.unfinished and self._took:
+            return max(self._took)
+        return max(0.0, (self._ended or time.time()) - self._began)
 
     @property
     def has_something(self) -> bool:
@@ -58,16 +82,23 @@ class RunState:
 
     @property
     def step(self) -> int | None:
-        """The step of the rank that is furthest behind, among those that report one; None where none does."""
-        return min((marks[-1][1] for marks in self._marks.values()), default=None)
+        """The step of the run, which is that of the rank that is furthest ahead; None where no rank reports one."""
+        return max((marks[-1][1] for marks in self._marks.values()), default=None)
 
     def take(self, event: Event) -> list[tuple[str, Columns]] | None:
         """Take the next event of a rank: returns its points by metric, or None if it changes nothing."""
+        found = self._take(event)
+        if found is not None:
+            self._reach[event.rank] = event.seq + 1
+        return found
+
+    def _take(self, event: Event) -> list[tuple[str, Columns]] | None:
         rank = event.rank
         match event.body:
             case Started() as started:
                 self.states[rank] = "running"
                 self._hosts[rank] = started.host
+                self._began = event.time if self._began is None else min(self._began, event.time)
             case Metrics() as metrics:
                 self._thinned = self._thinned or any(series.left_out for series in metrics.series)
                 points = [(series.name, unpack(series)) for series in metrics.series]
@@ -80,6 +111,7 @@ class RunState:
                 self.pipelines.take(rank, step)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
+                self._took.append(finished.elapsed)
                 if finished.words:
                     self.words[rank] = finished.words
             case _:
@@ -88,10 +120,11 @@ class RunState:
 
     def gone(self, rank: int) -> None:
         """Note that ``rank`` will send no more: if it has not reported its end, it is lost."""
-        if self.states[rank] in ("waiting", "running"):
+        if self.states[rank] in WORKING:
             self.states[rank] = "lost"
+            self._ended = time.time()
 
-    def picture(self, outcome: Any, elapsed: float, *, with_metrics: bool = True) -> Picture:
+    def picture(self, outcome: Any, *, with_metrics: bool = True) -> Picture:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
         metrics = {}
         if with_metrics:
@@ -107,7 +140,7 @@ class RunState:
             self._size,
             self._ranks,
             outcome,
-            elapsed,
+            self.elapsed,
             metrics,
             self.states,
             self._samples,
@@ -119,6 +152,7 @@ class RunState:
             len(self._unseen),
             self._thinned,
             self.pipelines.timelines() if with_metrics else [],
+            list(self._reach.values()),
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

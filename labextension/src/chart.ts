@@ -12,7 +12,7 @@ import type { Metric } from "./model";
 import type { Theme } from "./theme";
 import { count, number, rankList } from "./format";
 
-export const HEIGHT = 170;
+export const HEIGHT = 182;
 
 /** uPlot exports its own constant only as a type. */
 const LOGARITHMIC = { distr: 3 } as uPlot.Scale;
@@ -176,7 +176,17 @@ export class Chart {
         y: this.log ? LOGARITHMIC : {},
       },
       axes: [
-        { ...axis, size: 26, gap: 2, space: 70, values: (_, splits) => splits.map(stepLabel) },
+        {
+          ...axis,
+          size: 26,
+          gap: 2,
+          space: 70,
+          values: (_, splits) => splits.map(stepLabel),
+          label: "step",
+          labelSize: 12,
+          labelGap: -4,
+          labelFont: axis.font!,
+        },
         {
           ...axis,
           size: 52,

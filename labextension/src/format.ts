@@ -35,10 +35,11 @@ export function duration(seconds: number): string {
   return seconds < 100 ? `${seconds.toPrecision(3)} s` : clock(seconds);
 }
 
-/** The length of a run, given in seconds: `12 s`, `2:05`, `1:02:05`. */
+/** The length of a run, given in seconds: `12 s`, `2:05`, `1:02:05`. It is rounded down, as on every clock. */
 export function clock(seconds: number): string {
-  if (seconds < 60) return seconds < 10 ? `${seconds.toFixed(1)} s` : `${seconds.toFixed(0)} s`;
+  if (seconds < 10 && !Number.isInteger(seconds)) return `${(Math.floor(seconds * 10 + 1e-6) / 10).toFixed(1)} s`;
   const whole = Math.floor(seconds);
+  if (whole < 60) return `${whole} s`;
   const two = (value: number): string => String(value).padStart(2, "0");
   const hours = Math.floor(whole / 3600);
   const minutes = Math.floor(whole / 60) % 60;

@@ -1,6 +1,6 @@
 // Made by scripts/front_end_types.py from Python's structs and parsers: change those.
 
-export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "running" | "waiting";
+export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
@@ -16,6 +16,7 @@ export type Steps = string | [number, number, number];
  * `gpu_used`: Bytes.
  * `gpu_total`: Bytes.
  * `pace`: Seconds per step.
+ * `host_memory`: Bytes of memory that its host has.
  */
 export type RankRow = [
   rank: number,
@@ -28,6 +29,7 @@ export type RankRow = [
   gpu_used?: number | null,
   gpu_total?: number | null,
   pace?: number | null,
+  host_memory?: number | null,
 ];
 
 /**
@@ -127,9 +129,11 @@ export interface RunDocument {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** The end of each rank that was lost, in words. */
+  /** The end of each rank that was lost, in words, and the call in which a rank waits for others. */
   words: Record<string, string>;
   bars: Bar[];
+  /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
+  reach?: number[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   metrics: MetricPart[];
@@ -149,9 +153,11 @@ export interface Status {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** The end of each rank that was lost, in words. */
+  /** The end of each rank that was lost, in words, and the call in which a rank waits for others. */
   words: Record<string, string>;
   bars: Bar[];
+  /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
+  reach?: number[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }
@@ -272,7 +278,7 @@ export type WorldRank = [
   local_rank: number,
   device: string,
   pid: number,
-  state: WorldRankState,
+  state: WorldRankState | RunRankState,
   words: string,
   waits: string,
   role: string,
@@ -360,6 +366,24 @@ export interface RunColumns {
   id: number;
   metrics: Column[];
   resources: Column[];
+}
+
+/** The output of a run's cell, or the changes in it. */
+export interface CellOutputs {
+  /** Versions of another replay mean something else: its answer begins anew. */
+  replay: string;
+  /** The next question names it. */
+  version: number;
+  /** Outputs as in a notebook file, with their places: text is only appended, a display may be replaced. */
+  outputs: [number, Record<string, unknown>][];
+  /** The cell's id in the notebook; empty if unknown. */
+  cell: string;
+  /** The cell's number in the notebook. */
+  executed: number | null;
+  /** Whether there is more already. */
+  more: boolean;
+  /** Whether the run has ended and this is all. */
+  over: boolean;
 }
 
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;

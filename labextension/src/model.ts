@@ -7,6 +7,9 @@ import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 /** The most points that the page holds for a run, over all series. */
 const ROOM = 4_000_000;
 
+/** The clock of a run is set anew if it is wrong by this many milliseconds. */
+const WRONG = 5000;
+
 /** The length of a pipeline's step in the unit of its actions' times. */
 const WHOLE = 65_535;
 
@@ -17,6 +20,8 @@ export interface Rank {
   step: number | null;
   /** In bytes. */
   memory: number | null;
+  /** The memory of its host, in bytes. */
+  hostMemory: number | null;
   /** In per cent of one core. */
   cpu: number | null;
   gpu: { utilisation: number | null; used: number; total: number } | null;
@@ -129,16 +134,23 @@ export class RunModel {
   metrics = new Map<string, Metric>();
   pipelines: Pipeline[] = [];
   leftOut = 0;
+  /** For each rank, how far its events are included. */
+  reach: number[] = [];
   thinned = false;
   /** Increases with each change of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
+  /** The time of the page, in milliseconds, at which the run began; messages take different times to come. */
+  private began = NaN;
+  private timer = 0;
 
-  /** Call `listener` after every change; returns a function that unsubscribes it. */
+  /** Call `listener` after every change, and each second while the run goes on; returns a function that ends that. */
   listen(listener: () => void): () => void {
     this.listeners.add(listener);
+    this.tick();
     return () => {
       this.listeners.delete(listener);
+      if (this.listeners.size === 0) clearTimeout(this.timer);
     };
   }
 
@@ -146,9 +158,58 @@ export class RunModel {
     for (const listener of this.listeners) listener();
   }
 
+  /** Seconds that the run has taken by now: whole ones while it goes on, so that all who ask show the same. */
+  get clock(): number {
+    if (this.outcome !== "running" || Number.isNaN(this.began)) return this.elapsed;
+    // A timer may be a little early.
+    return Math.max(0, Math.floor((performance.now() - this.began + 20) / 1000));
+  }
+
+  /** The step of the rank that is furthest ahead: it counts as the step of the run. */
+  get step(): number | null {
+    const steps = this.ranks.map((rank) => rank.step).filter((step) => step !== null);
+    return steps.length > 0 ? Math.max(...steps) : null;
+  }
+
+  /** Set the clock by a message: the one that took least time is right, unless the clock is wrong by much. */
+  private setClock(): void {
+    const began = performance.now() - 1000 * this.elapsed;
+    if (!(Math.abs(began - this.began) < WRONG)) this.began = began;
+    else this.began = Math.min(this.began, began);
+    this.tick();
+  }
+
+  /** Tell listeners when the clock shows the next second. */
+  private tick(): void {
+    clearTimeout(this.timer);
+    if (this.outcome !== "running" || Number.isNaN(this.began) || this.listeners.size === 0) return;
+    const since = performance.now() - this.began;
+    this.timer = window.setTimeout(
+      () => {
+        this.changed();
+        this.tick();
+      },
+      1000 - (((since % 1000) + 1000) % 1000),
+    );
+  }
+
+  /** Show the state of `other` from now on; returns a function that ends that, and leaves the state as it is then. */
+  mirror(other: RunModel): () => void {
+    clearTimeout(this.timer);
+    const copy = (): void => {
+      const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned, version } = other;
+      Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
+      this.version = Math.max(version, this.version + 1);
+      this.began = other.began;
+      this.changed();
+    };
+    copy();
+    return other.listen(copy);
+  }
+
   /** Replace all state by a document's. */
   load(document: RunDocument): void {
-    this.metrics.clear();
+    this.metrics = new Map();
     const series = document.metrics.reduce((sum, part) => sum + part.series.length, 0);
     for (const part of document.metrics) {
       const metric = this.metric(part.name);
@@ -196,7 +257,9 @@ export class RunModel {
     this.size = status.size;
     this.outcome = status.outcome;
     this.elapsed = status.elapsed;
+    this.setClock();
     this.nodes = status.nodes;
+    this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
@@ -207,6 +270,7 @@ export class RunModel {
       cpu: row[5] ?? null,
       gpu: row[8] == null ? null : { utilisation: row[6] ?? null, used: row[7] ?? 0, total: row[8] },
       pace: row[9] ?? null,
+      hostMemory: row[10] ?? null,
       words: status.words[String(row[0])] ?? "",
     }));
     this.bars = status.bars.map(([number, name, parts]) => ({

@@ -10,7 +10,7 @@ import { median, outliers, slowest } from "./anomalies";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, rankList, rate } from "./format";
+import { clock, count, duration, number, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 
@@ -63,6 +63,7 @@ export class RunPanel {
   private theme: Theme;
   private ends: (() => void)[] = [];
   private questions: Questions | null = null;
+  private paused = false;
   private notices = 0;
 
   constructor(
@@ -131,8 +132,13 @@ export class RunPanel {
   /** Set where requests go; null hides the buttons. */
   setQuestions(questions: Questions | null): void {
     this.questions = questions;
-    this.interruptButton.hidden = questions === null;
-    this.stacksButton.hidden = questions === null;
+    this.schedule();
+  }
+
+  /** Say whether nothing brings news of a run that has not ended in what is shown. */
+  setPaused(paused: boolean): void {
+    this.paused = paused;
+    this.schedule();
   }
 
   destroy(): void {
@@ -232,19 +238,34 @@ export class RunPanel {
 
   private showSummary(metrics: Metric[]): void {
     const { model } = this;
-    setText(this.badge, model.outcome);
-    this.badge.title = OUTCOMES[model.outcome];
-    this.badge.dataset.outcome = model.outcome;
+    const going = model.outcome === "running";
+    const strange = metrics.flatMap((metric) =>
+      isMain(metric.name) ? [...metric.last.values()].filter(isStrange) : [],
+    );
+    let [outcome, words, title]: [string, string, string | null] = [
+      model.outcome,
+      model.outcome,
+      OUTCOMES[model.outcome],
+    ];
+    if (going && this.paused) {
+      [outcome, words, title] = ["paused", "not finished", "The run went on after this was saved."];
+    } else if (outcome === "ok" && strange.length > 0) {
+      [outcome, words, title] = ["nan", `ok, but ${number(strange[0]!)}`, "A metric's last value is not finite."];
+    }
+    setText(this.badge, words);
+    setAttribute(this.badge, "title", title);
+    this.badge.dataset.outcome = outcome;
+    this.interruptButton.hidden = this.questions === null || !going;
+    this.stacksButton.hidden = this.questions === null || !going;
     const ranks = model.ranks.map((rank) => rank.rank);
     const parts = [
       `Run ${model.run}`,
       ranks.length === model.size
         ? `${count(model.size)} rank${model.size === 1 ? "" : "s"}`
         : `rank${ranks.length === 1 ? "" : "s"} ${rankList(ranks)}`,
-      clock(model.elapsed),
+      clock(this.paused ? model.elapsed : model.clock),
     ];
-    const steps = model.ranks.map((rank) => rank.step).filter((step) => step !== null);
-    if (steps.length > 0) parts.push(`step ${count(Math.max(...steps))}`);
+    if (model.step !== null) parts.push(`step ${count(model.step)}`);
     const paces = model.ranks.map((rank) => rank.pace).filter((pace) => pace !== null);
     const speed = (name: string): number | null => {
       const last = [...(metrics.find((metric) => metric.name === name)?.last.values() ?? [])];
@@ -399,6 +420,10 @@ export class RunPanel {
       if (mine === this.notices) this.notice.hidden = true;
     }, 12_000);
   }
+}
+
+function isStrange(value: number): boolean {
+  return !Number.isFinite(value);
 }
 
 /** Text as a terminal shows it in the end: without colour codes, and with the last version of each redrawn line. */

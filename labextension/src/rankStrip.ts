@@ -14,6 +14,7 @@ import { bytes, count, duration } from "./format";
 
 export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
+  sent: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8M4 6H8", false, "not begun"],
   idle: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8", false, "idle"],
   running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
   ok: ["M1.8 6.4L4.8 9.4L10.4 2.8", false, "done"],
@@ -25,6 +26,12 @@ export const SHAPES: Record<RankState, [path: string, filled: boolean, words: st
   unreachable: ["M2 6a4 4 0 0 1 8 0M6 8V8.5", false, "not responding"],
   dead: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "dead"],
 };
+
+/** The state of a rank, in words: the same in a cell, in the sidebar and on a page that reads aloud. */
+export function stateWords(rank: Rank): string {
+  const words = SHAPES[rank.state][2];
+  return rank.state === "waiting" && rank.words !== "" ? `waiting in ${rank.words}` : words;
+}
 
 /** Up to FEW ranks have tiles with numbers; up to SOME have small tiles. */
 const FEW = 12;
@@ -79,13 +86,13 @@ export class RankStrip {
     const high = Math.max(...known);
     model.ranks.forEach((rank, index) => {
       const tile = this.tiles.get(rank.rank)!;
-      const [path, filled, words] = SHAPES[rank.state];
+      const [path, filled] = SHAPES[rank.state];
       if (tile.shown !== rank.state) {
         tile.shown = rank.state;
         tile.mark.replaceChildren(icon(path, filled));
         tile.button.dataset.state = rank.state;
-        setText(tile.state, words);
       }
+      setText(tile.state, stateWords(rank));
       const isSlow = slow?.rank === rank.rank;
       const differs = apart.get(rank.rank);
       tile.button.classList.toggle("dtrain-slow", isSlow);
@@ -110,14 +117,14 @@ export class RankStrip {
         tile.bar.style.width = `${(100 * share).toFixed(1)}%`;
       }
       const title = [
-        `rank ${rank.rank}: ${words}`,
+        `rank ${rank.rank}: ${stateWords(rank)}`,
         step,
         pace,
         isSlow ? `${(100 * slow.more).toFixed(0)} % slower than the others` : "",
         memory === null ? "" : `${bytes(memory.used)}${memory.total === null ? "" : ` of ${bytes(memory.total)}`}`,
         use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`,
         differs ?? "",
-        rank.words,
+        rank.state === "waiting" ? "" : rank.words,
       ];
       const label = title.filter((part) => part !== "").join(", ");
       setAttribute(tile.button, "title", label);
@@ -201,7 +208,7 @@ export class RankStrip {
 
 export function memoryOf(rank: Rank): { used: number; total: number | null } | null {
   if (rank.gpu !== null) return { used: rank.gpu.used, total: rank.gpu.total };
-  return rank.memory === null ? null : { used: rank.memory, total: null };
+  return rank.memory === null ? null : { used: rank.memory, total: rank.hostMemory };
 }
 
 export function useOf(rank: Rank): number | null {

@@ -21,6 +21,11 @@ export class Receiver {
   private gap = false;
   private held: { news: News; buffers: DataView[] }[] = [];
 
+  /** Whether it waits for a document. */
+  get lacksDocument(): boolean {
+    return !this.loaded || this.gap;
+  }
+
   /** Take a document in the form in which a kernel sends it. */
   take(view: DataView | null | undefined): void {
     if (view == null || view.byteLength === 0) return;
@@ -47,6 +52,14 @@ export class Receiver {
     const held = this.held;
     this.held = [];
     for (const { news, buffers } of held) if (news.seq >= this.next) this.receive(news, buffers);
+  }
+
+  /** Take a document that begins the messages anew, as after a lost connection. */
+  restart(data: unknown): void {
+    this.loaded = false;
+    this.gap = false;
+    this.held = [];
+    this.begin(data);
   }
 
   /** Free all points; the next document restores them. */

@@ -38,6 +38,7 @@ describe("the slowest rank", () => {
       state: "running",
       step: 1,
       memory: null,
+      hostMemory: null,
       cpu: null,
       gpu: null,
       pace,

@@ -92,7 +92,7 @@ describe("a panel", () => {
     ];
     const { root } = await shown(run({ bars }));
     expect(root.querySelector(".dtrain-bar-words")!.textContent).toBe(
-      "40 % · 40/100 · 10.0/s · 8.0 s left · rank 1 at 20",
+      "40 % · 40/100 · 10.0/s · 8 s left · rank 1 at 20",
     );
     expect(root.querySelector("[role=progressbar]")!.getAttribute("aria-valuenow")).toBe("40");
   });

@@ -91,7 +91,10 @@ describe("a pill", () => {
   it("shows the progress of the cell's own run while it runs", () => {
     expect(pill("%%distributed", [world({})])).toBe("running: all ranks · running");
     expect(pill("%%distributed", [world({ step: 1200 })])).toBe("running: all ranks · running · step 1,200");
-    const states = { running: 1, waiting: 1, ok: 2 };
+    // The news of a run that the page watches are newer than the list of worlds.
+    const found = pillOf(["%%distributed"], "c1", "k1", [world({ step: 1 })], trans, () => 7);
+    expect(found!.text).toBe("all ranks · running · step 7");
+    const states = { running: 1, sent: 1, ok: 2 };
     expect(pill("%%distributed", [world({ states })])).toBe("running: all ranks · running · 2 of 4 done");
     const failed = world({ states: { running: 3, error: 1 } });
     expect(pill("%%distributed", [failed])).toBe("failing: all ranks · running · 1 of 4 error");

@@ -188,7 +188,7 @@ describe("the worlds of a page", () => {
     const document = { ...status(3, ["ok", "running"]), metrics: [], seq: 0 };
     last().tell({ type: "run", world: "w", source: "x", document });
     expect(details.ranks.map((rank) => [rank.state, rank.step, rank.memory])).toEqual([
-      ["ok", 5, 1000],
+      ["idle", 5, 1000],
       ["dead", 5, 1000],
     ]);
     expect(details.nodes).toEqual(["host"]);

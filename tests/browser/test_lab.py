@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -23,6 +24,46 @@ for step in jupyter_dtrain.progress(range(STEPS), name="train"):
     jupyter_dtrain.log(loss=100 / (step + 1), acc=step / STEPS, lr=0.1)
 print("ended")
 """
+HELD = """%%distributed
+import os, time, jupyter_dtrain
+from IPython.display import display
+said = print if os.environ["RANK"] == "0" else lambda *_: None
+step = 0
+while step < 100 or not os.path.exists("GO"):
+    said("line", step)
+    jupyter_dtrain.log(loss=100 / (step + 1), step=step)
+    if step == 5 and os.environ["RANK"] == "0":
+        display({"image/svg+xml": '<svg xmlns="http://www.w3.org/2000/svg" width="60" height="20"/>'}, raw=True)
+    step += 1
+    time.sleep(0.02)
+said("ended")
+"""
+STANDS = """import ctypes, threading, time
+def stand():
+    while True:
+        ctypes.PyDLL(None).usleep(1_500_000)  # it keeps the interpreter meanwhile
+        time.sleep(0.005)
+threading.Thread(target=stand, daemon=True).start()
+"""
+WATCH = r"""async () => {
+    const seconds = (text) => text.split(':').reduce((sum, part) => 60 * sum + Number.parseFloat(part), 0);
+    const step = (text) => Number((/step ([\d,]+)/.exec(text)?.[1] ?? '0').replaceAll(',', ''));
+    const seen = [];
+    const began = performance.now();
+    while (performance.now() - began < 7000) {
+        const cell = document.querySelector('.jp-Notebook .dtrain-summary').textContent;
+        const title = document.querySelector('.dtrain-run-title').textContent;
+        const ranks = [...document.querySelectorAll('.dtrain-does')].map((one) => step(one.textContent));
+        seen.push({
+            at: performance.now(),
+            cell: {step: step(cell), seconds: seconds(cell.split(' · ')[2])},
+            sidebar: {step: Math.max(...ranks), seconds: seconds(title.split(' · ').at(-1))},
+        });
+        await new Promise((done) => setTimeout(done, 100));
+    }
+    return seen;
+}"""
+"""The panel in the cell and the sidebar at the same moments."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_losses.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = "application/vnd.jupyter-dtrain.run+json"
@@ -162,25 +203,66 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     lab.leave(page)
 
 
-@pytest.mark.slow
-def test_a_page_that_is_reloaded_in_mid_cell_gets_the_whole_chart_back(lab, browser):
-    """The cell still runs: the chart begins at its first point, and the end of the run reaches the notebook."""
-    path = lab.write("reloaded.ipynb", START, train(1000))
+def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
+    """The kernel is busy: lines, figure, chart and buttons come back from the server, and go on to the end."""
+    go = lab.folder / "go"
+    path = lab.write("reloaded.ipynb", START, HELD.replace("GO", str(go)))
     page = lab.open(browser, path.name)
     run_all(page)
     wait_for_step(page, 30)
     save(page)
-    assert WIDGET in outputs_of(path)[0]["data"]
+    # A notebook saved in mid-run draws without a kernel.
+    assert set(outputs_of(path)[0]["data"]) == {OURS, "text/plain"}
+    assert outputs_of(path)[0]["data"][OURS]["outcome"] == "running"
     page.reload()
-    page.wait_for_selector(".dtrain-chart canvas")
+    cell = page.locator(".jp-CodeCell").nth(1)
+    expect(cell.locator(".jp-InputPrompt")).to_contain_text("*")
+    expect(cell.locator(".dtrain-badge")).to_have_text("running")
     label = page.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
-    expect(page.locator(".dtrain-badge")).to_have_text("running")
     assert "loss over steps 0 to" in label
-    assert wait_for_step(page, 200) < 999
-    wait_for_step(page, 999)
-    expect(page.locator(".dtrain-badge")).to_have_text("ok")
+    wait_for_step(page, step_of(page) + 20)
+    expect(cell.get_by_text("[0] line 0", exact=False)).to_be_visible()
+    expect(cell.locator("img[src^='data:image/svg']")).to_have_count(1)
+    cell.get_by_role("button", name="Stacks").click()
+    expect(cell.locator(".dtrain-drawer pre")).to_contain_text("time.sleep(0.02)")
+    cell.get_by_role("button", name="close").click()
+    shoot(page, "reloaded")
+    go.touch()
+    wait_idle(page)
+    expect(cell.locator(".dtrain-badge")).to_have_text("ok")
+    expect(cell.locator(".jp-InputPrompt")).to_have_text("[2]:")
     save(page)
-    assert set(outputs_of(path)[0]["data"]) == {OURS, "image/svg+xml", "text/plain"}
+    outputs = outputs_of(path)
+    assert set(outputs[0]["data"]) == {OURS, "image/svg+xml", "text/plain"}
+    lines = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream").splitlines()
+    numbers = [int(line.split()[-1]) for line in lines if line.startswith("[0] line")]
+    assert numbers == list(range(len(numbers)))
+    assert lines[-1] == "[0] ended"
+    assert WIDGET not in path.read_text()
+    lab.leave(page)
+
+
+def test_the_panel_keeps_up_with_the_sidebar_while_the_kernel_stands_still(lab, browser):
+    """A thread of the kernel holds the interpreter nearly all the time; both show the same clock, and the same step."""
+    path = lab.write("stands.ipynb", START, STANDS, train(6000))
+    page = lab.open(browser, path.name, width=1400)
+    execute(page, "dtrain:show")
+    run_all(page)
+    page.wait_for_selector(".jp-Notebook .dtrain-chart canvas")
+    page.wait_for_selector("#jupyter-dtrain-panel .dtrain-chart canvas")
+    page.wait_for_function("() => document.querySelector('.jp-Notebook .dtrain-summary').textContent.includes('step')")
+    seen = page.evaluate(WATCH)
+    assert len(seen) > 20
+    assert seen[-1]["sidebar"]["step"] > seen[0]["sidebar"]["step"]
+    for place, now in enumerate(seen):
+        earlier = [one for one in seen[:place] if now["at"] - one["at"] >= 1000]
+        if earlier:
+            assert now["cell"]["step"] >= earlier[-1]["sidebar"]["step"], (earlier[-1], now)
+            assert now["cell"]["seconds"] >= earlier[-1]["sidebar"]["seconds"], (earlier[-1], now)
+    assert all(one["cell"]["step"] >= before["cell"]["step"] for before, one in itertools.pairwise(seen))
+    shoot(page, "same-clock")
+    page.locator(".jp-Notebook .dtrain-run").get_by_role("button", name="Interrupt").click()
+    wait_idle(page)
     lab.leave(page)
 
 

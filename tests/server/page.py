@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -143,6 +145,32 @@ class Page:
     def items(self, kind: str) -> list[dict[str, Any]]:
         """The items of one kind that need attention."""
         return [item for item in (self.last("attention") or {}).get("items", ()) if item["kind"] == kind]
+
+    def points(self, name: str, run: int) -> dict[int, list[tuple[int, float]]]:
+        """All points of a metric of one run that have come, by rank: steps and values."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        reach = None
+        for _, _, message in self.messages:
+            if message["type"] == "run" and message["document"]["run"] == run and reach is None:
+                reach = message["document"]["seq"]
+                for part in message["document"]["metrics"]:
+                    if part["name"] == name:
+                        for rank, (first, distance, count), values in part["series"]:
+                            column = struct.unpack(f"<{count}f", base64.b64decode(values))
+                            found[rank] = [(first + distance * at, value) for at, value in enumerate(column)]
+            elif message["type"] == "news" and message["status"]["run"] == run and "series" in message:
+                if message["seq"] != reach:
+                    continue
+                reach += 1
+                values = base64.b64decode(message["values"])
+                at = 0
+                for index, rank, count, first, distance in message["series"]:
+                    column = struct.unpack_from(f"<{count}f", values, 4 * at)
+                    at += count
+                    if message["names"][index] == name:
+                        new = ((first + distance * step, value) for step, value in enumerate(column))
+                        found.setdefault(rank, []).extend(new)
+        return found
 
     def close(self) -> None:
         """Leave."""

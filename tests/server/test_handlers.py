@@ -27,6 +27,7 @@ EXAMPLES = {
     "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
     "/dtrain/worlds/([^/]+)/(interrupt|restart|kill|stacks)": "dtrain/worlds/some/interrupt",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
+    r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
     "/dtrain/launchers": "dtrain/launchers",
     "/dtrain/runs": "dtrain/runs",
     r"/dtrain/runs/(\d+)": "dtrain/runs/1",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -72,32 +70,6 @@ def watching(page, session):
     return page
 
 
-def points(page, name, number):
-    """All points of a metric of one run that a page has received: ``{rank: [(step, value)]}``."""
-    found = {}
-    reach = None
-    for _, _, message in page.messages:
-        if message["type"] == "run" and message["document"]["run"] == number and reach is None:
-            reach = message["document"]["seq"]
-            for part in message["document"]["metrics"]:
-                if part["name"] == name:
-                    for rank, (first, distance, count), values in part["series"]:
-                        column = struct.unpack(f"<{count}f", base64.b64decode(values))
-                        found[rank] = [(first + distance * at, value) for at, value in enumerate(column)]
-        elif message["type"] == "news" and message["status"]["run"] == number and "series" in message:
-            if message["seq"] != reach:
-                continue
-            reach += 1
-            values = base64.b64decode(message["values"])
-            at = 0
-            for index, rank, count, first, distance in message["series"]:
-                column = struct.unpack_from(f"<{count}f", values, 4 * at)
-                at += count
-                if message["names"][index] == name:
-                    found.setdefault(rank, []).extend((first + distance * step, v) for step, v in enumerate(column))
-    return found
-
-
 def test_an_idle_world_is_asked_seldom(watching, session):
     """The steward's kernel publishes messages for each question; they are no news that calls for the next question."""
     client = BlockingKernelClient(connection_file=find_world("seen").connection_file)
@@ -160,8 +132,8 @@ def test_all_points_and_ranks_of_a_run_are_sent(watching, session):
     late.close()
 
     wanted = {rank: [(step, float(step * 10 + rank)) for step in range(200)] for rank in range(3)}
-    assert points(watching, "loss", number) == wanted
-    assert points(late, "loss", number) == wanted
+    assert watching.points("loss", number) == wanted
+    assert late.points("loss", number) == wanted
     told = watching.world("seen")["run"]
     assert (told["number"], told["ranks"], told["states"]) == (number, [0, 1, 2], {"ok": 3})
     ranks = session.world.ranks
@@ -184,7 +156,7 @@ def test_runs_that_go_on_at_once_are_all_reported_and_ended(watching, session):
     assert [(run["ranks"], run["outcome"]) for run in told] == [([0], "running"), ([1, 2], "running")]
     for page in (watching, late):
         for run in runs:
-            assert page.until(lambda page=page, run=run: set(points(page, "loss", run.number)) == set(run.ranks))
+            assert page.until(lambda page=page, run=run: set(page.points("loss", run.number)) == set(run.ranks))
     late.close()
     assert watching.until(lambda: [row[6] for row in watching.last("ranks")["ranks"]] == ["running"] * 3)
     assert watching.act(session.id, "interrupt")[0] == 202
@@ -207,9 +179,22 @@ def test_output_and_stacks_come_on_demand(watching, session):
     status, output = watching.act(session.id, f"runs/{run.number}/ranks/1/output", "GET")
     told = watching.act(session.id, "stacks")
     some = watching.act(session.id, "stacks", ranks=[1])
+    cell = f"runs/{run.number}/cell"
+    begun = watching.act(session.id, cell, "GET")
     session.interrupt()
     run.wait(20)
 
+    # A page that was reloaded gets the cell's output from the spools.
+    assert begun[0] == 200
+    text = "".join(output["text"] for _, output in begun[1]["outputs"][1:])
+    assert text.startswith("[0")
+    assert "<script>alert(1)</script>\n" in text
+    assert "end\n" in text
+    ask = f"{cell}?replay={begun[1]['replay']}&since={begun[1]['version']}"
+    ended = until(lambda: (one := watching.act(session.id, ask, "GET")[1])["over"] and one)
+    assert [output["output_type"] for _, output in ended["outputs"]] == ["display_data", "error"]
+    assert ended["outputs"][1][1]["ename"] == "DistributedInterrupt"
+    assert watching.act(session.id, "runs/999/cell", "GET")[0] == 404
     assert (status, output) == (200, {"text": "<script>alert(1)</script>\nend\n", "cut": False})
     assert told[0] == some[0] == 200
     assert "Ranks 0-2: running" in told[1]["text"]
@@ -252,6 +237,13 @@ def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
     run = session.run("import time" + WAIT, view=None, wait=False)
     waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["Barrier"] * 2)
     frameworks = watching.until(lambda: watching.world("seen")["frameworks"])
+    # The news of the run, from which the cell's panel is drawn, and the list of ranks say the same.
+    states = ["running", "waiting", "waiting"]
+    told = watching.until(
+        lambda: (news := watching.last("news")) and [row[2] for row in news["status"]["ranks"]] == states and news
+    )
+    assert [row[6] for row in watching.last("ranks")["ranks"]] == states
+    assert told["status"]["words"] == {"1": "Barrier", "2": "Barrier"}
     watching.act(session.id, "interrupt")
     run.wait(20)
 
@@ -462,7 +454,7 @@ def test_a_server_that_begins_anew_has_everything(launch, tmp_path):
     assert page.until(lambda: page.world("kept"))
     run = session.run(TRAIN.format(steps=150, pause=0.04), view=None, wait=False)
     page.say(watch=[session.id])
-    assert page.until(lambda: points(page, "loss", 1))
+    assert page.until(lambda: page.points("loss", 1))
     first.process.kill()
     first.process.wait()
     second = Server(tmp_path)
@@ -472,14 +464,14 @@ def test_a_server_that_begins_anew_has_everything(launch, tmp_path):
     again.say(watch=[session.id])
     run.wait(20)
     assert again.until(lambda: (again.world("kept")["run"] or {}).get("outcome") == "ok")
-    again.until(lambda: len(points(again, "loss", 1).get(1, ())) == 150)
+    again.until(lambda: len(again.points("loss", 1).get(1, ())) == 150)
     page.close()
     again.close()
     second.close()
     session.stop()
 
     wanted = {rank: [(step, float(step * 10 + rank)) for step in range(150)] for rank in range(2)}
-    assert points(again, "loss", 1) == wanted
+    assert again.points("loss", 1) == wanted
 
 
 def test_an_error_in_a_cell_is_no_affair_of_the_page(page, launch):

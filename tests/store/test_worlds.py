@@ -14,6 +14,7 @@ import pytest
 from jupyter_dtrain import Session, Store
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.schema import open_for_writing
+from jupyter_dtrain.view.labels import took
 from tests.processes import wait_until_gone
 from tests.session.cells import begin, fail, run, until
 
@@ -169,7 +170,7 @@ def test_a_run_whose_kernel_is_killed_goes_on_and_is_stored_whole(open_notebook,
     assert min(counts.values()) > before + 500
     assert told[0].startswith("World 'world' is running")
     assert told[1:] == [
-        f"run {ended.label} ended while you were away: ok, {ended.elapsed:.1f} s",
+        f"run {ended.label} ended while you were away: ok, {took(ended.elapsed)}",
         f"%distributed show {ended.label} shows what it printed and logged.",
     ]
     assert len(again) == 1

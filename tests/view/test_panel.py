@@ -152,13 +152,13 @@ def test_a_metric_shows_the_panel_at_once_and_the_notebook_keeps_the_run(stage, 
     scene = stage()
     scene.say(0, Started(1, "host", ""), Metrics([series([3.0, 2.0])]))
     scene.wait(0.5)
-    assert set(scene.painter.shown[ID]) == {VIEW, "text/plain"}
+    assert set(scene.painter.shown[ID]) == {VIEW, MIME, "text/plain"}
     scene.say(1, Started(1, "host", ""), Metrics([series([1.0, 4.0])]))
     scene.wait(0.5)
     scene.end()
     assert set(scene.painter.shown[ID]) == {MIME, "image/svg+xml", "text/plain"}
     assert [call[0] for call in scene.painter.calls] == ["display", "update"]
-    assert scene.painter.metadata[0] == {"dtrain": {"panel": ID}}
+    assert scene.painter.metadata[0] == {"dtrain": {"panel": ID, "world": "", "run": 3}}
     assert front_end.documents[-1]["outcome"] == "ok"
     assert front_end.widget.live is False
 

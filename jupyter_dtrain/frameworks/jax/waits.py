@@ -79,7 +79,9 @@ def _outermost(frame: FrameType | None, root: str) -> str:
         if not file.startswith(root) and not _LIBRARY.search(file):
             break
         inner = inner or frame.f_code.co_name
-        if frame.f_code.co_name not in _PLUMBING:
+        if frame.f_code.co_name == "__init__" and (made := frame.f_locals.get("self")) is not None:
+            name = type(made).__name__
+        elif frame.f_code.co_name not in _PLUMBING:
             name = frame.f_code.co_name
         frame = frame.f_back
     return name or inner.strip("_")

@@ -13,6 +13,9 @@ const PATIENCE = 15_000;
 const FIRST = 500;
 const LONGEST = 15_000;
 
+/** The server no longer has what was requested. */
+export class NotFound extends Error {}
+
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
@@ -70,6 +73,7 @@ export async function read(
     if (response.status === 404 && problem === undefined) {
       throw new Error("The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?");
     }
+    if (response.status === 404) throw new NotFound(problem);
     throw new Error(problem ?? `The server responded with ${response.status} ${response.statusText}.`);
   }
   return text;

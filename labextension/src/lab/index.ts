@@ -3,12 +3,13 @@
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, Notification } from "@jupyterlab/apputils";
 import { IEditorExtensionRegistry } from "@jupyterlab/codemirror";
-import { INotebookTracker } from "@jupyterlab/notebook";
+import { INotebookTracker, NotebookActions } from "@jupyterlab/notebook";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
-import resume from "../resume";
 import { Actions } from "./actions";
+// It restores the cells of a page that has been reloaded, so it is wanted at once.
+import { followCells } from "./cellRuns"; // eslint-disable-line jupyter/prefer-lazy-imports
 import type { Item, World } from "./messages";
 // Editors request their extensions when the first notebook opens, which may be at once.
 import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
@@ -88,6 +89,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     notebooks?.currentChanged.connect(() => {
       panel.update();
     });
+    if (notebooks !== null) followCells(notebooks, worlds, NotebookActions.executionScheduled);
     notify(worlds, settings, trans.__("Show"), show);
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
@@ -179,5 +181,5 @@ function notify(worlds: Worlds, settings: Settings, label: string, show: () => v
   });
 }
 
-export default [resume, sidebar];
+export default [sidebar];
 export { icon };

@@ -1,12 +1,12 @@
 /** The Losses section of the sidebar: the curves of the selected world's runs that go on, or of its newest. */
 
-import type { JSX } from "react";
+import { type JSX, useEffect, useReducer } from "react";
 import { clock, rankList } from "../format";
 import type { RunModel } from "../model";
 import { Curves } from "./curves";
 import { Fragment, h } from "./jsx";
 import type { RunSummary, World } from "./messages";
-import { useNow, type SectionProps } from "./section";
+import type { SectionProps } from "./section";
 import type { Details } from "./worlds";
 
 export function Losses({ world, details, trans }: SectionProps & { world: World; details: Details }): JSX.Element {
@@ -39,13 +39,10 @@ function ranksOf({ ranks }: RunSummary, world: World, trans: SectionProps["trans
 }
 
 function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
-  const now = useNow(1000);
-  const title = [
-    trans.__("Run %1", summary.number),
-    ranksOf(summary, world, trans),
-    summary.outcome,
-    clock(Math.max(0, (summary.ended ?? now / 1000) - summary.started)),
-  ]
+  const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
+  // The panel of the cell draws at the same moments.
+  useEffect(() => run.listen(draw), [run]);
+  const title = [trans.__("Run %1", summary.number), ranksOf(summary, world, trans), run.outcome, clock(run.clock)]
     .filter((part) => part !== "")
     .join(" · ");
   return (

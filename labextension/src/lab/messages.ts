@@ -1,6 +1,7 @@
 /** The types of the server's messages and answers; `jupyter_dtrain/server` writes them. */
 
 export type {
+  CellOutputs,
   Driver,
   Column,
   Item,

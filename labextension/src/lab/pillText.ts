@@ -14,6 +14,8 @@ export function pillOf(
   kernel: string | undefined,
   worlds: World[],
   trans: TranslationBundle,
+  /** The step of a run. */
+  stepOf: (world: string, run: RunSummary) => number | null = (_, run) => run.step,
 ): { text: string; look: Look; line: number } | null {
   const driven = worlds.filter((world) => kernel !== undefined && world.driver?.kernel === kernel);
   const found = cellTarget(
@@ -27,21 +29,26 @@ export function pillOf(
       : /^\d+$/.test(found.ranks)
         ? trans.__("rank %1", found.ranks)
         : trans.__("ranks %1", found.ranks);
-  const run = driven
-    .flatMap((world) => world.runs)
-    .reverse()
-    .find((one) => one.cell === cell);
-  if (run === undefined) return { text: to, look: "still", line: found.line };
+  const [world, run] =
+    driven
+      .flatMap((one) => one.runs.map((each) => [one.id, each] as const))
+      .reverse()
+      .find(([, each]) => each.cell === cell) ?? [];
+  if (world === undefined || run === undefined) return { text: to, look: "still", line: found.line };
   const bad = (["error", "lost"] as const).filter((state) => run.states[state]);
-  return { text: `${to} · ${live(run, bad, trans)}`, look: bad.length > 0 ? "failing" : "running", line: found.line };
+  return {
+    text: `${to} · ${live(run, stepOf(world, run), bad, trans)}`,
+    look: bad.length > 0 ? "failing" : "running",
+    line: found.line,
+  };
 }
 
-function live(run: RunSummary, bad: readonly string[], trans: TranslationBundle): string {
+function live(run: RunSummary, step: number | null, bad: readonly string[], trans: TranslationBundle): string {
   const total = run.ranks.length;
-  const busy = (run.states.running ?? 0) + (run.states.waiting ?? 0);
+  const done = (run.states.ok ?? 0) + (run.states.interrupted ?? 0);
   const words = [trans.__("running")];
-  if (run.step !== null) words.push(trans.__("step %1", count(run.step)));
+  if (step !== null) words.push(trans.__("step %1", count(step)));
   if (bad.length > 0) words.push(...bad.map((state) => trans.__("%1 of %2 %3", run.states[state], total, state)));
-  else if (busy < total) words.push(trans.__("%1 of %2 done", total - busy, total));
+  else if (done > 0) words.push(trans.__("%1 of %2 done", done, total));
   return words.join(" · ");
 }

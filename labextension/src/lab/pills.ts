@@ -60,7 +60,7 @@ export class Pills {
       for (const editor of this.editors) editor();
     };
     worlds.changed.connect((_, what) => {
-      if (what === "worlds") redrawAll();
+      if (what !== "items") redrawAll();
     });
     // A notebook's kernel tells which world its cells belong to, and it often starts after they are drawn.
     notebooks?.widgetAdded.connect((_, panel) => {
@@ -113,7 +113,10 @@ export class Pills {
   private decorate(view: EditorView, cell: CellModel): DecorationSet {
     const { doc } = view.state;
     const kernel = this.panelOf(cell)?.sessionContext.session?.kernel?.id;
-    const found = pillOf(doc.iterLines(), cell.id, kernel, this.worlds.worlds, this.trans);
+    const { worlds } = this;
+    const found = pillOf(doc.iterLines(), cell.id, kernel, worlds.worlds, this.trans, (id, run) =>
+      worlds.stepOf(id, run),
+    );
     if (found === null) return Decoration.none;
     const title = this.trans.__("This cell runs on the world's ranks. Click to show the panel.");
     const widget = new Pill(found.text, found.look, title, this.show);

@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
-import { memoryOf, useOf } from "../rankStrip";
+import { memoryOf, stateWords, useOf } from "../rankStrip";
 import { bytes, count, duration } from "../format";
 import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
@@ -24,7 +24,6 @@ export function RankList({
   const [chosen, setChosen] = useState<number | null>(null);
   const ranks = details.ranks;
   const nodes = details.nodes;
-  const most = Math.max(1, ...ranks.map((rank) => memoryOf(rank)?.used ?? 0));
   const choose = (rank: number): void => {
     setChosen((before) => (before === rank ? null : rank));
   };
@@ -43,7 +42,7 @@ export function RankList({
                   <RankRow
                     rank={rank.rank}
                     state={rank.state}
-                    does={rankDoes(rank, trans)}
+                    does={stateWords(rank)}
                     step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
                     place={[
                       rank.role,
@@ -54,8 +53,7 @@ export function RankList({
                       .filter((one) => one !== "")
                       .join(" · ")}
                     memory={memoryOf(rank)?.used ?? null}
-                    most={memoryOf(rank)?.total ?? most}
-                    bounded={memoryOf(rank)?.total != null}
+                    most={memoryOf(rank)?.total ?? null}
                     use={useOf(rank)}
                     gpu={rank.gpu !== null}
                     open={chosen === rank.rank}
@@ -75,11 +73,6 @@ export function RankList({
   );
 }
 
-function rankDoes(rank: RankShown, trans: TranslationBundle): string {
-  if (rank.state === "waiting" && rank.waits !== "") return trans.__("waiting in %1", rank.waits);
-  return { ok: trans.__("idle"), idle: trans.__("idle") }[rank.state as string] ?? rank.state;
-}
-
 interface RankRowProps {
   rank: number;
   state: RankShown["state"];
@@ -87,9 +80,8 @@ interface RankRowProps {
   step: string;
   place: string;
   memory: number | null;
-  most: number;
-  /** Whether `most` is the device's memory, not just the most that any rank uses. */
-  bounded: boolean;
+  /** The memory of the device, or else of the host. */
+  most: number | null;
   use: number | null;
   gpu: boolean;
   open: boolean;
@@ -116,7 +108,7 @@ const RankRow = memo(
           label={trans.__("Memory of rank %1", props.rank)}
           value={props.memory}
           most={props.most}
-          alarm={props.bounded}
+          alarm
           text={props.memory === null ? "" : bytes(props.memory)}
         />
         <Meter
@@ -142,19 +134,20 @@ function Meter({
 }: {
   label: string;
   value: number | null;
-  most: number;
+  most: number | null;
   text: string;
   alarm?: boolean;
 }): JSX.Element | null {
   if (value === null) return null;
-  const share = Math.min(1, value / most);
+  // Without a limit there is nothing to fill.
+  const share = most === null ? 0 : Math.min(1, value / most);
   return (
     <span
       className="dtrain-meter"
       role="meter"
       aria-label={label}
       aria-valuemin={0}
-      aria-valuemax={Math.round(most)}
+      aria-valuemax={Math.round(most ?? value)}
       aria-valuenow={Math.round(value)}
       aria-valuetext={text}
       data-full={alarm && share > 0.95}
@@ -183,7 +176,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
   const run = details.runOf(rank.rank);
   return (
     <div className="dtrain-detail">
-      {rank.words !== "" && <p>{rank.words}</p>}
+      {rank.words !== "" && rank.state !== "waiting" && <p>{rank.words}</p>}
       <div className="dtrain-tools-row">
         <button
           type="button"
@@ -206,7 +199,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
         </button>
         <button
           type="button"
-          disabled={rank.state !== "running" && rank.state !== "waiting"}
+          disabled={!["sent", "running", "waiting"].includes(rank.state)}
           onClick={() => void actions.interrupt(world, [rank.rank])}
         >
           {trans.__("Interrupt")}

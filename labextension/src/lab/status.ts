@@ -5,11 +5,18 @@ import type { TranslationBundle } from "@jupyterlab/translation";
 import { Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
 import { count } from "../format";
-import type { World } from "./messages";
+import type { RunSummary, World } from "./messages";
 import type { Worlds } from "./worlds";
 
 /** The item's text; empty hides the item. */
-export function statusOf(worlds: World[], selected: World | null, urgent: number, trans: TranslationBundle): string {
+export function statusOf(
+  worlds: World[],
+  selected: World | null,
+  urgent: number,
+  trans: TranslationBundle,
+  /** The step of a run. */
+  stepOf: (world: string, run: RunSummary) => number | null = (_, run) => run.step,
+): string {
   if (selected === null) return "";
   const { runs } = selected;
   const run = runs.at(-1);
@@ -17,7 +24,8 @@ export function statusOf(worlds: World[], selected: World | null, urgent: number
     worlds.length > 1 ? trans.__("%1 (1 of %2 worlds)", selected.name, worlds.length) : selected.name,
     runsOf(selected, trans),
   ];
-  if (runs.length === 1 && run!.step !== null) words.push(trans.__("step %1", count(run!.step)));
+  const step = runs.length === 1 ? stepOf(selected.id, run!) : null;
+  if (step !== null) words.push(trans.__("step %1", count(step)));
   if (selected.dead > 0) words.push(trans._n("%1 rank dead", "%1 ranks dead", selected.dead));
   if (urgent > 0) words.push(trans._n("%1 needs attention", "%1 need attention", urgent));
   return words.join(" · ");
@@ -42,15 +50,13 @@ export function addStatus(bar: IStatusBar, worlds: Worlds, trans: TranslationBun
   let shown = "";
   const update = (): void => {
     const urgent = worlds.items.filter((one) => one.level !== "info").length;
-    const text = statusOf(worlds.worlds, worlds.selected, urgent, trans);
+    const text = statusOf(worlds.worlds, worlds.selected, urgent, trans, (id, run) => worlds.stepOf(id, run));
     if (text === shown) return;
     shown = text;
     item.node.textContent = text;
     activeStateChanged.emit();
   };
-  worlds.changed.connect((_, what) => {
-    if (what !== "details") update();
-  });
+  worlds.changed.connect(update);
   bar.registerStatusItem("jupyter-dtrain:status", {
     item,
     align: "left",

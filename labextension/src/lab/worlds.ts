@@ -2,11 +2,10 @@
 
 import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
-import type { RankState } from "../runDocument";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
-import type { Item, Launcher, Message, RankRow, World } from "./messages";
+import type { CellOutputs, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
 
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
@@ -18,6 +17,11 @@ export class Details {
     return [...this.receivers.keys()]
       .sort((one, other) => other - one)
       .map((number) => this.receivers.get(number)!.model);
+  }
+
+  /** The run of this number; null if it has ended and is not the newest, or has not come yet. */
+  run(number: number): RunModel | null {
+    return this.receivers.get(number)?.model ?? null;
   }
 
   /** The newest run that `rank` takes part in; null if there is none. */
@@ -39,7 +43,7 @@ export class Details {
     } else if (message.type === "run") {
       const receiver = this.receivers.get(message.document.run) ?? new Receiver();
       this.receivers.set(message.document.run, receiver);
-      receiver.begin(message.document);
+      receiver.restart(message.document);
     } else if (message.type === "news") {
       this.receivers
         .get(message.status.run)
@@ -48,7 +52,7 @@ export class Details {
   }
 
   /** All ranks of the world, each with the data of the newest run that it takes part in. */
-  get ranks(): (Rank & { host: string; device: string; pid: number; waits: string; role: string })[] {
+  get ranks(): (Rank & { host: string; device: string; pid: number; role: string })[] {
     const running = new Map(this.runs.reverse().flatMap((run) => run.ranks.map((rank) => [rank.rank, rank])));
     return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
       const own = running.get(rank);
@@ -58,15 +62,15 @@ export class Details {
         host,
         device,
         pid,
-        waits,
         role,
-        state: stateOf(state, own),
+        state,
         step: own?.step ?? null,
         memory: own?.memory ?? null,
+        hostMemory: own?.hostMemory ?? null,
         cpu: own?.cpu ?? null,
         gpu: own?.gpu ?? null,
         pace: own?.pace ?? null,
-        words: words !== "" ? words : (own?.words ?? ""),
+        words: words || waits || (own?.words ?? ""),
       };
     });
   }
@@ -76,13 +80,6 @@ export class Details {
     for (const row of this.rows) found[row[1]] = row[2];
     return Array.from(found, (host: string | undefined) => host ?? "");
   }
-}
-
-/** An idle rank shows the outcome of its last run. */
-function stateOf(state: RankState, own: Rank | undefined): RankState {
-  return state === "idle" && own !== undefined && own.state !== "running" && own.state !== "waiting"
-    ? own.state
-    : state;
 }
 
 function viewOf(text: string): DataView {
@@ -147,6 +144,11 @@ export class Worlds {
     return this.worlds.find((world) => world.id === id);
   }
 
+  /** The step of a run: the list of worlds may be older than the news of a run in a world that is watched. */
+  stepOf(id: string, run: RunSummary): number | null {
+    return this.details.get(id)?.run(run.number)?.step ?? run.step;
+  }
+
   of(id: string): Details {
     let found = this.details.get(id);
     if (found === undefined) {
@@ -188,8 +190,9 @@ export class Worlds {
     await request(this.settings, "DELETE", ["worlds", id]);
   }
 
-  async act(id: string, action: "interrupt" | "restart" | "kill", ranks?: number[]): Promise<void> {
-    await request(this.settings, "POST", ["worlds", id, action], ranks === undefined ? {} : { ranks });
+  /** `place`: where the button is, so that the notebook can say who interrupted its cell. */
+  async act(id: string, action: "interrupt" | "restart" | "kill", ranks?: number[], place?: "cell"): Promise<void> {
+    await request(this.settings, "POST", ["worlds", id, action], { ranks, place });
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {
@@ -199,6 +202,12 @@ export class Worlds {
 
   async output(id: string, run: number, rank: number): Promise<{ text: string; cut: boolean }> {
     return request(this.settings, "GET", ["worlds", id, "runs", String(run), "ranks", String(rank), "output"]);
+  }
+
+  /** The output of a run's cell after that which the page already has. Throws NotFound if it is no longer kept. */
+  async cell(id: string, run: number, replay: string, since: number): Promise<CellOutputs> {
+    const path = ["worlds", id, "runs", String(run), "cell"];
+    return request(this.settings, "GET", path, undefined, { replay, since: String(since) });
   }
 
   async launchers(): Promise<Launcher[]> {

@@ -1,0 +1,279 @@
+"""The output of a run's cell, made again from the ranks' spools.
+
+A page that was reloaded has lost what the kernel sent before, and JupyterLab gives it nothing of what the kernel still
+sends. The spools have all of it, so a :class:`Replay` reads them and paints the cell as the kernel did, with the same
+view: equal lines of several ranks once, figures in their places, the panel above. It needs no kernel.
+
+It lacks the few lines that the kernel itself adds while the cell runs, such as "Interrupted by …".
+
+Under failure: the next reading tries an unreadable spool again. The memory of a replay is bounded as that of a cell's
+view is, and :class:`Replays` keeps few of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import threading
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from jupyter_dtrain.core import causes
+from jupyter_dtrain.core.events import Batch, CommMessage, Display, Event, Finished, Metrics, Output, Started
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.view import saved
+from jupyter_dtrain.view.cell import CellView
+from jupyter_dtrain.view.document import MIME, document
+from jupyter_dtrain.view.pace import Pace
+from jupyter_dtrain.view.panel import PATIENCE, metadata_of_panel, title_of
+from jupyter_dtrain.view.run_state import RunState
+from jupyter_dtrain.view.transcript import Transcript
+
+from .messages import CellOutputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from jupyter_dtrain.store.source import Source
+
+READING: Final = 1.0
+"""Seconds that one answer may spend on reading; a long run comes in several answers."""
+DOCUMENT_BYTES: Final = 60_000
+"""The size of the panel's document while the run goes on."""
+KEEP: Final = 10.0
+"""Seconds between two documents of a run that goes on: the page draws what comes with the stream."""
+MOST: Final = 4
+"""Replays to keep for each world."""
+IDLE: Final = 60.0
+"""Seconds after which a replay goes that no page has asked for."""
+
+_UNSEEN = (Output, Display, Metrics, CommMessage)  # events that say nothing about how a cell ended
+_PANEL: Final = "panel"
+
+
+class _Deaf:
+    """Takes the messages of ranks' widgets: their displays stay, and the kernel answers for them when it is idle."""
+
+    def hear(self, rank: int, message: CommMessage) -> None:
+        """Do nothing."""
+
+    def idle(self, rank: int) -> None:
+        """Do nothing."""
+
+
+class Replay:
+    """The cell of run ``number`` in a world of ``size`` ranks. One thread at a time may use it."""
+
+    def __init__(self, source: Source, world: str, number: int, size: int, begun: Event) -> None:
+        """``begun``: the first event of the lowest rank of the run."""
+        assert isinstance(begun.body, Started)
+        self.token = uuid.uuid4().hex[:12]
+        """Tells it from another replay of the run, whose versions mean something else."""
+        self.cell = begun.body.cell_id
+        self.executed = begun.body.cell
+        self.over = False
+        self.asked = time.monotonic()
+        self.lock = threading.Lock()
+        self._source = source
+        self._number = number
+        self._ranks = list(begun.body.ranks)
+        self._positions = dict.fromkeys(self._ranks, 0)
+        self._waiting: dict[int, deque[Event]] = {rank: deque() for rank in self._ranks}
+        self._more: set[int] = set()
+        """Ranks whose spools have more than was read."""
+        self._next = dict.fromkeys(self._ranks, 0)
+        self._now = begun.time
+        """The time of the newest event that the view got; the view's clock never goes back."""
+        self._run = Run(number, begun.body.source, self._ranks, size, lambda *_: iter(()), world)
+        self._state = RunState(number, self._ranks, size)
+        self._transcript = Transcript()
+        self._view = CellView(
+            self._transcript, self._ranks, size, pace=Pace(), widgets=_Deaf(), sleep=lambda _seconds: None
+        )
+        self._view.shows_bars = False
+        self._metadata = metadata_of_panel(f"dtrain-{self.token}-panel", world, number)
+        self._transcript.display({"text/plain": ""}, self._metadata, _PANEL)
+        self._keep_at = 0.0
+
+    def read(self, lost: Mapping[int, str]) -> bool:
+        """Read what is new, for :data:`READING` seconds at most; whether there is more.
+
+        ``lost``: the ranks that will send no more, and what happened to each.
+        """
+        end = time.monotonic() + READING
+        while not self.over:
+            for rank in self._run.unfinished:
+                self._fetch(rank)
+            read = self._feed()
+            if not read and not self._more:
+                break
+            if time.monotonic() > end:
+                return True
+        if not self.over:
+            self._view.tick(max(self._now, time.time()))
+            for rank in [rank for rank in self._run.unfinished if rank in lost]:
+                self._end_rank(rank, lost[rank])
+            self._show_panel()
+            if not self._run.unfinished:
+                self._close()
+        return False
+
+    def answer(self, since: int, *, more: bool) -> CellOutputs:
+        """The changes after the version ``since``."""
+        return CellOutputs(
+            replay=self.token,
+            version=self._transcript.version,
+            outputs=self._transcript.since(since),
+            cell=self.cell,
+            executed=self.executed,
+            more=more,
+            over=self.over,
+        )
+
+    def _fetch(self, rank: int) -> None:
+        """Read on in the spool of a rank whose events have all been shown."""
+        waiting = self._waiting[rank]
+        if waiting:
+            return
+        with contextlib.suppress(OSError):
+            read = self._source.read(self._number, rank, self._positions[rank])
+            self._positions[rank] = read.position
+            waiting.extend(read.events)
+            (self._more.add if read.more else self._more.discard)(rank)
+
+    def _feed(self) -> bool:
+        """Show the events that were read, in the order of their times; whether there were any."""
+        # A rank with more in its spool is known only up to its last event that was read.
+        read = (max(map(_time_of, self._waiting[rank])) for rank in self._more if self._waiting[rank])
+        horizon = min(read, default=float("inf"))
+        fed = False
+        for batch in _batches(list(heapq.merge(*(self._due(rank, horizon) for rank in self._ranks), key=_time_of))):
+            fed = True
+            first, self._next[batch.rank] = self._next[batch.rank], batch.last + 1
+            whole = msgspec.structs.replace(batch, first=first)
+            self._now = max(self._now, batch.events[0].time)
+            self._view.feed(whole, self._now)
+            for event in batch.events:
+                self._state.take(event)
+            kept = [event for event in batch.events if not isinstance(event.body, _UNSEEN)]
+            self._run.apply(msgspec.structs.replace(whole, events=kept))
+            if isinstance(batch.events[-1].body, Finished):
+                self._more.discard(batch.rank)
+                self._view.idle(batch.rank, self._now)
+        return fed
+
+    def _due(self, rank: int, horizon: float) -> Iterator[Event]:
+        waiting = self._waiting[rank]
+        while waiting and waiting[0].time <= horizon:
+            yield waiting.popleft()
+
+    def _end_rank(self, rank: int, words: str) -> None:
+        self._run.mark_lost(rank, words)
+        self._state.gone(rank)
+        self._state.words[rank] = words
+        self._view.idle(rank, self._now)
+
+    def _show_panel(self) -> None:
+        """Keep the panel's document; there is a panel as soon as the kernel would show one."""
+        now = time.monotonic()
+        if now < self._keep_at or (not self._state.has_something and self._state.elapsed < PATIENCE):
+            return
+        self._keep_at = now + KEEP
+        found = document(self._state.picture("running"), DOCUMENT_BYTES)
+        data = {MIME: found, "text/plain": title_of(self._number, self._ranks)}
+        self._transcript.update(data, self._metadata, _PANEL)
+
+    def _close(self) -> None:
+        self.over = True
+        run = self._run
+        run.end()
+        self._view.close(run, self._now)
+        data: dict[str, Any] = {"text/plain": ""}
+        if self._state.has_something:
+            self._state.states.update(run.outcomes)
+            self._state.words.update(run.lost)
+            data = saved.bundle(self._state.picture(run.outcome))
+        self._transcript.update(data, self._metadata, _PANEL)
+        if run.outcome != "ok":
+            kind = causes.DistributedInterrupt if run.outcome == "interrupted" else causes.DistributedError
+            self._transcript.error(kind.__name__, causes.summary(run), causes.blocks(run))
+
+
+class Replays:
+    """The replays of one world."""
+
+    def __init__(self, source: Source, world: str, size: int) -> None:
+        self._source = source
+        self._world = world
+        self._size = size
+        self._lock = threading.Lock()
+        self._found: dict[int, Replay] = {}
+
+    def answer(self, run: int, token: str, since: int, lost: Mapping[int, str], *, over: bool) -> CellOutputs | None:
+        """The output of the cell of ``run`` after that which the page has: None where there is no such run.
+
+        ``lost``: the ranks that will send no more, and what happened to each. ``over``: no rank will send more. Reads
+        files, for a second at most.
+        """
+        replay = self._find(run)
+        if replay is None:
+            return None
+        with replay.lock:
+            more = replay.read(_Gone(lost, over=over))
+            return replay.answer(since if token == replay.token else 0, more=more)
+
+    def _find(self, run: int) -> Replay | None:
+        with self._lock:
+            now = time.monotonic()
+            for number, replay in list(self._found.items()):
+                if now > replay.asked + IDLE:
+                    del self._found[number]
+            if run not in self._found:
+                begun = self._begun(run)
+                if begun is None:
+                    return None
+                while len(self._found) >= MOST:
+                    del self._found[min(self._found, key=lambda number: self._found[number].asked)]
+                self._found[run] = Replay(self._source, self._world, run, self._size, begun)
+            self._found[run].asked = now
+            return self._found[run]
+
+    def _begun(self, run: int) -> Event | None:
+        for rank in self._source.ranks(run):
+            with contextlib.suppress(OSError):
+                first = next(iter(self._source.read(run, rank, 0).events), None)
+                if first is not None and isinstance(first.body, Started) and first.body.ranks:
+                    return first
+        return None
+
+
+class _Gone(dict[int, str]):
+    """The ranks that were lost; all of them where the run is over."""
+
+    def __init__(self, lost: Mapping[int, str], *, over: bool) -> None:
+        super().__init__(lost)
+        self._over = over
+
+    def __contains__(self, rank: object) -> bool:
+        return self._over or super().__contains__(rank)
+
+    def __missing__(self, _rank: int) -> str:
+        return "its log does not say how it ended"
+
+
+def _batches(events: list[Event]) -> Iterator[Batch]:
+    """``events`` in batches of one rank each."""
+    start = 0
+    for place, event in enumerate(events):
+        if place + 1 == len(events) or events[place + 1].rank != event.rank:
+            part = events[start : place + 1]
+            yield Batch(event.run, event.rank, part[0].seq, event.seq, part)
+            start = place + 1
+
+
+def _time_of(event: Event) -> float:
+    return event.time

@@ -1,0 +1,31 @@
+"""The state of a rank, in one word: folded here for every place that shows it.
+
+Two parts know something: the steward knows the rank's process, and the rank's own events tell how far it is in a run.
+A third fact, the call in which a rank waits for others, comes from the rank's agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .document import RankState as RunRankState
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.events import RankState
+
+WORKING: Final = ("sent", "running")
+"""The states of a rank that has not ended a run: it has not begun the cell, or it works on it."""
+
+
+def rank_state(process: RankState, in_run: RunRankState | None, *, over: bool, waits: bool) -> RankState | RunRankState:
+    """The state of a rank.
+
+    ``process``: by the steward. ``in_run``: by the rank's events, in the newest run that it takes part in; None without
+    one. ``over``: whether that run has ended on all its ranks. ``waits``: whether it waits for other ranks.
+    """
+    if process not in ("idle", "running", "waiting") or in_run is None:
+        return process
+    if in_run == "running" and waits:
+        return "waiting"
+    # A rank whose process lives was replaced since it was lost.
+    return "idle" if over and in_run in ("ok", "lost") else in_run

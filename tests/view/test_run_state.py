@@ -1,0 +1,97 @@
+"""The fold of a run that all places share: states, time and step, whichever way the events came."""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import pytest
+
+from jupyter_dtrain.core.events import Batch, Event, Finished, Metrics, Output, Started
+from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.view.rank_state import rank_state
+from jupyter_dtrain.view.run_state import RunState
+
+
+def points(*steps):
+    """A loss at these steps."""
+    times, values = array("d", [100.0] * len(steps)), array("d", [1.0] * len(steps))
+    return Metrics([pack("loss", Columns(array("q", steps), times, values))])
+
+
+def test_the_time_of_a_run_is_the_same_for_every_reader():
+    """It begins with the first rank, and is in the end what the slowest took: for the session's Run as well."""
+    began = time.time() - 5.0
+    said = {0: (began, Finished("ok", 2.5)), 1: (began + 1.0, Finished("ok", 3.25))}
+    gathered, run = RunState(1, [0, 1], 2), Run(1, "", [0, 1], 2, lambda *_: iter(()))
+    assert gathered.elapsed == 0.0
+    for rank, (start, _) in said.items():
+        events = [Event(1, rank, 0, start, Started(1, "host", ""))]
+        run.apply(Batch(1, rank, 0, 0, events))
+        gathered.take(events[0])
+    assert 5.0 <= gathered.elapsed <= run.elapsed <= gathered.elapsed + 1.0
+    for rank, (_, end) in said.items():
+        event = Event(1, rank, 1, began + 4.0, end)
+        run.apply(Batch(1, rank, 1, 1, [event]))
+        gathered.take(event)
+    run.end()
+    assert gathered.elapsed == run.elapsed == 3.25
+    assert gathered.picture("ok").elapsed == 3.25
+
+
+def test_a_rank_that_is_lost_without_a_word_stops_the_clock():
+    """Nothing says how long it took."""
+    gathered = RunState(1, [0], 1)
+    gathered.take(Event(1, 0, 0, time.time() - 2.0, Started(1, "host", "")))
+    gathered.gone(0)
+    assert 2.0 <= gathered.elapsed == gathered.elapsed < 60.0
+
+
+def test_the_step_is_that_of_the_rank_that_is_furthest_ahead():
+    """The panel shows the same."""
+    gathered = RunState(1, [0, 1], 2)
+    assert gathered.step is None
+    gathered.take(Event(1, 0, 1, 0.0, points(1, 2, 299)))
+    gathered.take(Event(1, 1, 1, 0.0, points(297)))
+    assert gathered.step == 299
+
+
+def test_two_readers_know_who_is_ahead():
+    """Text counts for nothing: one of them skips it, and the other may get less of it."""
+    kernel, server = RunState(1, [0, 1], 2), RunState(1, [0, 1], 2)
+    for reader in (kernel, server):
+        reader.take(Event(1, 0, 0, 0.0, Started(1, "host", "")))
+        reader.take(Event(1, 0, 7, 0.0, points(1)))
+    kernel.take(Event(1, 0, 8, 0.0, Output("stdout", "a line")))
+    assert kernel.picture("running").reach == server.picture("running").reach == [8, 0]
+
+
+def test_hosts_are_known_before_ranks_begin():
+    """So no tile moves to another group when its rank begins."""
+    gathered = RunState(1, [0, 1], 3, {0: "a", 1: "b", 2: "c"})
+    assert gathered.picture("running").hosts == {0: "a", 1: "b"}
+    assert gathered.states == {0: "sent", 1: "sent"}
+
+
+@pytest.mark.parametrize(
+    ("process", "in_run", "over", "waits", "state"),
+    [
+        ("idle", None, True, False, "idle"),
+        ("idle", "sent", False, False, "sent"),
+        ("idle", "running", False, False, "running"),
+        ("idle", "running", False, True, "waiting"),
+        ("idle", "sent", False, True, "sent"),
+        ("idle", "ok", False, True, "ok"),
+        ("idle", "ok", True, False, "idle"),
+        ("idle", "error", True, False, "error"),
+        ("idle", "lost", True, False, "idle"),
+        ("idle", "lost", False, False, "lost"),
+        ("stopped", "running", False, True, "stopped"),
+        ("dead", "running", False, False, "dead"),
+        ("starting", None, True, False, "starting"),
+    ],
+)
+def test_the_state_of_a_rank_in_one_word(process, in_run, over, waits, state):
+    """Its process comes first, then its run, then what it waits for."""
+    assert rank_state(process, in_run, over=over, waits=waits) == state
