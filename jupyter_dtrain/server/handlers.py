@@ -58,12 +58,14 @@ def reports_errors(method: Method) -> Method:
     async def inner(self: Handler, *args: str) -> None:
         try:
             await method(self, *args)
-        except (BadRequest, msgspec.ValidationError) as error:
+        except BadRequest as error:
+            self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option)
+        except msgspec.ValidationError as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error))
         except Silent as error:
             self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")
         except DtrainError as error:
-            self.fail(HTTPStatus.CONFLICT, str(error))
+            self.fail(HTTPStatus.CONFLICT, str(error), error.option)
 
     return inner
 
@@ -100,10 +102,10 @@ class Handler(APIHandler):
             raise BadRequest("The body must be a JSON object.")
         return content
 
-    def fail(self, status: HTTPStatus, words: str) -> None:
-        """Answer with an error."""
+    def fail(self, status: HTTPStatus, words: str, option: str = "") -> None:
+        """Answer with an error; ``option``: the start option that is wrong, by which a dialog finds its field."""
         self.set_status(int(status))
-        self.finish(json.dumps({"message": words}))
+        self.finish(json.dumps({"message": words} | ({"option": option} if option else {})))
 
     def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
         """Answer with a JSON object."""
@@ -142,10 +144,14 @@ class Worlds(Handler):
         """Start a world. The body has ``launcher``, ``options`` and ``cwd``, a folder below the server's root."""
         content = self.body()
         root = self.settings["server_root_dir"]
+        if isinstance(options := content.get("options", {}), dict) and options.get("name"):
+            await self.observatory.make_way(str(options["name"]))
         listing = await asyncio.to_thread(
-            start, str(content.get("launcher", "local")), content.get("options", {}), root, content.get("cwd") or ""
+            start, str(content.get("launcher", "local")), options, root, content.get("cwd") or ""
         )
-        await self.observatory.look()
+        found = await self.observatory.find(listing.id)
+        if found is not None:
+            found.expect()
         self.answer({"id": listing.id, "name": listing.name}, HTTPStatus.ACCEPTED)
 
 
@@ -156,7 +162,10 @@ class World(Handler):
     @authorized
     @reports_errors
     async def delete(self, key: str) -> None:
-        """Stop the world, which takes some seconds."""
+        """Stop the world, which takes some seconds; one that did not start is listed no longer."""
+        if self.observatory.forget_failure(key):
+            self.answer({})
+            return
         observer = await self.world(key)
         await observer.steward().ask(Stop())
         self.answer({}, HTTPStatus.ACCEPTED)
@@ -190,7 +199,7 @@ class Action(Handler):
             await observer.steward().ask(Restart(BY, BY))
         except Refused as refused:
             raise BadRequest(f"The world cannot be restarted: {refused}") from None
-        observer.wake()
+        observer.expect()
         self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _kill(self, observer: Monitor) -> None:

@@ -13,6 +13,17 @@ const PATIENCE = 15_000;
 const FIRST = 500;
 const LONGEST = 15_000;
 
+/** A request that the server refused. */
+export class RequestError extends Error {
+  constructor(
+    words: string,
+    /** The start option that is wrong; empty if none is. */
+    readonly option: string,
+  ) {
+    super(words);
+  }
+}
+
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
@@ -47,11 +58,13 @@ export async function request<T>(
     // Reported below: every answer of our extension is JSON.
   }
   if (!response.ok) {
-    const problem = (content as { message?: string } | null)?.message;
+    const refused = content as { message?: string; option?: string } | null;
+    const problem = refused?.message;
     if (response.status === 404 && problem === undefined) {
       throw new Error("The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?");
     }
-    throw new Error(problem ?? `The server responded with ${response.status} ${response.statusText}.`);
+    const words = problem ?? `The server responded with ${response.status} ${response.statusText}.`;
+    throw new RequestError(words, refused?.option ?? "");
   }
   if (content === null) throw new Error("Could not read the server's response.");
   return content as T;

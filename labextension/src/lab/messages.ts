@@ -5,6 +5,7 @@ export type {
   Item,
   Message,
   RunSummary,
+  StartFailure,
   StoredRun,
   World,
   WorldPhase as WorldState,
@@ -23,8 +24,11 @@ export interface Launcher {
 export interface Property {
   title: string;
   description: string;
-  type: "integer" | "boolean" | "string" | "object";
+  type: "integer" | "number" | "boolean" | "string" | "object";
+  /** Whether it is not folded away. */
+  main?: boolean;
   default?: string;
   enum?: string[];
   minimum?: number;
+  maximum?: number;
 }
