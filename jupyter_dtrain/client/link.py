@@ -24,6 +24,7 @@ import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.messages import PROTOCOL
@@ -136,7 +137,7 @@ class Link:
         if silent:
             channel.close(linger=0)
             numbers = [rank.rank for rank in living if rank.engine in silent]
-            raise StartFailed(f"World {self.listing.name!r}: {count_ranks(numbers)} did not answer.")
+            raise StartFailed(f"World {self.listing.name!r}: {count_ranks(numbers)} did not answer.", AGAIN)
         with self._lock:
             if self.over:
                 channel.close(linger=0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
+from jupyter_dtrain.core.start_failures import AGAIN, MEND, StartFailure, relevant
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.steward_messages import ReadState, WorldState
@@ -47,7 +48,8 @@ class Startup:
         while True:
             state = self._ask_state()
             if state.phase in ("failed", "ending") or state.incarnation != incarnation:
-                raise StartFailed(f"World {name!r} did not start. {state.reason}")
+                failed = state.failure or StartFailure(state.reason, "")
+                raise StartFailed(f"World {name!r} did not start. {failed.reason}", failed.cure, failed.log)
             if state.phase == "running":
                 return state
             if (state.progress, state.busy) != said:
@@ -73,16 +75,17 @@ class Startup:
             try:
                 return self._link.ask(ReadState(), timeout=1.0)
             except WorldLost:
-                log = Path(self._request.folder) / "logs" / "steward.log"
-                said = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
-                words = f" Its log ends with:\n{said}" if said else ""
+                file = Path(self._request.folder) / "logs" / "steward.log"
+                log = relevant(file.read_text(errors="replace")) if file.exists() else ""
                 if not worlds.is_alive(self._listing):
-                    raise StartFailed(f"The steward of world {name!r} ended.{words}") from None
+                    raise StartFailed(f"The steward of world {name!r} ended.", MEND if log else AGAIN, log) from None
                 # It may still answer while it works, or waits for a processor of a busy machine.
                 steward = steward or Work([self._listing.steward])
                 late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
                 if late or self._seconds > settings.longest_step:
                     raise StartFailed(
-                        f"The steward of world {name!r} does not answer: start the world again, or give it more time "
-                        f"with JUPYTER_DTRAIN_START_TIMEOUT (seconds, now {settings.start_timeout:g}).{words}"
+                        f"The steward of world {name!r} does not answer.",
+                        "Start the world again, or give it more time with JUPYTER_DTRAIN_START_TIMEOUT "
+                        f"(seconds, now {settings.start_timeout:g}).",
+                        log,
                     ) from None

@@ -155,8 +155,7 @@ def blocks(run: Run) -> list[str]:
         words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
-    if apart := _apart(run):
-        text.append([apart])
+    text += [[words] for words in (_apart(run), _after_loss(run)) if words]
     if run.busy:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}; the others keep their variables."
         text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}"])
@@ -166,6 +165,14 @@ def blocks(run: Run) -> list[str]:
             lines.append("")
         lines += block
     return lines
+
+
+def _after_loss(run: Run) -> str:
+    """The next step where ranks have ended while their world goes on; else empty."""
+    if not run.lost or any("its world" in words or "its steward" in words for words in run.lost.values()):
+        return ""
+    others = "" if len(run.lost) == len(run.ranks) else "The other ranks keep their variables and take cells (-r); "
+    return f"{others}%distributed restart replaces all ranks."
 
 
 def _causes(run: Run) -> _Causes:

@@ -5,12 +5,19 @@ Every error that a user can meet is one of these classes; each message names the
 
 from __future__ import annotations
 
+from textwrap import indent
+
 
 class DtrainError(Exception):
     """Base of all errors that jupyter-dtrain raises by itself.
 
     In a notebook it shows as its message alone: the frames between the cell and the cause are ours, not the user's.
     """
+
+    def __init__(self, *words: object, option: str = "") -> None:
+        """``option``: the start option that is wrong, by its name, so that a dialog can show the error beside it."""
+        super().__init__(*words)
+        self.option = option
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
@@ -38,7 +45,15 @@ class NoWorld(DtrainError):
 
 
 class StartFailed(DtrainError):
-    """A world could not be started; nothing of it is left."""
+    """A world could not be started; nothing of it is left. The message has the reason, the cure, and then a log."""
+
+    def __init__(self, reason: str, cure: str = "", log: str = "", *, option: str = "") -> None:
+        self.reason = reason
+        self.cure = cure
+        self.log = log
+        """The lines of a log that show the reason; empty if no log says more."""
+        words = " ".join(filter(None, (reason, cure)))
+        super().__init__(f"{words}\n{indent(log, '    ')}" if log else words, option=option)
 
 
 class WorldLost(DtrainError):

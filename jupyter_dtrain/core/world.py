@@ -45,6 +45,8 @@ class Rank(msgspec.Struct, frozen=True):
     """Why the rank is ``dead``, in words; else empty."""
     role: str = ""
     """The role of the rank, in its framework's words; empty where all ranks are alike."""
+    asked: bool = False
+    """Whether a person asked for its end: ``%distributed kill``, the sidebar, or an interrupt with ``--force``."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -93,7 +95,8 @@ def check_name(name: str) -> str:
     if not _NAME.match(name):
         raise BadRequest(
             f"{name!r} cannot name a world: use 1 to 40 letters, digits, '_', '-' or '.', "
-            f"beginning with a letter or digit."
+            f"beginning with a letter or digit.",
+            option="name",
         )
     return name
 
@@ -233,8 +236,10 @@ def check_environment(env: Mapping[str, str]) -> None:
     """Raise :class:`BadRequest` unless every entry can be an environment variable. No message has a value."""
     for key, value in env.items():
         if not key or "=" in key or "\0" in key:
-            raise BadRequest(f"{key!r} cannot name an environment variable.")
+            raise BadRequest(f"{key!r} cannot name an environment variable.", option="env")
         if "\0" in value:
-            raise BadRequest(f"The variable {key!r} cannot have a value with a NUL character.")
+            raise BadRequest(f"The variable {key!r} cannot have a value with a NUL character.", option="env")
         if not (_can_be_bytes(key) and _can_be_bytes(value)):
-            raise BadRequest(f"The variable {key!r} has a character that is not Unicode text (a lone surrogate).")
+            raise BadRequest(
+                f"The variable {key!r} has a character that is not Unicode text (a lone surrogate).", option="env"
+            )

@@ -285,7 +285,8 @@ class Watch:
         rank = self._told.rank if self._told else rank_in(os.environ)
         status, reason = self._status, self._reason
         words, run, events, last_words = self._finish_run(lambda said: describe_exit(rank, status, reason, said))
-        _report(Died(rank, self._pid, self._status, words, run, events, last_words))
+        asked = bool(reason) and os.WIFSIGNALED(status)
+        _report(Died(rank, self._pid, self._status, words, run, events, last_words, asked))
         code = os.waitstatus_to_exitcode(self._status)
         if code == 0 or self._terminating is not None:
             os._exit(0)

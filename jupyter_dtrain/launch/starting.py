@@ -22,6 +22,7 @@ from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
@@ -75,7 +76,7 @@ def choose_name(wanted: str | None) -> str:
     if wanted is not None:
         if check_name(wanted) in taken:
             raise BadRequest(
-                f"A world named {wanted!r} is already running: stop it, or choose another name with --name."
+                f"A world named {wanted!r} is already running: stop it, or choose another name.", option="name"
             )
         return wanted
     return next(name for name in _names() if name not in taken)
@@ -113,7 +114,7 @@ def make_folders(world_id: str) -> tuple[Path, Path]:
     except OSError as error:
         shutil.rmtree(runtime, ignore_errors=True)
         raise StartFailed(
-            f"{error.filename} cannot be made: {error.strerror}. Set JUPYTER_RUNTIME_DIR to a writable folder."
+            f"{error.filename} cannot be made: {error.strerror}.", "Set JUPYTER_RUNTIME_DIR to a writable folder."
         ) from error
     return runtime, spool
 
@@ -200,7 +201,7 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
     port = asked.world.env.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > MAX_PORT:
         # The message does not show the value: those of variables may be secrets.
-        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.")
+        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.", option="env")
     try:
         folder = str(cwd or Path.cwd())
     except OSError as error:
@@ -297,8 +298,8 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         process.wait()
         if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
             raise
-        log_text = log_file.read_text(errors="replace")[-2000:]
-        raise StartFailed(f"The world's steward did not start. Its log ends with:\n{log_text}") from error
+        words = relevant(log_file.read_text(errors="replace"))
+        raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
     listing = Listing(
         request.name,
         request.id,

@@ -1,16 +1,21 @@
 """The list of things that need the person's attention, found in the reports of worlds, newest first.
 
+An item tells what the person has not done and must know; what a person asked for is none, whichever client it came
+from, and neither is a run that ended well. An item stays until the person dismisses it or has dealt with it
+(:meth:`Attention.settle`). Equal findings are one item with a count.
+
 :class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
 loss has left the others', a slow rank, and GPU memory that is nearly full; ``labextension/src/anomalies.ts`` marks the
-same findings in the chart of a saved notebook, where there is no server. An item stays until the person dismisses it.
+same findings in the chart of a saved notebook, where there is no server.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -22,14 +27,16 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.view.document import Picture
 
-Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "finished", "failed", "ended"]
-Level = Literal["error", "warning", "info"]
+Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "failed", "ended", "start"]
+"""``ended`` is a world that ended by itself, ``start`` one that did not start."""
+Level = Literal["error", "warning"]
 
 MOST: Final = 100
 """Items that are kept."""
 LONG: Final = 10.0
-"""A run of at least so many seconds reports its end, because the person may be away."""
+"""A run of at least so many seconds reports its failure, because the person may be away."""
 
+_NUMBERS = re.compile(r"\d+(?:[.:,]\d+)*")
 _WINDOW: Final = 20  # the last points of a series, which give its present value
 _FAR: Final = 6.0  # how many times the usual distance a rank must be away
 _SLOW: Final = 0.25  # how much longer than the others a rank takes for a step
@@ -38,10 +45,10 @@ _TIMES: Final = 3  # consecutive looks that must agree
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One thing to report."""
+    """One thing to report, or several that are equal but for their numbers."""
 
     id: str
-    """Identifies one finding, however often a look repeats it."""
+    """Identifies the item, however often a look repeats its finding."""
     kind: Kind
     level: Level
     world: str
@@ -49,12 +56,16 @@ class Item(msgspec.Struct, frozen=True):
     name: str
     """The world's name."""
     run: int | None
+    cell: str
+    """The id of the run's cell in the notebook; empty if there is none or it is unknown."""
     ranks: list[int]
     words: str
     detail: str
     """More lines; empty if there are none."""
     time: float
     """Seconds since the epoch."""
+    count: int = 1
+    """The number of equal findings; everything else is the newest's, and ``ranks`` are those of all."""
 
 
 class Attention:
@@ -63,6 +74,7 @@ class Attention:
     def __init__(self, changed: Callable[[], None]) -> None:
         """The list calls ``changed`` after every change."""
         self._items: dict[str, Item] = {}
+        """By what makes findings equal."""
         self._told: dict[str, None] = {}
         self._changed = changed
 
@@ -79,6 +91,7 @@ class Attention:
         words: str,
         *,
         run: int | None = None,
+        cell: str = "",
         ranks: list[int] | None = None,
         detail: str = "",
         mark: str = "",
@@ -90,18 +103,39 @@ class Attention:
         self._told[key] = None
         while len(self._told) > 10 * MOST:
             self._told.pop(next(iter(self._told)))
-        self._items[key] = Item(key, kind, level, *world, run, ranks or [], words, detail, time.time())
+        same = f"{world[1]}:{kind}:{_NUMBERS.sub('#', words)}"
+        found = Item(key, kind, level, *world, run, cell, ranks or [], words, detail, time.time())
+        if (known := self._items.pop(same, None)) is not None:
+            all_ranks = sorted({*known.ranks, *found.ranks})
+            found = msgspec.structs.replace(found, id=known.id, ranks=all_ranks, count=known.count + 1)
+        self._items[same] = found
         while len(self._items) > MOST:
             self._items.pop(next(iter(self._items)))
         self._changed()
 
     def dismiss(self, key: str | None) -> None:
-        """Remove the item with this id, or all of them; it does not come back."""
-        if key is None:
-            self._items.clear()
-        else:
-            self._items.pop(key, None)
+        """Remove the item with this id, or all of them; its findings do not come back."""
+        self._keep(lambda item: key is not None and item.id != key)
         self._changed()
+
+    def settle(self, world: str, kinds: Collection[Kind], *, cell: str | None = None, before: int = 0) -> None:
+        """Remove the items of these kinds that a person has dealt with, or that are over, in the world ``world``.
+
+        ``cell``: only those of its runs ``before`` this number.
+        """
+
+        def stays(item: Item) -> bool:
+            other_run = cell is not None and (item.cell != cell or (item.run or 0) >= before)
+            return item.world != world or item.kind not in kinds or other_run
+
+        if self._keep(stays):
+            self._changed()
+
+    def _keep(self, stays: Callable[[Item], bool]) -> bool:
+        """Remove all other items; whether there were any."""
+        before = len(self._items)
+        self._items = {same: item for same, item in self._items.items() if stays(item)}
+        return len(self._items) < before
 
 
 class Finding(msgspec.Struct, frozen=True):

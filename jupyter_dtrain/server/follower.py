@@ -69,6 +69,8 @@ class FollowedRun:
         self.positions = dict.fromkeys(self.ranks, 0)
         self.quiet: set[int] = set()
         """The ranks from which the last reading got no events."""
+        self.unexplained = False
+        """Whether ranks are counted as lost although nothing says how they ended."""
         self.news = True
         """Whether something has changed since the last message."""
         self.lock = threading.RLock()
@@ -91,6 +93,13 @@ class FollowedRun:
         if self.unfinished:
             return "running"
         return worst(self.run_state.states.values())
+
+    @property
+    def alarming(self) -> bool:
+        """Whether it ended in a way that nobody asked for, and that no rank's end explains."""
+        if "interrupted" in self.run_state.states.values():
+            return False
+        return self.outcome == "error" or (self.outcome == "lost" and self.unexplained)
 
     @property
     def elapsed(self) -> float:
@@ -193,6 +202,7 @@ class Follower:
                 # The steward said so before this reading, so nothing more will come.
                 for rank in [rank for rank in run.unfinished if rank in run.quiet]:
                     run.lose(rank, "its log does not say how it ended")
+                    run.unexplained = True
         return more
 
     def leave(self) -> None:

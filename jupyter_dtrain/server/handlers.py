@@ -66,10 +66,14 @@ class Worlds(Handler):
         """Start a world. The body has ``launcher``, ``options`` and ``cwd``, a folder below the server's root."""
         content = self.body()
         root = self.settings["server_root_dir"]
+        if isinstance(options := content.get("options", {}), dict) and options.get("name"):
+            await self.observatory.make_way(str(options["name"]))
         listing = await asyncio.to_thread(
-            start, str(content.get("launcher", "local")), content.get("options", {}), root, content.get("cwd") or ""
+            start, str(content.get("launcher", "local")), options, root, content.get("cwd") or ""
         )
-        await self.observatory.look()
+        found = await self.observatory.find(listing.id)
+        if found is not None:
+            found.expect()
         self.answer({"id": listing.id, "name": listing.name}, HTTPStatus.ACCEPTED)
 
 
@@ -80,7 +84,10 @@ class World(Handler):
     @authorized
     @reports_errors
     async def delete(self, key: str) -> None:
-        """Stop the world, which takes some seconds."""
+        """Stop the world, which takes some seconds; one that did not start is listed no longer."""
+        if self.observatory.forget_failure(key):
+            self.answer({})
+            return
         observer = await self.world(key)
         await observer.steward().ask(Stop())
         self.answer({}, HTTPStatus.ACCEPTED)
@@ -115,7 +122,7 @@ class Action(Handler):
             await observer.steward().ask(Restart(BY, BY))
         except Refused as refused:
             raise BadRequest(f"The world cannot be restarted: {refused}") from None
-        observer.wake()
+        observer.expect()
         self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _kill(self, observer: Monitor) -> None:

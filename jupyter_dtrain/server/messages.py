@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
+from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
@@ -60,6 +61,10 @@ class World(msgspec.Struct, frozen=True):
     state: WorldPhase
     words: str
     """The reason for its state; empty if the state needs none."""
+    progress: str
+    """How far its start has come, and what it waits for; empty unless it starts."""
+    failure: StartFailure | None
+    """Why its start has failed; null unless it has."""
     size: int
     ready: int
     nodes: int

@@ -14,29 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import msgspec
 
-from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_protocol
 from jupyter_dtrain.wire.steward_messages import (
-    ASKED_FOR,
-    DriverStatus,
-    FetchAnswers,
     ReadState,
     ReadStatus,
     Relayed,
-    RelayQuestion,
     WorldEnded,
     WorldState,
     WorldStatus,
 )
 
-from .attention import LONG
+from .alarms import Alarms
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
 from .observed_run import ObservedRun
@@ -48,6 +42,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.events import Batch, RankState
     from jupyter_dtrain.core.stacks import Stacks
+    from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.view.document import RankState as RunRankState
 
     from .attention import Attention
@@ -64,8 +59,8 @@ ASK: Final = 2.0
 """Seconds between two questions about what ranks wait for."""
 YOUNG: Final = 10.0
 """Seconds that a new steward may take until its first answer."""
-ANSWER: Final = 8.0
-"""Seconds in which ranks, or their watches from outside, report where they are."""
+LAST_WORDS: Final = 0.05
+"""Seconds in which the last broadcast of a steward that has ended is there, if there is one."""
 
 
 class House(Protocol):
@@ -89,6 +84,7 @@ class Monitor:
     def __init__(self, listing: worlds.Listing, observatory: House) -> None:
         self.listing = listing
         self._observatory = observatory
+        self._alarms = Alarms(listing, observatory.attention)
         self._steward: Steward | None = None
         self._state: WorldState | WorldStatus | None = None
         """The steward's last report; a :class:`.WorldStatus` if the world speaks another protocol."""
@@ -106,6 +102,12 @@ class Monitor:
         self._ask_at = 0.0
         self._early: list[Batch] = []
         """The first events of runs that are not observed yet."""
+        self._failure: StartFailure | None = None
+        """Why the newest start has failed."""
+        self._expected = False
+        """Whether a page has asked for the newest start: it must show how that ends."""
+        self._end = ""
+        """Why the world has ended, in the steward's words."""
         self._wake = asyncio.Event()
         self._questions: set[asyncio.Task[None]] = set()
         self.summary = self._summarise()
@@ -118,6 +120,8 @@ class Monitor:
         there = state is not None and state.driven
         young = state is None and time.time() - listing.created < YOUNG
         phase = "unreachable" if self._silent and not young else "starting" if state is None else state.phase
+        if self._failure is not None:
+            phase = "failed"
         other = "" if self._speaks_alike else explain_protocol(listing.name, listing.protocol, listing.version)
         runs = list(self._observed.values())
         return World(
@@ -126,6 +130,8 @@ class Monitor:
             cwd=listing.cwd,
             state=cast("WorldPhase", phase),
             words=self._silent if phase == "unreachable" else other or ("" if state is None else state.reason),
+            progress=self._progress() if phase == "starting" else "",
+            failure=self._failure,
             size=listing.size,
             ready=listing.size if other else len(self._ranks),
             nodes=len({rank.node for rank in self._ranks}),
@@ -133,10 +139,16 @@ class Monitor:
             frameworks=self._frameworks,
             started=listing.created,
             lease_end=self._lease_end(driver_is_there=there),
-            driver=None if driver is None else _summarise_driver(driver, there=there),
+            driver=None if driver is None else Driver(driver.pid, driver.words, driver.kernel, there, driver.auto),
             run=runs[-1].summary() if runs else None,
             runs=[one.summary() for one in runs if one.run.unfinished],
         )
+
+    def _progress(self) -> str:
+        """How far the start has come, in words."""
+        state = self._state
+        said = (state.progress, state.busy) if isinstance(state, WorldState) else ()
+        return "; ".join(word for word in said if word) or "its steward starts"
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
         """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
@@ -191,6 +203,16 @@ class Monitor:
         """Look at once."""
         self._wake.set()
 
+    @property
+    def failed(self) -> bool:
+        """Whether its newest start has failed."""
+        return self._failure is not None
+
+    def expect(self, *, expected: bool = True) -> None:
+        """A page has asked for this start or restart; or, with False, a person has read how it failed."""
+        self._expected = expected
+        self.wake()
+
     async def observe(self) -> None:
         """Observe until the world is gone."""
         while worlds.is_alive(self.listing):
@@ -221,14 +243,25 @@ class Monitor:
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
         if self._steward is not None:
             waits.append(asyncio.ensure_future(self._steward.hear(seconds)))
-        done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
         self._wake.clear()
-        for task in pending:
-            task.cancel()
         for task in done:
             with contextlib.suppress(Refused):  # the world speaks another protocol
-                if isinstance(event := task.result(), WorldEnded) and self._state is not None:
-                    self._state = msgspec.structs.replace(self._state, reason=event.words)
+                self._take_broadcast(task.result())
+
+    def _take_broadcast(self, event: Any) -> None:
+        if isinstance(event, WorldEnded):
+            self._end = event.words
+
+    async def hear_out(self) -> None:
+        """Take what a steward that has ended said last. Not while :meth:`observe` runs."""
+        with contextlib.suppress(Refused):
+            while self._steward is not None and (event := await self._steward.hear(LAST_WORDS)) is not None:
+                self._take_broadcast(event)
 
     async def refresh(self) -> None:
         """Ask the steward for the world's state."""
@@ -255,7 +288,7 @@ class Monitor:
         check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
 
     def _take_state(self, state: WorldState) -> None:
-        self._state = state
+        known, self._state = self._state is not None, state
         self._ranks = state.world.ranks
         hosts = {rank.rank: rank.host for rank in self._ranks}
         if self._follower is None:
@@ -263,14 +296,17 @@ class Monitor:
             self._follower = Follower(SpoolFolder(state.spool, SKIPPED), self.listing.size, self._hear)
             self._replays = Replays(SpoolFolder(state.spool), self.listing.id, self.listing.size)
         self._follower.hosts = hosts
-        restarted = state.incarnation != self._incarnation
+        restarted = known and state.incarnation != self._incarnation
         self._incarnation = state.incarnation
+        if restarted:
+            self._alarms.ranks_ended()
+        self._failure = state.failure
+        self._tell_failure()
         for rank in self._ranks:
             if rank.state == "dead":
                 for run in self._runs:
                     run.lose(rank.rank, rank.words)
-                words = rank.words[:1].upper() + rank.words[1:]
-                self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
+                self._alarms.rank_died(rank)
         over = restarted or state.phase not in ("running", "starting")
         for run in self._runs if over else ():
             for number in run.unfinished:
@@ -320,40 +356,31 @@ class Monitor:
         """Find what needs the person's attention."""
         run = observed.run
         for found in observed.look(now):
-            self._tell(found.kind, found.level, found.words, run=run.number, ranks=found.ranks, mark=found.mark)
+            self._alarms.run_showed(run, found)
         if not run.unfinished and not observed.over:
             observed.over = True
             self._end_run(run)
 
     def _begin_run(self, run: FollowedRun, now: float) -> None:
         self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
-        observed = ObservedRun(run, self._hang_notice, _Ask(self), lambda words: self._tell_hang(run, words), now)
+        limit, alarms = self._hang_notice, self._alarms
+        observed = ObservedRun(run, limit, self.ask_stacks, lambda words: alarms.run_hangs(run, words), now)
         observed.batches = [batch for batch in self._early if batch.run == run.number]
         self._early = [batch for batch in self._early if batch.run != run.number]
         self._observed[run.number] = observed
         self._observed = dict(sorted(self._observed.items()))
         self._observatory.tell(self._start_of(observed), self.listing.id)
         self._ask_at = 0.0
+        self._alarms.run_began(run)
 
     def _end_run(self, run: FollowedRun) -> None:
         self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
         self._ask_where(run.ranks[:1])
-        outcome = run.outcome
-        if run.elapsed < LONG or outcome == "interrupted":
-            return
-        words = f"Run {run.number}: {outcome} after {took(run.elapsed)}"
-        level = "info" if outcome == "ok" else "error"
-        errors = run.errors.values() if level == "error" else ()
-        detail = "\n".join(dict.fromkeys(f"{error.ename}: {error.evalue}" for error in errors))
-        self._tell("finished" if level == "info" else "failed", level, words, run=run.number, detail=detail)
+        self._alarms.run_ended(run)
 
-    def _tell_hang(self, run: FollowedRun, words: str) -> None:
-        head, _, rest = words.partition("\n")
-        mark = str(int(time.time()))
-        self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run.number, detail=rest, mark=mark)
-
-    def _tell(self, kind: Any, level: Any, words: str, **more: Any) -> None:
-        self._observatory.attention.add(kind, level, (self.listing.id, self.listing.name), words, **more)
+    def _tell_failure(self) -> None:
+        if self._failure is not None and self._expected:
+            self._alarms.start_failed(self._failure, self._incarnation)
 
     def _hear(self, run: FollowedRun, batch: Batch) -> None:
         """Collect a batch; runs on the polling thread, for which the loop waits."""
@@ -407,15 +434,7 @@ class Monitor:
     async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
         """The answers of ranks. Raises :class:`Silent` and :class:`Refused`."""
         self.check_protocol()
-        steward = self.steward()
-        ticket = (await steward.ask(RelayQuestion(kind, ranks))).ticket
-        deadline = time.monotonic() + ANSWER
-        while time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-            found = await steward.ask(FetchAnswers(ticket))
-            if found.positions is not None or found.stacks is not None:
-                return found
-        raise Silent("its ranks do not answer")
+        return await self.steward().relay(kind, ranks)
 
     # Requests of a person.
 
@@ -463,11 +482,14 @@ class Monitor:
         lost = {} if followed is None else followed.lost
         return await asyncio.to_thread(self._replays.answer, run, replay, since, lost, over=over)
 
-    def tell_end(self) -> None:
-        """Report that the world is gone."""
-        words = (self._state and self._state.reason) or "its steward has ended"
-        if words != ASKED_FOR:
-            self._tell("ended", "warning", f"World {self.listing.name!r} has ended: {words}", mark="world")
+    def tell_end(self) -> bool:
+        """Report that the world is gone; whether it has to stay in the list because a page has started it in vain."""
+        self._alarms.ranks_ended()
+        if self._failure is None:
+            self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its steward has ended")
+            return False
+        self._tell_failure()
+        return self._expected
 
     def close(self) -> None:
         """Stop observing: the world is gone, or no page is left."""
@@ -475,19 +497,3 @@ class Monitor:
             task.cancel()
         if self._steward is not None:
             self._steward.close()
-
-
-class _Ask:
-    """Passes the questions of a :class:`HangDetector` to the steward."""
-
-    def __init__(self, observer: Monitor) -> None:
-        self._observer = observer
-
-    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are."""
-        del patience
-        self._observer.ask_stacks(ranks, then)
-
-
-def _summarise_driver(driver: Client | DriverStatus, *, there: bool) -> Driver:
-    return Driver(pid=driver.pid, words=driver.words, kernel=driver.kernel, there=there, auto=driver.auto)

@@ -10,11 +10,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.wire.steward_messages import Stop
 
 from .attention import Attention
 from .messages import AttentionMessage, WorldsMessage
 from .monitor import Monitor
+from .steward import Silent
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 
 LOOK: Final = 1.0
 """Seconds between two looks for new and ended worlds."""
+WAY: Final = 3.0
+"""Seconds that the steward of a failed start may take to end."""
+MOST_FAILURES: Final = 10
+"""The worlds that did not start that are kept in the list."""
 LINGER: Final = 10.0
 """Seconds for which the observation goes on after the last page has left: it may only be reloading."""
 
@@ -43,6 +50,8 @@ class Observatory:
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._observers: dict[str, Monitor] = {}
+        self._failures: dict[str, World] = {}
+        """The worlds that a page has started in vain, until a person dismisses them."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lookers: set[Looker] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -114,8 +123,42 @@ class Observatory:
                     self._observers[key] = Monitor(listing, self)
                     self._changed.set()
             for key in self._observers.keys() - found.keys():
-                self._observers[key].tell_end()
-                self._forget(key)
+                await self._bury(key)
+
+    async def _bury(self, key: str) -> None:
+        """The world is gone: find out why, and report what the person must know."""
+        observer = self._observers[key]
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await observer.hear_out()
+        if observer.tell_end():
+            self._failures[key] = observer.summary
+            while len(self._failures) > MOST_FAILURES:
+                self._failures.pop(next(iter(self._failures)))
+        self._forget(key)
+
+    def forget_failure(self, key: str) -> bool:
+        """A person has read why the world did not start; whether nothing but its place in the list was left of it."""
+        if (observer := self._observers.get(key)) is not None:
+            observer.expect(expected=False)
+        self.attention.settle(key, ["start"])
+        if self._failures.pop(key, None) is None:
+            return False
+        self._changed.set()
+        return True
+
+    async def make_way(self, name: str) -> None:
+        """End what is left of a start of this name that has failed, so that the name is free to try again."""
+        for key, world in list(self._failures.items()):
+            if world.name == name:
+                self.forget_failure(key)
+        for key, observer in list(self._observers.items()):
+            if observer.listing.name == name and observer.failed:
+                self.forget_failure(key)
+                with contextlib.suppress(Silent, Refused):
+                    await observer.steward().ask(Stop())
+                    await asyncio.to_thread(worlds.await_end, observer.listing, WAY)
 
     def _forget(self, key: str) -> None:
         self._observers.pop(key).close()
@@ -150,7 +193,9 @@ class Observatory:
             looker.tell(message)
 
     def _worlds_message(self) -> WorldsMessage:
-        return WorldsMessage(worlds=[observer.summary for observer in self._observers.values()])
+        return WorldsMessage(
+            worlds=[*self._failures.values(), *(observer.summary for observer in self._observers.values())]
+        )
 
     def _attention_message(self) -> AttentionMessage:
         return AttentionMessage(items=self.attention.items)

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jupyter_dtrain.core.events import Batch
-    from jupyter_dtrain.core.hangs import Asks
+    from jupyter_dtrain.core.stacks import Stacks
 
     from .attention import Finding
     from .follower import FollowedRun
+
+    AskStacks = Callable[[list[int], Callable[[Stacks], None]], None]
 
 JUDGE: Final = 2.0
 """Seconds between two looks for what needs attention."""
@@ -27,8 +29,8 @@ JUDGE: Final = 2.0
 class ObservedRun:
     """One run of an observed world."""
 
-    def __init__(self, run: FollowedRun, limit: float, asks: Asks, tell: Callable[[str], None], now: float) -> None:
-        """``limit``: seconds without a move after which ``tell`` gets words; ``asks`` finds out where ranks are."""
+    def __init__(self, run: FollowedRun, limit: float, ask: AskStacks, tell: Callable[[str], None], now: float) -> None:
+        """``limit``: seconds without a move after which ``tell`` gets words; ``ask`` finds out where ranks are."""
         self.run = run
         self.over = False
         """Whether its end was reported."""
@@ -39,7 +41,7 @@ class ObservedRun:
         self._step: int | None = None
         """The step of the slowest rank; it changes seldom, because every change goes to all pages."""
         self._judge_at = 0.0
-        self._hang_detector = HangDetector(run, limit, asks, tell, now) if run.unfinished else None
+        self._hang_detector = HangDetector(run, limit, _Asks(ask), tell, now) if run.unfinished else None
 
     def summary(self) -> RunSummary:
         """For the list of worlds."""
@@ -72,3 +74,15 @@ class ObservedRun:
         self._judge_at = now + JUDGE
         self._step = self.run.run_state.step
         return self.run.judge.look(self.run.picture(with_metrics=False))
+
+
+class _Asks:
+    """Passes the questions of a :class:`HangDetector` on."""
+
+    def __init__(self, ask: AskStacks) -> None:
+        self._ask = ask
+
+    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are."""
+        del patience
+        self._ask(ranks, then)

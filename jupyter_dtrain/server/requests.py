@@ -38,12 +38,14 @@ def reports_errors(method: Method) -> Method:
     async def inner(self: Handler, *args: str) -> None:
         try:
             await method(self, *args)
-        except (BadRequest, msgspec.ValidationError) as error:
+        except BadRequest as error:
+            self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option)
+        except msgspec.ValidationError as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error))
         except Silent as error:
             self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")
         except DtrainError as error:
-            self.fail(HTTPStatus.CONFLICT, str(error))
+            self.fail(HTTPStatus.CONFLICT, str(error), error.option)
 
     return inner
 
@@ -80,10 +82,10 @@ class Handler(APIHandler):
             raise BadRequest("The body must be a JSON object.")
         return content
 
-    def fail(self, status: HTTPStatus, words: str) -> None:
-        """Answer with an error."""
+    def fail(self, status: HTTPStatus, words: str, option: str = "") -> None:
+        """Answer with an error; ``option``: the start option that is wrong, by which a dialog finds its field."""
         self.set_status(int(status))
-        self.finish(json.dumps({"message": words}))
+        self.finish(json.dumps({"message": words} | ({"option": option} if option else {})))
 
     def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
         """Answer with a JSON object."""

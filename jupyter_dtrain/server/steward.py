@@ -11,14 +11,21 @@ import asyncio
 import contextlib
 import queue
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from jupyter_dtrain.wire.attempts import Attempts
 from jupyter_dtrain.wire.messages import STEWARD_EVENT, read_answer
-from jupyter_dtrain.wire.steward_messages import AnyBroadcast, StewardRequest, read_broadcast
+from jupyter_dtrain.wire.steward_messages import (
+    AnyBroadcast,
+    FetchAnswers,
+    Relayed,
+    RelayQuestion,
+    StewardRequest,
+    read_broadcast,
+)
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.worlds import Listing
@@ -27,6 +34,10 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 PATIENCE = 3.0
 """Seconds that a steward may take to answer."""
+
+
+ANSWER = 8.0
+"""Seconds in which ranks, or their watches from outside, report where they are."""
 
 
 class Silent(Exception):
@@ -61,6 +72,17 @@ class Steward:
                     if attempts.is_answer(reply):
                         return read_answer(reply["content"], request)
         raise Silent("its steward does not answer")
+
+    async def relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
+        """The answers of ranks. Raises :class:`Silent`, and :class:`Refused`."""
+        ticket = (await self.ask(RelayQuestion(kind, ranks))).ticket
+        deadline = time.monotonic() + ANSWER
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            found = await self.ask(FetchAnswers(ticket))
+            if found.positions is not None or found.stacks is not None:
+                return found
+        raise Silent("its ranks do not answer")
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:
         """The next broadcast, or None after ``timeout`` seconds. One task only.

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, Literal
 
 from jupyter_dtrain.core.work import describe_load
+from jupyter_dtrain.core.world import count_ranks
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.settings import Settings
@@ -53,11 +54,16 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """The first step that not all ranks have made, and how many have."""
+        """The first step that not all ranks have made, how many have, and which are awaited."""
+        step, done = self._step()
+        missing = sorted(set(range(self._size)) - done)
+        return _count(step, done, self._size) + (f", waiting for {count_ranks(missing)}" if done and missing else "")
+
+    def _step(self) -> tuple[str, set[int]]:
+        """The first step that not all ranks have made, and the ranks that have."""
         # A rank that is ready has made the steps before, even where nobody knew its number then.
-        done = {step: len(self._reached[step] | self._reached["ready"]) for step in _STEPS}
-        step = next((step for step in _STEPS if done[step] < self._size), "ready")
-        return f"{done[step]} of {self._size} ranks {_STEPS[step]}"
+        made = {step: self._reached[step] | self._reached["ready"] for step in _STEPS}
+        return next(((step, done) for step, done in made.items() if len(done) < self._size), ("ready", made["ready"]))
 
     @property
     def rests(self) -> bool:
@@ -79,4 +85,8 @@ class Progress:
         else:
             return ""
         load = describe_load()
-        return f"{self.words}, and {why}" + (f"; {load}" if load else "") + "."
+        return f"{_count(*self._step(), self._size)}, and {why}" + (f"; {load}" if load else "") + "."
+
+
+def _count(step: str, done: set[int], size: int) -> str:
+    return f"{len(done)} of {size} ranks {_STEPS[step]}"

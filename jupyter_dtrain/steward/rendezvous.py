@@ -63,8 +63,8 @@ class Rendezvous:
         except OSError as error:
             self._socket.close()
             raise StartFailed(
-                f"Port {port} on {host} is taken ({error.strerror}): "
-                f"name another MASTER_PORT with --env, or leave it out."
+                f"Port {port} on {host} is taken ({error.strerror}).",
+                "Name another MASTER_PORT in the environment variables, or leave it out.",
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self._wake_read, self._wake_write = socket.socketpair()

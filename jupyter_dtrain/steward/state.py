@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from jupyter_dtrain.core.events import Event
+    from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .lease import Lease
@@ -55,6 +56,8 @@ class State:
         self._restarted_by: Restarter | None = None
         self.reason = ""
         """Why the world failed or ended."""
+        self.failure: StartFailure | None = None
+        """Why the newest start has failed."""
         self.healable = True
         """Whether ``mpiexec`` is there."""
         self.mpi = ""
@@ -135,6 +138,7 @@ class State:
                 progress=self.progress.words if self.phase == "starting" else "",
                 busy=describe_load() if self.phase == "starting" else "",
                 runs=runs,
+                failure=self.failure,
             )
 
     # Changes.
@@ -147,6 +151,7 @@ class State:
             # The next snapshot shows it, before the supervisor's thread has begun.
             self.progress = Progress(self._request.size, self._request.settings)
             self.phase = "starting"
+            self.failure = None
             self.incarnation += 1
             self._restarted_by = by
             return self.incarnation
@@ -173,9 +178,9 @@ class State:
             self._ranks[number] = msgspec.structs.replace(rank, **changes)
             return True
 
-    def mark_dead(self, number: int, words: str, events: list[Event]) -> bool:
+    def mark_dead(self, number: int, words: str, events: list[Event], *, asked: bool = False) -> bool:
         """Note how a rank ended, and its last ``events``; False where it is dead already, or there is none."""
-        if not self.change_rank(number, state="dead", words=words):
+        if not self.change_rank(number, state="dead", words=words, asked=asked):
             return False
         with self._lock:
             self._last[number] = events

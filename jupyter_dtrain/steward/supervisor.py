@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.core.errors import DtrainError
+from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.agent_messages import RenewWatch
@@ -65,10 +66,9 @@ FAILED_PATIENCE = 10.0
 TICK = 0.5
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
-MORE_TIME = "Ask for fewer ranks with -n, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
+MORE_TIME = "Ask for fewer ranks, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
-START_AGAIN = "Start the world again. If this happens again, the machine may lack the memory for so many ranks."
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Supervisor:
         self._cluster = Cluster(request, 0, umask)
         self._mpi: local.Mpi | None = None
         self._launches = 0
-        self._silence = ""
+        self._silence: StartFailure | None = None
         """Why a start has failed that takes too long, while its ranks say where they are."""
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
@@ -201,7 +201,7 @@ class Supervisor:
 
     def _launch(self) -> None:
         self._launches += 1
-        self._silence = ""
+        self._silence = None
         self._lost_at = math.inf
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
@@ -220,10 +220,11 @@ class Supervisor:
             self._state.mpi = self._mpi.version
             if not self._mpi.modern:
                 self._notice(NO_ULFM, launch=True)
-        except DtrainError as error:
-            self._fail(str(error))
+        except StartFailed as error:
+            self._fail(StartFailure(error.reason, error.cure, error.log))
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
-            self._fail(f"{type(error).__name__}: {error}")
+            words = str(error) if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}"
+            self._fail(StartFailure(words, AGAIN))
 
     def _is_current(self, cluster: Cluster) -> bool:
         """Whether its reports count: between the request to restart and the restart there are old ranks."""
@@ -260,14 +261,15 @@ class Supervisor:
     def _rank_died(self, died: Died) -> None:
         if self._state.phase == "starting":
             said = died.last_words.strip() or self._cluster.said(f"rank-{died.rank}")
-            if self._silence:
-                self._fail(f"{self._silence}\nRank {died.rank} was here:\n{said}")
-                return
-            self._fail(f"{died.words} while the world was starting." + (f" It said:\n{said}" if said else ""))
+            if self._silence is not None:
+                log = "\n".join(filter(None, (f"Rank {died.rank} was here:\n{relevant(said)}", self._silence.log)))
+                self._fail(msgspec.structs.replace(self._silence, log=log))
+            else:
+                self._fail(rank_ended(died.words, said))
             return
         if self._state.phase != "running":
             return
-        self._mark_dead(died.rank, died.words, died.run, died.events)
+        self._mark_dead(died.rank, died.words, died.run, died.events, asked=died.asked)
 
     def _rank_paused(self, paused: Paused) -> None:
         """A stopped rank is never taken for dead: it may go on."""
@@ -275,8 +277,8 @@ class Supervisor:
         if self._state.change_rank(paused.rank, state=state):
             self._tell(RankPaused(rank=paused.rank, state=state))
 
-    def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event]) -> None:
-        if not self._state.mark_dead(number, words, events):
+    def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
+        if not self._state.mark_dead(number, words, events, asked=asked):
             return
         generation = self._state.next_generation()
         self._keeper.rank_died(number, words)
@@ -285,9 +287,7 @@ class Supervisor:
 
     def _mpiexec_ended(self, code: int) -> None:
         if self._state.phase == "starting":
-            log = self._cluster.said("mpiexec", 40)
-            reason = local.explain_mpiexec(log) or f"mpiexec ended with exit code {code} while the world was starting."
-            self._fail(reason + (f" It said:\n{log}" if log else ""))
+            self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
         elif self._state.phase == "running":
             self._state.healable = False
             ranks = self._state.ranks
@@ -312,18 +312,17 @@ class Supervisor:
             self._end("the lease is over")
 
     def _check_starting(self, now: float) -> None:
-        said = self._cluster.said("controller")
         if self._launches < LAUNCHES and self._state.progress.rests:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
-            self._fail(f"ipyparallel's controller ended with exit code {code}. It said:\n{said}")
+            self._fail(process_ended("ipyparallel's controller", code, self._cluster.said("controller", 40)))
         elif (lost := self._lost_in_start(now)) is not None:
             words = describe_unknown_end(lost, "its watch is gone").capitalize()
-            self._fail(f"{words}, while the world started. {START_AGAIN}")
-        elif self._silence and now > self._state.deadline:
+            self._fail(StartFailure(f"{words}, while the world was starting.", AGAIN))
+        elif self._silence is not None and now > self._state.deadline:
             self._fail(self._silence)
-        elif not self._silence and (why := self._state.progress.explain_end()):
+        elif self._silence is None and (why := self._state.progress.explain_end()):
             self._silence = self._explain_silence(why)
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
@@ -362,14 +361,11 @@ class Supervisor:
                 self._actions.failed(open_run.run)
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
 
-    def _explain_silence(self, why: str) -> str:
+    def _explain_silence(self, why: str) -> StartFailure:
         _log.error("The start is over: %s These processes are left: %s", why, describe_descendants())
-        logs = ""
-        for name in ("mpiexec", "controller"):
-            # The controller logs its heartbeat at every level.
-            lines = [line for line in self._cluster.said(name, 6).splitlines() if "heartbeat::" not in line]
-            logs += "".join(f"\n{name} said: {line}" for line in lines)
-        return f"{why} {MORE_TIME}{logs}"
+        said = {name: relevant(self._cluster.said(name), 4) for name in ("mpiexec", "controller")}
+        log = "\n".join(f"{name} said: {line}" for name, lines in said.items() for line in lines.splitlines())
+        return StartFailure(why, MORE_TIME, log)
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()
@@ -407,10 +403,11 @@ class Supervisor:
         self._state.healable = True
         self._start()
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, failure: StartFailure) -> None:
         self._tear_down()
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
-        self._state.enter("failed", reason)
+        self._state.failure = failure
+        self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
 
     def _end(self, reason: str) -> None:
         if not self._state.enter("ending", reason):

@@ -42,16 +42,18 @@ def check_folder(folder: str) -> str:
     """The absolute path of ``folder``, which it makes. Raises :class:`BadRequest` when it or TensorBoard is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise BadRequest(
-            "TensorBoard's event files need its package: pip install 'jupyter-dtrain[tensorboard]', or start without "
-            "--tensorboard."
+            "TensorBoard's event files need its package: pip install 'jupyter-dtrain[tensorboard]', or start without a "
+            "TensorBoard folder.",
+            option="tensorboard",
         )
     path = Path(folder).expanduser().absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadRequest(f"The TensorBoard folder {path} cannot be made: {error.strerror}.") from error
+        words = f"The TensorBoard folder {path} cannot be made: {error.strerror}."
+        raise BadRequest(words, option="tensorboard") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise BadRequest(f"The TensorBoard folder {path} cannot be written to.")
+        raise BadRequest(f"The TensorBoard folder {path} cannot be written to.", option="tensorboard")
     return str(path)
 
 

@@ -68,6 +68,8 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """The last events of that run, which the watch has written; the earlier ones are in the spool."""
     last_words: str
     """Output on the rank's descriptors that the watch had not read."""
+    asked: bool = False
+    """Whether a person asked for it."""
 
 
 Report = Reached | Ready | Ended | Paused | Died

@@ -22,6 +22,8 @@ from .messages import PROTOCOL
 RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
 """The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
 
+MAIN: Final = {"main": True}
+
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
@@ -30,23 +32,34 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     This is the only list of these options. :mod:`jupyter_dtrain.launch.options` adds those that frameworks declare; the
     signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the checks come from both.
-    ``title`` is the label in the dialog, ``metavar`` stands for the value in ``-h``. None means: the launcher chooses.
+    ``title`` is the label in the dialog, where ``main`` options come first and all others under "More options";
+    ``metavar`` stands for the value in ``-h``. None means: the launcher chooses.
     """
 
     n: (
         Annotated[
             int,
             Meta(
-                title="Ranks", description="number of ranks (default: one per visible GPU, else 2)", ge=1, le=MAX_RANKS
+                title="Ranks",
+                description="number of ranks (default: one per visible GPU, else 2)",
+                ge=1,
+                le=MAX_RANKS,
+                extra_json_schema=MAIN,
             ),
         ]
         | None
     ) = None
     name: Annotated[
-        str | None, Meta(title="Name", description="name of the world (default: world, then world-2, and so on)")
+        str | None,
+        Meta(
+            title="Name",
+            description="name of the world (default: world, then world-2, and so on)",
+            extra_json_schema=MAIN,
+        ),
     ] = None
     env: Annotated[
-        dict[str, str], Meta(title="Variables", description="environment variables for the ranks (default: none)")
+        dict[str, str],
+        Meta(title="Environment variables", description="environment variables for the ranks (default: none)"),
     ] = {}
     mpiexec: Annotated[
         str | None,

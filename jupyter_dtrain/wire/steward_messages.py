@@ -12,6 +12,7 @@ import msgspec
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import Event, Outcome, RankState
 from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import World
 
 from .agent_messages import RankPosition
@@ -167,6 +168,8 @@ class WorldState(msgspec.Struct, frozen=True):
     """In words, where a start is slow because its machine is busy."""
     runs: list[OpenRun] = []
     """The runs that go on, oldest first."""
+    failure: StartFailure | None = None
+    """Why the newest start has failed; None if it has not, or where the steward is too old to tell."""
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):

@@ -4,8 +4,8 @@ export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "r
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
-export type ItemKind = "apart" | "dead" | "ended" | "failed" | "finished" | "hung" | "memory" | "nan" | "slow";
-export type ItemLevel = "error" | "info" | "warning";
+export type ItemKind = "apart" | "dead" | "ended" | "failed" | "hung" | "memory" | "nan" | "slow" | "start";
+export type ItemLevel = "error" | "warning";
 export type Steps = string | [number, number, number];
 
 /**
@@ -185,6 +185,16 @@ export interface News {
   series?: SeriesRow[];
 }
 
+/** Why a world did not start. */
+export interface StartFailure {
+  /** A sentence. */
+  reason: string;
+  /** A sentence; empty if none is known. */
+  cure: string;
+  /** The lines of a log that show the reason; empty if no log says more. */
+  log: string;
+}
+
 /** The client that drives a world. */
 export interface Driver {
   pid: number;
@@ -220,6 +230,10 @@ export interface World {
   state: WorldPhase;
   /** The reason for its state; empty if the state needs none. */
   words: string;
+  /** How far its start has come, and what it waits for; empty unless it starts. */
+  progress: string;
+  /** Why its start has failed; null unless it has. */
+  failure: StartFailure | null;
   size: number;
   ready: number;
   nodes: number;
@@ -241,9 +255,9 @@ export interface WorldsMessage {
   worlds: World[];
 }
 
-/** One thing to report. */
+/** One thing to report, or several that are equal but for their numbers. */
 export interface Item {
-  /** Identifies one finding, however often a look repeats it. */
+  /** Identifies the item, however often a look repeats its finding. */
   id: string;
   kind: ItemKind;
   level: ItemLevel;
@@ -252,12 +266,16 @@ export interface Item {
   /** The world's name. */
   name: string;
   run: number | null;
+  /** The id of the run's cell in the notebook; empty if there is none or it is unknown. */
+  cell: string;
   ranks: number[];
   words: string;
   /** More lines; empty if there are none. */
   detail: string;
   /** Seconds since the epoch. */
   time: number;
+  /** The number of equal findings; everything else is the newest's, and `ranks` are those of all. */
+  count: number;
 }
 
 /** All findings that need the person's attention. */

@@ -16,6 +16,8 @@ function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): Wor
     cwd: "/",
     state: "running",
     words: "",
+    progress: "",
+    failure: null,
     size: 4,
     ready: 4,
     nodes: 1,

@@ -61,6 +61,8 @@ function world(id: string, more: Partial<World> = {}): World {
     cwd: "/",
     state: "running",
     words: "",
+    progress: "",
+    failure: null,
     size: 2,
     ready: 2,
     nodes: 1,
@@ -83,10 +85,12 @@ function item(id: string): Item {
     world: "w",
     name: "w",
     run: null,
+    cell: "",
     ranks: [0],
     words: id,
     detail: "",
     time: 0,
+    count: 1,
   };
 }
 
@@ -311,7 +315,10 @@ describe("a request", () => {
 
 describe("what a person types or chooses", () => {
   it("parses variables", () => {
-    expect(assignments(" A=1  B=x=y C ")).toEqual({ A: "1", B: "x=y", C: "" });
+    expect(assignments(` A=1  B=x=y C D="two words"e =2 F='`)).toEqual({
+      values: { A: "1", B: "x=y", D: "two wordse", F: "'" },
+      wrong: ["C", "=2"],
+    });
   });
 
   it("compares the common metrics of two runs, by the means over their ranks", () => {

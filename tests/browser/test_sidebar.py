@@ -55,11 +55,12 @@ def steered(browser, lab):
 def test_a_world_is_started_from_the_dialog_and_attached(steered):
     """It has no driver at first; then the open notebook drives it. Its ranks have the requested roles."""
     panel = show(steered)
-    expect(panel.get_by_text("No world is running.")).to_be_visible()
+    expect(panel.get_by_role("button", name="Start a world…")).to_be_visible()
     panel.get_by_role("button", name="Start a world…").click()
     dialog = steered.get_by_role("dialog")
     dialog.get_by_label("Ranks", exact=True).fill("4")
     dialog.get_by_label("Name", exact=True).fill("steered")
+    dialog.get_by_text("More options").click()
     dialog.get_by_label("Chief", exact=True).check()
     dialog.get_by_label("Parameter servers", exact=True).fill("1")
     dialog.get_by_role("button", name="Start", exact=True).click()

@@ -57,7 +57,7 @@ def test_the_oldest_jupyterlab_shows_panel_pills_and_curves(oldest, browser):
     expect(pill).to_have_text("all ranks")
     execute(page, "dtrain:show")
     panel = page.get_by_role("region", name="Distributed Training")
-    expect(panel.get_by_text("No world is running.")).to_be_visible()
+    expect(panel.get_by_role("button", name="Start a world…")).to_be_visible()
     run_all(page)
     expect(panel.locator(".dtrain-state")).to_have_text("run 1")
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()

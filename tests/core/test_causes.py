@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from jupyter_dtrain.core.causes import blocks, summary
 from jupyter_dtrain.core.events import Error, Frame
 
@@ -91,6 +93,20 @@ def test_a_syntax_error_shows_its_caret(ended_run):
     assert text == "SyntaxError on ranks 0-1\n    x = = 1\n        ^\nSyntaxError: invalid syntax"
 
 
+@pytest.mark.parametrize(
+    ("lost", "step"),
+    [
+        ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed restart replaces"),
+        ({0: KILLED, 1: KILLED}, "%distributed restart replaces all ranks."),
+        ({1: "rank 1 was lost: its world was stopped"}, ""),
+    ],
+)
+def test_a_lost_rank_has_a_next_step(ended_run, lost, step):
+    """There is none where the world has ended or was restarted."""
+    said = blocks(ended_run(2, {}, source=SOURCE, lost=lost))[-1]
+    assert said.startswith(step) if step else "%distributed" not in said
+
+
 def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
     """A library's complaint that its peer has gone comes last, in one line."""
     echo = Error("RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:2342", [cell(7)])
@@ -98,7 +114,7 @@ def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
     text = plain(run)
     places = [text.index(words) for words in ("ValueError on rank 2", "Rank 1 was killed", "Because of that:")]
     assert places == sorted(places)
-    assert text.splitlines()[-1].endswith("Connection closed by peer [127.0.0.1]:2342 (ranks 0,3)")
+    assert text.splitlines()[-3].endswith("Connection closed by peer [127.0.0.1]:2342 (ranks 0,3)")
     assert summary(run) == f"ValueError: bad shape (rank 2); {KILLED}; ranks 0,3 stopped because of that"
 
 

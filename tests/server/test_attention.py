@@ -21,12 +21,17 @@ from jupyter_dtrain.core.events import (
     encode,
 )
 from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.launch.worlds import Listing
+from jupyter_dtrain.server.alarms import Alarms
 from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
 from jupyter_dtrain.server.monitor import BYTES_PER_SECOND, FLUSH
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.document import Picture
 from jupyter_dtrain.wire.spool import spool_path
+from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 WORLD = ("id", "name")
 
@@ -69,9 +74,89 @@ def test_the_list_is_bounded():
     """The oldest go first."""
     attention = Attention(lambda: None)
     for number in range(3 * MOST):
-        attention.add("dead", "error", WORLD, str(number), mark=str(number))
+        words = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        attention.add("dead", "error", WORLD, words, mark=str(number))
     assert len(attention.items) == MOST
-    assert attention.items[0].words == str(3 * MOST - 1)
+    assert attention.items[0].words == "cjj"
+
+
+def test_equal_findings_are_one_item_with_a_count():
+    """They are equal but for their numbers; the newest is shown, with the ranks of all. Dismissed, it begins anew."""
+    attention = Attention(lambda: None)
+    for rank in (2, 0, 1):
+        attention.add("dead", "error", WORLD, f"Rank {rank} was killed (SIGKILL)", ranks=[rank], mark=str(rank))
+    attention.add("dead", "error", WORLD, "Rank 3 crashed (SIGSEGV)", ranks=[3], mark="3")
+    other, folded = attention.items
+    assert (folded.words, folded.count, folded.ranks) == ("Rank 1 was killed (SIGKILL)", 3, [0, 1, 2])
+    assert other.count == 1
+    attention.dismiss(folded.id)
+    attention.add("dead", "error", WORLD, "Rank 2 was killed (SIGKILL)", ranks=[2], mark="again")
+    assert [item.count for item in attention.items] == [1, 1]
+
+
+def test_a_person_settles_items_by_running_the_cell_again():
+    """Those of its earlier runs go; other cells', other worlds' and those of the new run stay."""
+    attention = Attention(lambda: None)
+    for run, cell, world in ((1, "a", WORLD), (2, "b", WORLD), (3, "a", WORLD), (1, "a", ("other", "other"))):
+        attention.add("nan", "error", world, f"of cell {cell}, run {'x' * run}", run=run, cell=cell, mark="loss")
+    attention.settle("id", ["nan"], cell="a", before=3)
+    assert {(item.world, item.run) for item in attention.items} == {("id", 2), ("id", 3), ("other", 1)}
+    attention.settle("id", ["dead"])
+    assert len(attention.items) == 3
+
+
+def rank(**more):
+    """A dead rank."""
+    return Rank(1, 0, "host", 1, "cpu", 100, "engine", "dead", "rank 1 was killed (SIGKILL)", **more)
+
+
+@pytest.fixture
+def alarms():
+    """Alarms of a world, and the list that they are in."""
+    attention = Attention(lambda: None)
+    listing = Listing("name", "id", 2, "/", 1, 0.0, "")
+    return Alarms(listing, attention), attention
+
+
+def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
+    """A kill and a stop are none; a death and an end by itself are."""
+    made, attention = alarms
+    made.rank_died(rank(asked=True))
+    made.world_ended(ASKED_FOR)
+    assert attention.items == []
+    made.rank_died(rank())
+    made.world_ended("the lease is over")
+    assert sorted(item.kind for item in attention.items) == ["dead", "ended"]
+    made.ranks_ended()
+    assert [item.kind for item in attention.items] == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "kinds"),
+    [(("ok", "ok"), []), (("error", "ok"), ["failed"]), (("interrupted", "error"), []), (("lost", "ok"), [])],
+)
+def test_a_long_run_is_an_alarm_only_if_it_failed_by_itself(alarms, spool, outcomes, kinds):
+    """One that was interrupted is none, and a lost rank has an alarm of its own."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    for number, outcome in enumerate(outcomes):
+        spool(number, Started(1, "host", "", ranks=[0, 1], cell_id="cell"), *([Output("stdout", "x")] * 20))
+        spool(number, Finished(outcome, 20.0))
+    follower.poll([])
+    made.run_ended(follower.newest)
+    assert [(item.kind, item.cell) for item in attention.items] == [(kind, "cell") for kind in kinds]
+
+
+def test_a_start_that_failed_says_why(alarms):
+    """Its reason, and the cure as the detail."""
+    made, attention = alarms
+    made.start_failed(StartFailure("Port 5 is taken.", "Name another.", "log"), 0)
+    (item,) = attention.items
+    assert (item.kind, item.words, item.detail) == (
+        "start",
+        "World 'name' did not start. Port 5 is taken.",
+        "Name another.",
+    )
 
 
 @pytest.mark.parametrize(("value", "words"), [(float("nan"), "NaN"), (float("inf"), "infinite")])

@@ -120,7 +120,7 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
         ('{"options": {"n": true}}', "at least 1 and at most 1024, not True"),
         ('{"options": {"size": 2}}', "no option 'size'. The options are n, name"),
         ('{"options": {"name": "a b"}}', "cannot name a world"),
-        ('{"options": {"env": {"A": 1}}}', "Variables must be a dict that maps text to text"),
+        ('{"options": {"env": {"A": 1}}}', "Environment variables must be a dict that maps text to text"),
         ('{"options": {"env": {"": "1"}}}', "cannot name an environment variable"),
         ('{"options": {"torch_backend": "mpi"}}', "PyTorch's backend must be auto, nccl or gloo"),
         ('{"options": {"n": 4, "chief": "yes"}}', "Chief must be True or False, not 'yes'"),
@@ -221,6 +221,38 @@ async def test_launchers_describe_their_options(jp_fetch):
     assert local["schema"]["properties"]["ps"]["minimum"] == 0
     assert local["schema"]["properties"]["chief"]["type"] == "boolean"
     assert local["default_ranks"] == (local["gpus"] or 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"n": 0}, "n"),
+        ({"name": "a b"}, "name"),
+        ({"env": {"A=B": "1"}}, "env"),
+        ({"mpiexec": "/none"}, "mpiexec"),
+        ({"n": 4, "ps": 1}, "chief"),
+        ({"n": 2, "chief": True, "ps": 1}, "n"),
+        ({"torch_backend": "mpi"}, "torch_backend"),
+        ({"size": 2}, None),
+    ],
+)
+async def test_a_refused_start_names_the_field(jp_fetch, options, option):
+    """The dialog shows the words beside it, and they speak of no command line."""
+    with pytest.raises(HTTPClientError) as caught:
+        await jp_fetch("dtrain", "worlds", method="POST", body=json.dumps({"options": options}))
+
+    answer = json.loads(caught.value.response.body)
+    assert answer.get("option") == option
+    assert " -" not in answer["message"]
+
+
+async def test_the_dialog_shows_ranks_and_name_first(jp_fetch):
+    """All other options are under "More options"."""
+    (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
+
+    main = [name for name, option in local["schema"]["properties"].items() if option.get("main")]
+    assert main == ["n", "name"]
+    assert local["schema"]["properties"]["env"]["title"] == "Environment variables"
 
 
 async def test_a_store_that_is_not_there_is_empty(jp_fetch):

@@ -48,7 +48,7 @@ def test_several_worlds_live_side_by_side(launch, mark) -> None:
     first.run("x = 'first'", view=None)
     second.run("x = 'second'", view=None)
     values = first["x"], second["x"]
-    with pytest.raises(BadRequest, match=r"'Mine.3_x' is already running.*--name"):
+    with pytest.raises(BadRequest, match=r"'Mine.3_x' is already running.*another name"):
         launch(n=1, name="Mine.3_x")
     first.stop()
     reused = launch(n=1)

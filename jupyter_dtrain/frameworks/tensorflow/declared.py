@@ -42,12 +42,13 @@ def assign_roles(size: int, options: TensorFlowOptions) -> list[str]:
     if not chief and not ps:
         return []
     if not chief:
-        raise BadRequest("Parameter servers need a chief, which gives work to the workers: add --chief (chief=True).")
+        words = "Parameter servers need a chief, which gives work to the workers: set the option chief, too."
+        raise BadRequest(words, option="chief")
     if size < 2 + ps:
         who = "A chief and at least 1 worker"
         if ps:
             who = f"A chief, at least 1 worker and {ps} parameter server{'s' if ps > 1 else ''}"
-        raise BadRequest(f"{who} need {2 + ps} ranks or more, not {size}: ask for more with -n.")
+        raise BadRequest(f"{who} need {2 + ps} ranks or more, not {size}: ask for more ranks.", option="n")
     return ["chief", *["worker"] * (size - 1 - ps), *["ps"] * ps]
 
 

@@ -19,11 +19,37 @@ export class Actions {
     private notebooks: INotebookTracker | null,
     private trans: TranslationBundle,
     readonly commands: CommandRegistry,
+    /** Shows the notebook with this id of its widget. */
+    private reveal: (id: string) => void,
   ) {}
 
   /** Whether a notebook is open that can be attached. */
   get hasNotebook(): boolean {
     return this.notebooks?.currentWidget != null;
+  }
+
+  /** Whether the cell with this id is in an open notebook. */
+  hasCell(id: string): boolean {
+    return this.findCell(id) !== null;
+  }
+
+  /** Show the cell with this id, and make it the active one. */
+  async openCell(id: string): Promise<void> {
+    const found = this.findCell(id);
+    if (found === null) return;
+    const { panel, index } = found;
+    this.reveal(panel.id);
+    panel.content.activeCellIndex = index;
+    await panel.content.scrollToItem(index, "center");
+  }
+
+  private findCell(id: string): { panel: NotebookPanel; index: number } | null {
+    let index = -1;
+    const panel = this.notebooks?.find((one) => {
+      index = one.content.widgets.findIndex((cell) => cell.model.id === id);
+      return index >= 0;
+    });
+    return panel === undefined ? null : { panel, index };
   }
 
   /** Report an error in a notification. */
@@ -60,6 +86,11 @@ export class Actions {
     const title = this.trans.__("Stop world %1?", world.name);
     const body = this.trans.__("All ranks end, and their variables are lost. Runs and their losses stay in the store.");
     if (await this.confirm(title, body, this.trans.__("Stop"))) await this.attempt(() => this.worlds.stop(world.id));
+  }
+
+  /** Take a world that did not start off the list. */
+  async dismiss(world: World): Promise<void> {
+    await this.attempt(() => this.worlds.stop(world.id));
   }
 
   async kill(world: World, rank: number): Promise<void> {

@@ -1,11 +1,17 @@
 /** Parses variables as a person types them. */
 
-/** Parse `A=1 B=2` into an object; a name without `=` gets an empty value. */
-export function assignments(text: string): Record<string, string> {
-  const found: Record<string, string> = {};
-  for (const part of text.split(/\s+/).filter((one) => one !== "")) {
-    const at = part.indexOf("=");
-    found[at < 0 ? part : part.slice(0, at)] = at < 0 ? "" : part.slice(at + 1);
+/** A value in quotes may have spaces. */
+const WORDS = /(?:"[^"]*"|'[^']*'|\S)+/g;
+const QUOTED = /"([^"]*)"|'([^']*)'/g;
+
+/** Parse `A=1 B="two words"`; `wrong` has the words that are no assignment. */
+export function assignments(text: string): { values: Record<string, string>; wrong: string[] } {
+  const values: Record<string, string> = {};
+  const wrong: string[] = [];
+  for (const word of text.match(WORDS) ?? []) {
+    const at = word.indexOf("=");
+    if (at < 1) wrong.push(word);
+    else values[word.slice(0, at)] = word.slice(at + 1).replaceAll(QUOTED, "$1$2");
   }
-  return found;
+  return { values, wrong };
 }

@@ -215,7 +215,7 @@ class NotebookRuns {
     const watchAll = (): void => {
       for (const cell of cells) if (cell.type === "code") this.watch(cell as unknown as CodeCell);
     };
-    const look = (_: unknown, what: "worlds" | "items" | "details"): void => {
+    const look = (_: unknown, what: string): void => {
       if (what === "worlds") this.find();
       if (what !== "items") this.follow();
     };

@@ -15,6 +15,16 @@ const LONGEST = 15_000;
 
 /** The server no longer has what was requested. */
 export class NotFound extends Error {}
+/** A request that the server refused. */
+export class RequestError extends Error {
+  constructor(
+    words: string,
+    /** The start option that is wrong; empty if none is. */
+    readonly option: string,
+  ) {
+    super(words);
+  }
+}
 
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
@@ -64,17 +74,19 @@ export async function read(
   }
   const text = await response.text();
   if (!response.ok) {
-    let problem: string | undefined;
+    let refused: { message?: string; option?: string } | null = null;
     try {
-      problem = (JSON.parse(text) as { message?: string } | null)?.message;
+      refused = JSON.parse(text) as { message?: string; option?: string } | null;
     } catch {
       // Another program's page, whose status is told below.
     }
+    const problem = refused?.message;
     if (response.status === 404 && problem === undefined) {
       throw new Error("The server has no jupyter_dtrain extension. Is it installed where JupyterLab runs?");
     }
     if (response.status === 404) throw new NotFound(problem);
-    throw new Error(problem ?? `The server responded with ${response.status} ${response.statusText}.`);
+    const words = problem ?? `The server responded with ${response.status} ${response.statusText}.`;
+    throw new RequestError(words, refused?.option ?? "");
   }
   return text;
 }

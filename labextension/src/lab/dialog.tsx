@@ -1,61 +1,147 @@
-/** The dialog that starts a world; its fields come from each launcher's description of its options. */
+/**
+ * The dialog that starts a world; its fields come from each launcher's description of its options.
+ *
+ * It stays open until the server has accepted the world, and keeps what was typed. Errors are beside their fields.
+ */
 
 import { Dialog, ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { HTMLSelect } from "@jupyterlab/ui-components";
-import { type JSX, useState } from "react";
-import { assignments } from "./assignments";
+import { type JSX, useEffect, useState } from "react";
+import { RequestError } from "./connection";
 import { h } from "./jsx";
 import type { Launcher, Property } from "./messages";
+import { fieldsOf, problemOf, problemsOf, type Problems, type Typed } from "./startFields";
 
-export interface Wanted {
-  launcher: string;
-  options: Record<string, unknown>;
-}
+/** The dialog's buttons, in their order. */
+const CANCEL = 0;
+const START = 1;
 
-/** Ask which world to start; returns null if the person cancels. */
+/** Elements that can have the focus, unless they are disabled or folded. */
+const FOCUSABLE = "input, select, textarea, button, summary, a[href]";
+
+/**
+ * Ask which world to start, and have `accept` start it. Resolves when the dialog is closed.
+ *
+ * `accept` throws an Error for a world that the server does not start; `late` gets one that comes after a cancel.
+ */
 export async function askForWorld(
   launchers: Launcher[],
-  ranks: number | null,
+  first: Typed,
   trans: TranslationBundle,
-): Promise<Wanted | null> {
-  const form = new WorldForm(launchers, ranks, trans);
-  const dialog = new Dialog<Wanted>({
-    title: trans.__("Start a world"),
-    body: form,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__("Start") })],
-    focusNodeSelector: "input",
-  });
-  const result = await dialog.launch();
-  return result.button.accept ? result.value : null;
+  accept: (typed: Typed) => Promise<void>,
+  late: (error: unknown) => void,
+): Promise<void> {
+  await new StartDialog(new WorldForm(launchers, first, trans), trans, accept, late).launch();
 }
 
-export class WorldForm extends ReactWidget implements Dialog.IBodyWidget<Wanted> {
-  private wanted: Wanted;
+class StartDialog extends Dialog<unknown> {
+  private busy = false;
+
+  constructor(
+    private form: WorldForm,
+    private trans: TranslationBundle,
+    private accept: (typed: Typed) => Promise<void>,
+    private late: (error: unknown) => void,
+  ) {
+    super({
+      title: trans.__("Start a world"),
+      body: form,
+      buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__("Start") })],
+      focusNodeSelector: "input",
+    });
+  }
+
+  override resolve(index: number = START): void {
+    if (index === CANCEL) super.resolve(index);
+    else if (!this.busy && this.form.check()) void this.start();
+  }
+
+  override handleEvent(event: Event): void {
+    const { key, shiftKey } = event as KeyboardEvent;
+    if (event.type === "keydown" && key === "Tab") {
+      // JupyterLab's own wrap skips what React draws after the dialog has opened.
+      const all = [...this.node.querySelectorAll<HTMLElement>(FOCUSABLE)].filter(
+        (one) => !one.matches(":disabled") && one.checkVisibility(),
+      );
+      const [from, to] = shiftKey ? [all[0], all.at(-1)] : [all.at(-1), all[0]];
+      event.stopPropagation();
+      if (document.activeElement !== from) return;
+      event.preventDefault();
+      to?.focus();
+    } else if (event.type !== "keydown" || key !== "Enter" || document.activeElement?.tagName !== "SUMMARY") {
+      super.handleEvent(event);
+    }
+  }
+
+  private async start(): Promise<void> {
+    this.setBusy(true);
+    try {
+      await this.accept(this.form.typed);
+      super.resolve(START);
+    } catch (error) {
+      if (this.isAttached) this.form.tell(error);
+      else this.late(error);
+    } finally {
+      this.setBusy(false);
+    }
+  }
+
+  private setBusy(busy: boolean): void {
+    this.busy = busy;
+    this.node.setAttribute("aria-busy", String(busy));
+    const label = this.node.querySelector(".jp-mod-accept .jp-Dialog-buttonLabel");
+    if (label !== null) label.textContent = busy ? this.trans.__("Starting…") : this.trans.__("Start");
+  }
+}
+
+class WorldForm extends ReactWidget {
+  private problems: Problems = {};
+  /** Counts the checks: after each one, the first field that is wrong gets the focus. */
+  private checks = 0;
 
   constructor(
     private launchers: Launcher[],
-    ranks: number | null,
+    /** The fields' present contents. */
+    public typed: Typed,
     private trans: TranslationBundle,
   ) {
     super();
     this.addClass("dtrain-form");
-    const first = launchers[0];
-    this.wanted = { launcher: first?.name ?? "", options: { n: ranks ?? first?.default_ranks } };
   }
 
-  getValue(): Wanted {
-    return this.wanted;
+  /** Whether all fields can be sent; shows what is wrong with the others. */
+  check(): boolean {
+    const launcher = this.launchers.find((one) => one.name === this.typed.launcher);
+    this.checks += 1;
+    this.point(problemsOf(launcher, this.typed, this.trans));
+    return Object.keys(this.problems).length === 0;
+  }
+
+  /** Show an error of the server beside the field that it names. */
+  tell(error: unknown): void {
+    this.checks += 1;
+    this.point({ [error instanceof RequestError ? error.option : ""]: (error as Error).message });
+  }
+
+  private point(problems: Problems): void {
+    this.problems = problems;
+    this.update();
   }
 
   protected override render(): JSX.Element {
     return (
       <Form
         launchers={this.launchers}
-        first={this.wanted}
+        first={this.typed}
+        problems={this.problems}
+        checks={this.checks}
         trans={this.trans}
-        changed={(wanted) => {
-          this.wanted = wanted;
+        changed={(typed, name) => {
+          this.typed = typed;
+          if (name in this.problems || "" in this.problems) {
+            this.point(Object.fromEntries(Object.entries(this.problems).filter(([one]) => one !== name && one !== "")));
+          }
         }}
       />
     );
@@ -64,20 +150,41 @@ export class WorldForm extends ReactWidget implements Dialog.IBodyWidget<Wanted>
 
 function Form(props: {
   launchers: Launcher[];
-  first: Wanted;
+  first: Typed;
+  problems: Problems;
+  checks: number;
   trans: TranslationBundle;
-  changed: (wanted: Wanted) => void;
+  changed: (typed: Typed, name: string) => void;
 }): JSX.Element {
-  const { launchers, trans } = props;
-  const [wanted, setWanted] = useState(props.first);
-  const change = (next: Wanted): void => {
-    setWanted(next);
-    props.changed(next);
+  const { launchers, problems, trans } = props;
+  const [typed, setTyped] = useState(props.first);
+  const [open, setOpen] = useState(false);
+  const launcher = launchers.find((one) => one.name === typed.launcher);
+  const { main, more } = fieldsOf(launcher);
+  const change = (next: Typed, name: string): void => {
+    setTyped(next);
+    props.changed(next, name);
   };
-  const launcher = launchers.find((one) => one.name === wanted.launcher);
-  const set = (name: string, value: unknown): void => {
-    change({ ...wanted, options: { ...wanted.options, [name]: value } });
-  };
+  const row = ([name, property]: [string, Property]): JSX.Element => (
+    <Field
+      key={name}
+      name={name}
+      property={property}
+      value={typed.fields[name]}
+      problem={problems[name] ?? ""}
+      trans={trans}
+      set={(value) => {
+        change({ ...typed, fields: { ...typed.fields, [name]: value } }, name);
+      }}
+    />
+  );
+  useEffect(() => {
+    const wrong = [...main, ...more].map(([name]) => name).find((name) => name in problems);
+    if (wrong === undefined) return;
+    if (more.some(([name]) => name === wrong)) setOpen(true);
+    // After the details have opened.
+    requestAnimationFrame(() => document.getElementById(`dtrain-${wrong}`)?.focus());
+  }, [props.checks]);
   const here =
     launcher === undefined
       ? ""
@@ -86,101 +193,113 @@ function Form(props: {
         : trans._n("No GPU; %1 CPU core available", "No GPU; %1 CPU cores available", launcher.cores);
   return (
     <div className="dtrain-fields">
-      <div>
-        <label htmlFor="dtrain-launcher">{trans.__("Run on")}</label>
-        <HTMLSelect
-          id="dtrain-launcher"
-          aria-describedby="dtrain-launcher-help"
-          value={wanted.launcher}
-          onChange={(event) => {
-            const chosen = launchers.find((one) => one.name === event.target.value);
-            change({ launcher: event.target.value, options: { n: chosen?.default_ranks } });
+      {main.map(row)}
+      {launchers.length > 1 && (
+        <div>
+          <label htmlFor="dtrain-launcher">{trans.__("Run on")}</label>
+          <HTMLSelect
+            id="dtrain-launcher"
+            value={typed.launcher}
+            onChange={(event) => {
+              change({ ...typed, launcher: event.target.value }, "launcher");
+            }}
+          >
+            {launchers.map((one) => (
+              <option key={one.name} value={one.name}>
+                {one.title}
+              </option>
+            ))}
+          </HTMLSelect>
+        </div>
+      )}
+      <small className="dtrain-here">{here}</small>
+      {more.length > 0 && (
+        <details
+          open={open}
+          onToggle={(event) => {
+            setOpen(event.currentTarget.open);
           }}
         >
-          {launchers.map((one) => (
-            <option key={one.name} value={one.name}>
-              {one.title}
-            </option>
-          ))}
-        </HTMLSelect>
-        <small id="dtrain-launcher-help">{here}</small>
-      </div>
-      {Object.entries(launcher?.schema.properties ?? {}).map(([name, property]) => (
-        <div key={name}>
-          <label htmlFor={`dtrain-${name}`}>{property.title}</label>
-          <Field
-            id={`dtrain-${name}`}
-            property={property}
-            value={wanted.options[name]}
-            set={(value) => {
-              set(name, value);
-            }}
-          />
-          <small id={`dtrain-${name}-help`}>{property.description}</small>
-        </div>
-      ))}
+          <summary>{trans.__("More options")}</summary>
+          <div className="dtrain-fields">{more.map(row)}</div>
+        </details>
+      )}
+      <p className="dtrain-problem" role="alert">
+        {problems[""] ?? ""}
+      </p>
     </div>
   );
 }
 
-function Field({
-  id,
-  property,
-  value,
-  set,
-}: {
-  id: string;
+function Field(props: {
+  name: string;
   property: Property;
-  value: unknown;
-  set: (value: unknown) => void;
+  value: string | boolean | undefined;
+  problem: string;
+  trans: TranslationBundle;
+  set: (value: string | boolean) => void;
 }): JSX.Element {
-  const [text, setText] = useState(typeof value === "number" || typeof value === "string" ? String(value) : "");
-  if (property.enum !== undefined) {
-    return (
-      <HTMLSelect
-        id={id}
-        aria-describedby={`${id}-help`}
-        value={(value as string | undefined) ?? property.default}
-        onChange={(event) => {
-          set(event.target.value);
-        }}
-      >
-        {property.enum.map((choice) => (
-          <option key={choice}>{choice}</option>
-        ))}
-      </HTMLSelect>
-    );
-  }
-  if (property.type === "boolean") {
-    return (
-      <input
-        id={id}
-        aria-describedby={`${id}-help`}
-        type="checkbox"
-        checked={value === true}
-        onChange={(event) => {
-          set(event.target.checked);
-        }}
-      />
-    );
-  }
-  const number = property.type === "integer";
-  const map = property.type === "object";
+  const { name, property, value, trans, set } = props;
+  const [left, setLeft] = useState(false);
+  const [bad, setBad] = useState(false);
+  const id = `dtrain-${name}`;
+  const number = property.type === "integer" || property.type === "number";
+  // A field of text is checked when the person leaves it, not in the middle of a word.
+  const own = number || left ? problemOf(property, bad ? "?" : value, trans) : "";
+  const problem = own !== "" ? own : props.problem;
+  const shared = {
+    id,
+    "aria-describedby": `${id}-help ${id}-problem`,
+    "aria-invalid": problem !== "",
+  };
   return (
-    <input
-      id={id}
-      aria-describedby={`${id}-help`}
-      className="jp-mod-styled"
-      type={number ? "number" : "text"}
-      min={property.minimum}
-      value={text}
-      placeholder={map ? SHAPE : ""}
-      onChange={(event) => {
-        setText(event.target.value);
-        if (number) set(event.target.value === "" ? null : Number(event.target.value));
-        else set(map ? assignments(event.target.value) : event.target.value);
-      }}
-    />
+    <div>
+      <label htmlFor={id}>{property.title}</label>
+      {property.enum !== undefined ? (
+        <HTMLSelect
+          {...shared}
+          value={typeof value === "string" ? value : property.default}
+          onChange={(event) => {
+            set(event.target.value);
+          }}
+        >
+          {property.enum.map((choice) => (
+            <option key={choice}>{choice}</option>
+          ))}
+        </HTMLSelect>
+      ) : property.type === "boolean" ? (
+        <input
+          {...shared}
+          type="checkbox"
+          checked={value === true}
+          onChange={(event) => {
+            set(event.target.checked);
+          }}
+        />
+      ) : (
+        <input
+          {...shared}
+          className="jp-mod-styled"
+          type={number ? "number" : "text"}
+          min={property.minimum}
+          max={property.maximum}
+          value={typeof value === "string" ? value : ""}
+          placeholder={property.type === "object" ? SHAPE : ""}
+          onChange={(event) => {
+            setBad(event.target.validity.badInput);
+            setLeft(false);
+            set(event.target.value);
+          }}
+          onBlur={() => {
+            setLeft(true);
+          }}
+        />
+      )}
+      <small id={`${id}-help`}>{property.description}</small>
+      <small id={`${id}-problem`} className="dtrain-problem" role="alert">
+        {problem}
+      </small>
+    </div>
   );
 }
 

@@ -1,8 +1,9 @@
 /** The plugins that JupyterLab loads. */
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
-import { ICommandPalette, Notification } from "@jupyterlab/apputils";
+import { ICommandPalette } from "@jupyterlab/apputils";
 import { IEditorExtensionRegistry } from "@jupyterlab/codemirror";
+import { ILauncher } from "@jupyterlab/launcher";
 import { INotebookTracker, NotebookActions } from "@jupyterlab/notebook";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
@@ -10,31 +11,23 @@ import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { Actions } from "./actions";
 // It restores the cells of a page that has been reloaded, so it is wanted at once.
 import { followCells } from "./cellRuns"; // eslint-disable-line jupyter/prefer-lazy-imports
-import type { Item, World } from "./messages";
+import type { Level } from "./items";
+import type { World } from "./messages";
 // Editors request their extensions when the first notebook opens, which may be at once.
 import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
 // It only registers a command, whose callback loads the tab.
 import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
 import { addStatus } from "./status";
+import { notify } from "./toasts";
 // It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
 
 const SIDEBAR = "jupyter-dtrain:sidebar";
+const START = "dtrain:start";
 
 const IPYPARALLEL = "ipyparallel-labextension:plugin";
 const HIDE = "jupyter labextension disable ipyparallel-labextension";
-
-/** In seconds: another page, or this one before a reload, has already shown notifications for older items. */
-const FRESH = 15;
-
-type Level = "none" | "errors" | "warnings" | "all";
-const SHOWN: Record<Level, Item["level"][]> = {
-  none: [],
-  errors: ["error"],
-  warnings: ["error", "warning"],
-  all: ["error", "warning", "info"],
-};
 
 interface Settings {
   ranks: number | null;
@@ -54,6 +47,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     ILayoutRestorer,
     IEditorExtensionRegistry,
     IStatusBar,
+    ILauncher,
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -64,15 +58,20 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null,
     editors: IEditorExtensionRegistry | null,
     bar: IStatusBar | null,
+    launcher: ILauncher | null,
   ): void => {
     const trans = (translator ?? nullTranslator).load("jupyter_dtrain");
     const worlds = new Worlds(app.serviceManager.serverSettings);
-    const actions = new Actions(worlds, notebooks, trans, app.commands);
+    const actions = new Actions(worlds, notebooks, trans, app.commands, (id) => {
+      app.shell.activateById(id);
+    });
     const settings: Settings = { ranks: null, side: "left", notifications: "all" };
-    const create = (): void => {
+    const here = (): string => {
       const path = notebooks?.currentWidget?.context.path ?? "";
-      const folder = path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
-      void createWorld(actions, trans, { folder, ranks: settings.ranks });
+      return path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
+    };
+    const create = (again = "", folder = here()): void => {
+      void createWorld(actions, trans, { folder, ranks: settings.ranks, again });
     };
     const hint = app.hasPlugin(IPYPARALLEL)
       ? trans.__("You do not need ipyparallel's own panel. To hide it, run: %1", HIDE)
@@ -90,11 +89,12 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       panel.update();
     });
     if (notebooks !== null) followCells(notebooks, worlds, NotebookActions.executionScheduled);
-    notify(worlds, settings, trans.__("Show"), show);
+    notify(worlds, settings, trans, show);
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
     addRunsTab(app, palette, restorer, { actions, trans });
-    addCommands(app, palette, { actions, create, settings });
+    addCommands(app, palette, actions);
+    launcher?.add({ command: START, category: trans.__("Other"), rank: 10 });
     if (registry !== null) {
       void registry.load(SIDEBAR).then(
         (loaded) => {
@@ -112,11 +112,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       );
     }
 
-    function addCommands(
-      { commands }: JupyterFrontEnd,
-      list: ICommandPalette | null,
-      given: { actions: Actions; create: () => void; settings: Settings },
-    ): void {
+    function addCommands({ commands }: JupyterFrontEnd, list: ICommandPalette | null, given: Actions): void {
       const category = trans.__("Distributed Training");
       const none = { type: "object" as const, properties: {} };
       const add = (id: string, label: string, execute: () => unknown, isEnabled: () => boolean = () => true): void => {
@@ -124,7 +120,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         list?.addItem({ command: id, category });
       };
       const works = (): World | null => {
-        const { selected } = given.actions.worlds;
+        const { selected } = given.worlds;
         return selected?.state === "running" ? selected : null;
       };
       const withWorld = (act: (world: World) => unknown) => (): unknown => {
@@ -132,33 +128,48 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         return world === null ? undefined : act(world);
       };
       add("dtrain:show", trans.__("Show the Distributed Training Panel"), show);
-      add("dtrain:start", trans.__("Start a World…"), given.create);
+      commands.addCommand(START, {
+        label: ({ cwd }) => (cwd === undefined ? trans.__("Start a World…") : trans.__("Distributed World")),
+        caption: trans.__("Start a world of ranks for distributed training"),
+        icon,
+        execute: ({ cwd }) => {
+          show();
+          create("", typeof cwd === "string" ? cwd : here());
+        },
+        describedBy: {
+          args: {
+            type: "object",
+            properties: { cwd: { type: "string", description: trans.__("The folder in which the ranks run") } },
+          },
+        },
+      });
+      list?.addItem({ command: START, category });
       add(
         "dtrain:attach",
         trans.__("Attach This Notebook to the World"),
-        withWorld((world) => given.actions.attach(world)),
-        () => works() !== null && given.actions.hasNotebook,
+        withWorld((world) => given.attach(world)),
+        () => works() !== null && given.hasNotebook,
       );
       add(
         "dtrain:interrupt",
         trans.__("Interrupt the World's Cells"),
-        withWorld((world) => given.actions.interrupt(world)),
+        withWorld((world) => given.interrupt(world)),
         () => (works()?.runs.length ?? 0) > 0,
       );
       add(
         "dtrain:restart",
         trans.__("Restart the World…"),
-        withWorld((world) => given.actions.restart(world)),
+        withWorld((world) => given.restart(world)),
         () => works() !== null,
       );
       add(
         "dtrain:stop",
         trans.__("Stop the World…"),
-        withWorld((world) => given.actions.stop(world)),
+        withWorld((world) => given.stop(world)),
         () => works() !== null,
       );
       let last = "";
-      given.actions.worlds.changed.connect(() => {
+      given.worlds.changed.connect(() => {
         const world = works();
         const now = `${world?.id}:${(world?.runs.length ?? 0) > 0}`;
         if (now !== last) commands.notifyCommandChanged();
@@ -167,19 +178,6 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     }
   },
 };
-
-/** Show what needs attention as JupyterLab notifications; the end of a run only if the page has no focus. */
-function notify(worlds: Worlds, settings: Settings, label: string, show: () => void): void {
-  worlds.arrived.connect((_, item) => {
-    if (Date.now() / 1000 - item.time > FRESH || !SHOWN[settings.notifications].includes(item.level)) return;
-    const ended = item.kind === "finished" || item.kind === "failed";
-    if (ended && document.hasFocus()) return;
-    Notification.emit(`${item.words} (${item.name})`, item.level, {
-      autoClose: item.level === "info" ? 8000 : false,
-      actions: [{ label, callback: show }],
-    });
-  });
-}
 
 export default [sidebar];
 export { icon };

@@ -9,6 +9,7 @@ export type {
   Message,
   RunColumns,
   RunSummary,
+  StartFailure,
   StoredRun,
   World,
   WorldPhase as WorldState,
@@ -27,8 +28,11 @@ export interface Launcher {
 export interface Property {
   title: string;
   description: string;
-  type: "integer" | "boolean" | "string" | "object";
+  type: "integer" | "number" | "boolean" | "string" | "object";
+  /** Whether it is not folded away. */
+  main?: boolean;
   default?: string;
   enum?: string[];
   minimum?: number;
+  maximum?: number;
 }

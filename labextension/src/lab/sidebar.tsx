@@ -8,6 +8,7 @@ import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
 import { askForWorld } from "./dialog";
+import { atFirst, optionsOf, type Typed } from "./startFields";
 import { History } from "./history";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
@@ -29,23 +30,42 @@ export const icon = new LabIcon({
 /** The panel is drawn at most once in this many milliseconds. */
 const CALM = 250;
 
-/** Ask which world to start, and start it in `options.folder`, the current notebook's folder. */
+/** The typed fields of the worlds that this page has started, by the world's id: to try again. */
+const typedFor = new Map<string, Typed>();
+
+/**
+ * Ask which world to start, and start it in `options.folder`, the current notebook's folder.
+ *
+ * `again`: a world that did not start, whose options are in the fields then.
+ */
 export async function createWorld(
   actions: Actions,
   trans: TranslationBundle,
-  options: { folder: string; ranks: number | null },
+  options: { folder: string; ranks: number | null; again: string },
 ): Promise<void> {
+  const before = document.activeElement;
   await actions.attempt(async () => {
-    const wanted = await askForWorld(await actions.worlds.launchers(), options.ranks, trans);
-    if (wanted !== null) await actions.worlds.start(wanted.launcher, wanted.options, options.folder);
+    const launchers = await actions.worlds.launchers();
+    const first = typedFor.get(options.again) ?? atFirst(launchers, options.ranks);
+    const accept = async (typed: Typed): Promise<void> => {
+      const launcher = launchers.find((one) => one.name === typed.launcher);
+      const wanted = optionsOf(launcher, typed);
+      const ranks = launcher?.default_ranks ?? 1;
+      typedFor.set(await actions.worlds.start(typed.launcher, wanted, options.folder, ranks), typed);
+    };
+    await askForWorld(launchers, first, trans, accept, (error) => {
+      actions.fail(error);
+    });
   });
+  // The button that opened the dialog is gone where the first world has taken its place.
+  if (before?.isConnected !== true) document.querySelector<HTMLElement>(`#${PANEL} .dtrain-new`)?.focus();
 }
 
 export class Sidebar extends ReactWidget {
   constructor(
     private actions: Actions,
     private trans: TranslationBundle,
-    private create: () => void,
+    private create: (again?: string) => void,
     private hint: string,
   ) {
     super();
@@ -87,7 +107,7 @@ export class Sidebar extends ReactWidget {
 function Contents(props: {
   actions: Actions;
   trans: TranslationBundle;
-  create: () => void;
+  create: (again?: string) => void;
   hint: string;
   visible: () => boolean;
 }): JSX.Element {
@@ -97,9 +117,11 @@ function Contents(props: {
   useEffect(() => {
     let pending = 0;
     let drawn = 0;
-    const changed = (): void => {
+    const changed = (_: unknown, what: string): void => {
       // Draw once for messages that arrive together, and not at all while the panel is hidden.
-      if (pending !== 0 || !visible()) return;
+      if (!visible()) return;
+      if (what === "asked") draw();
+      if (pending !== 0) return;
       pending = window.setTimeout(
         () => {
           pending = 0;
@@ -123,6 +145,7 @@ function Contents(props: {
     .join();
   return (
     <>
+      <h2 className="dtrain-title">{trans.__("Distributed Training")}</h2>
       {!worlds.connected && (
         <div className="dtrain-banner" role="status">
           <span>
@@ -140,14 +163,14 @@ function Contents(props: {
           </button>
         </div>
       )}
-      {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
-      <AttentionList items={worlds.items} {...shared} />
+      <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
         <History changed={changed} {...shared} />
       </Section>
+      {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
     </>
   );
 }

@@ -8,27 +8,42 @@ import { count } from "../format";
 import type { RunSummary, World } from "./messages";
 import type { Worlds } from "./worlds";
 
-/** The item's text; empty hides the item. */
+/** The item's text; empty hides the item. `items`: how many the panel shows that need attention. */
 export function statusOf(
   worlds: World[],
   selected: World | null,
-  urgent: number,
+  items: number,
   trans: TranslationBundle,
   /** The step of a run. */
   stepOf: (world: string, run: RunSummary) => number | null = (_, run) => run.step,
 ): string {
-  if (selected === null) return "";
+  const attention = items > 0 ? trans._n("%1 needs attention", "%1 need attention", items) : "";
+  if (selected === null) return attention;
   const { runs } = selected;
   const run = runs.at(-1);
   const words = [
     worlds.length > 1 ? trans.__("%1 (1 of %2 worlds)", selected.name, worlds.length) : selected.name,
-    runsOf(selected, trans),
+    stateOf(selected, trans),
   ];
   const step = runs.length === 1 ? stepOf(selected.id, run!) : null;
   if (step !== null) words.push(trans.__("step %1", count(step)));
   if (selected.dead > 0) words.push(trans._n("%1 rank dead", "%1 ranks dead", selected.dead));
-  if (urgent > 0) words.push(trans._n("%1 needs attention", "%1 need attention", urgent));
-  return words.join(" · ");
+  return [...words, attention].filter((word) => word !== "").join(" · ");
+}
+
+/** A world's state in words. */
+export function stateOf(world: World, trans: TranslationBundle): string {
+  switch (world.state) {
+    case "starting":
+      return trans.__("starting");
+    case "ending":
+      return trans.__("ending");
+    case "failed":
+      return trans.__("failed to start");
+    case "unreachable":
+      return trans.__("not responding");
+  }
+  return runsOf(world, trans);
 }
 
 /** The runs that go on, in words. */
@@ -49,8 +64,8 @@ export function addStatus(bar: IStatusBar, worlds: Worlds, trans: TranslationBun
   const activeStateChanged = new Signal<Widget, void>(item);
   let shown = "";
   const update = (): void => {
-    const urgent = worlds.items.filter((one) => one.level !== "info").length;
-    const text = statusOf(worlds.worlds, worlds.selected, urgent, trans, (id, run) => worlds.stepOf(id, run));
+    const items = worlds.items.length;
+    const text = statusOf(worlds.worlds, worlds.selected, items, trans, (id, run) => worlds.stepOf(id, run));
     if (text === shown) return;
     shown = text;
     item.node.textContent = text;

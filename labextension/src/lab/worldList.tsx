@@ -7,8 +7,9 @@ import { clock } from "../format";
 import { attachCode } from "./actions";
 import { dragCode } from "./drag";
 import { h } from "./jsx";
-import type { World } from "./messages";
-import { runsOf } from "./status";
+import type { StartFailure, World } from "./messages";
+import { stateOf } from "./status";
+import { ASKED } from "./worlds";
 import { Section, Tool, useNow, type SectionProps } from "./section";
 
 /** The code that starts a world from a notebook, which is not translated. */
@@ -16,19 +17,36 @@ const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
 
 export function WorldList(
-  props: SectionProps & { worlds: World[]; selected: World | null; create: () => void },
+  props: SectionProps & { worlds: World[]; selected: World | null; create: (again?: string) => void },
 ): JSX.Element {
-  const { worlds, selected, actions, trans } = props;
+  const { worlds, selected, create, actions, trans } = props;
   const now = useNow(1000);
   return (
     <Section
       title={trans.__("Worlds")}
-      tools={<Tool icon={addIcon} label={trans.__("New world…")} run={props.create} className="dtrain-new" />}
+      tools={
+        <Tool
+          icon={addIcon}
+          label={trans.__("New world…")}
+          run={() => {
+            create();
+          }}
+          className="dtrain-new"
+        />
+      }
     >
       {worlds.length === 0 && (
         <div className="dtrain-empty">
-          <p>{trans.__("No world is running.")}</p>
-          <button type="button" className="jp-mod-styled jp-mod-accept dtrain-start" onClick={props.create}>
+          <p>{trans.__("A world is a set of processes, its ranks, that train together.")}</p>
+          <p>{trans.__("A notebook cell that begins with %%distributed runs on all of them.")}</p>
+          <p>{trans.__("Their state and their losses appear here while it runs.")}</p>
+          <button
+            type="button"
+            className="jp-mod-styled jp-mod-accept dtrain-start"
+            onClick={() => {
+              create();
+            }}
+          >
             {trans.__("Start a world…")}
           </button>
           <p>
@@ -41,11 +59,65 @@ export function WorldList(
         </div>
       )}
       <ul className="dtrain-worlds" aria-label={trans.__("Worlds")}>
-        {worlds.map((world) => (
-          <WorldRow key={world.id} world={world} chosen={world.id === selected?.id} now={now} {...{ actions, trans }} />
-        ))}
+        {worlds.map((world) =>
+          world.failure === null ? (
+            <WorldRow
+              key={world.id}
+              world={world}
+              chosen={world.id === selected?.id}
+              now={now}
+              {...{ actions, trans }}
+            />
+          ) : (
+            <FailedRow key={world.id} world={world} failure={world.failure} {...{ create, actions, trans }} />
+          ),
+        )}
       </ul>
     </Section>
+  );
+}
+
+/** A world that did not start: why, what to do, and a log on request, until the person dismisses it. */
+function FailedRow(
+  props: SectionProps & { world: World; failure: StartFailure; create: (again?: string) => void },
+): JSX.Element {
+  const { world, failure, create, actions, trans } = props;
+  return (
+    <li className="dtrain-world" data-world={world.id}>
+      <div className="dtrain-world-head">
+        <strong className="dtrain-name">{world.name}</strong>
+        <span className="dtrain-state" data-state="failed">
+          {stateOf(world, trans)}
+        </span>
+      </div>
+      <p className="dtrain-trouble">{failure.reason}</p>
+      {failure.cure !== "" && <p>{failure.cure}</p>}
+      {failure.log !== "" && (
+        <details>
+          <summary>{trans.__("Details")}</summary>
+          <pre tabIndex={0}>{failure.log}</pre>
+        </details>
+      )}
+      <div className="dtrain-tools-row">
+        <button
+          type="button"
+          className="dtrain-step"
+          onClick={() => {
+            create(world.id);
+          }}
+        >
+          {trans.__("Try again…")}
+        </button>
+        <button
+          type="button"
+          className="dtrain-step"
+          aria-label={trans.__("Dismiss %1", world.name)}
+          onClick={() => void actions.dismiss(world)}
+        >
+          {trans.__("Dismiss")}
+        </button>
+      </div>
+    </li>
   );
 }
 
@@ -66,7 +138,7 @@ function WorldRow({
     ...world.frameworks,
     trans._n("%1 rank", "%1 ranks", world.size),
     ...(world.nodes > 1 ? [trans.__("%1 nodes", world.nodes)] : []),
-    trans.__("up %1", clock(Math.max(0, now / 1000 - world.started))),
+    ...(world.id === ASKED ? [] : [trans.__("up %1", clock(Math.max(0, now / 1000 - world.started)))]),
   ];
   return (
     <li className="dtrain-world" data-selected={chosen} data-world={world.id}>
@@ -81,7 +153,7 @@ function WorldRow({
             dragCode(event, code, world.name);
           }}
         >
-          {world.name}
+          {world.name !== "" ? world.name : trans.__("new world")}
         </button>
         <span className="dtrain-state" data-state={works ? "working" : world.state}>
           {stateWords(world, trans)}
@@ -91,57 +163,52 @@ function WorldRow({
       <small className={world.driver?.there === true || !up ? "" : "dtrain-orphan"}>
         {driverWords(world, now, trans)}
       </small>
+      {world.state === "starting" && (
+        <small role="status">{world.progress !== "" ? world.progress : trans.__("asking the server…")}</small>
+      )}
       {world.words !== "" && world.state !== "running" && <small className="dtrain-trouble">{world.words}</small>}
-      <div className="dtrain-tools-row" role="group" aria-label={trans.__("Actions for %1", world.name)}>
-        <Tool
-          icon={stopIcon}
-          label={trans.__("Interrupt the cell on all ranks of %1", world.name)}
-          disabled={!up || !works}
-          run={() => void actions.interrupt(world)}
-        />
-        <Tool
-          icon={linkIcon}
-          label={trans.__("Attach this notebook to %1", world.name)}
-          disabled={!up || !actions.hasNotebook}
-          run={() => void actions.attach(world)}
-        />
-        <Tool
-          icon={copyIcon}
-          label={trans.__("Copy the code that attaches to %1", world.name)}
-          run={() => {
-            actions.copyCode(world);
-          }}
-        />
-        <Tool
-          icon={refreshIcon}
-          label={trans.__("Restart %1 with fresh ranks", world.name)}
-          disabled={!up}
-          run={() => void actions.restart(world)}
-        />
-        <Tool
-          icon={closeIcon}
-          label={trans.__("Stop %1", world.name)}
-          disabled={world.state === "ending"}
-          run={() => void actions.stop(world)}
-        />
-      </div>
+      {world.id !== ASKED && (
+        <div className="dtrain-tools-row" role="group" aria-label={trans.__("Actions for %1", world.name)}>
+          <Tool
+            icon={stopIcon}
+            label={trans.__("Interrupt the cell on all ranks of %1", world.name)}
+            disabled={!up || !works}
+            run={() => void actions.interrupt(world)}
+          />
+          <Tool
+            icon={linkIcon}
+            label={trans.__("Attach this notebook to %1", world.name)}
+            disabled={!up || !actions.hasNotebook}
+            run={() => void actions.attach(world)}
+          />
+          <Tool
+            icon={copyIcon}
+            label={trans.__("Copy the code that attaches to %1", world.name)}
+            run={() => {
+              actions.copyCode(world);
+            }}
+          />
+          <Tool
+            icon={refreshIcon}
+            label={trans.__("Restart %1 with fresh ranks", world.name)}
+            disabled={!up}
+            run={() => void actions.restart(world)}
+          />
+          <Tool
+            icon={closeIcon}
+            label={trans.__("Stop %1", world.name)}
+            disabled={world.state === "ending"}
+            run={() => void actions.stop(world)}
+          />
+        </div>
+      )}
     </li>
   );
 }
 
 function stateWords(world: World, trans: TranslationBundle): string {
-  switch (world.state) {
-    case "starting":
-      return trans.__("starting: %1 of %2 ranks", world.ready, world.size);
-    case "ending":
-      return trans.__("ending");
-    case "failed":
-      return trans.__("failed to start");
-    case "unreachable":
-      return trans.__("not responding");
-  }
-  if (world.dead > 0) return trans._n("%1 rank dead", "%1 ranks dead", world.dead);
-  return runsOf(world, trans);
+  if (world.state === "running" && world.dead > 0) return trans._n("%1 rank dead", "%1 ranks dead", world.dead);
+  return stateOf(world, trans);
 }
 
 function driverWords(world: World, now: number, trans: TranslationBundle): string {

@@ -7,6 +7,9 @@ import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
 import type { CellOutputs, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
 
+/** A kind of change; "asked" is a world that the page has just asked for, which must be shown at once. */
+type Change = "worlds" | "asked" | "items" | "details";
+
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
   rows: RankRow[] = [];
@@ -89,7 +92,14 @@ function viewOf(text: string): DataView {
   return new DataView(bytes.buffer);
 }
 
+/** Milliseconds for which the page shows a world that it has started and that the server does not list yet. */
+const UNLISTED = 15_000;
+
+/** Seconds after which one more of the same findings is announced again. */
+const AGAIN = 60;
+
 export class Worlds {
+  /** All worlds, those included that the page has just asked for. */
   worlds: World[] = [];
   items: Item[] = [];
   /** Whether the stream to the server is open. */
@@ -97,11 +107,14 @@ export class Worlds {
   /** Whether the stream was ever open; without the server extension it never is. */
   everConnected = false;
   private details = new Map<string, Details>();
+  private listed: World[] = [];
+  private asked: World[] = [];
   private selection: string | null = null;
   private wanted = new Map<unknown, string>();
   private stream: Stream;
-  private changedSignal = new Signal<this, "worlds" | "items" | "details">(this);
+  private changedSignal = new Signal<this, Change>(this);
   private arrivedSignal = new Signal<this, Item>(this);
+  private endedSignal = new Signal<this, [World, RunSummary]>(this);
 
   constructor(readonly settings: ServerConnection.ISettings) {
     this.stream = new Stream(
@@ -118,11 +131,16 @@ export class Worlds {
   }
 
   /** Emitted after every change. */
-  get changed(): ISignal<this, "worlds" | "items" | "details"> {
+  get changed(): ISignal<this, Change> {
     return this.changedSignal;
   }
 
-  /** Emitted for each new item. */
+  /** Emitted for each run that ends while the page looks. */
+  get ended(): ISignal<this, [World, RunSummary]> {
+    return this.endedSignal;
+  }
+
+  /** Emitted for each new item, and for one that has come again after a while. */
   get arrived(): ISignal<this, Item> {
     return this.arrivedSignal;
   }
@@ -180,8 +198,26 @@ export class Worlds {
 
   // Requests to the server. Each throws an Error that says what to do.
 
-  async start(launcher: string, options: Record<string, unknown>, cwd: string): Promise<string> {
-    const made = await request<{ id: string }>(this.settings, "POST", ["worlds"], { launcher, options, cwd });
+  /** Start a world, which is among the worlds at once; returns its id when the server has accepted it. */
+  async start(launcher: string, options: Record<string, unknown>, cwd: string, ranks: number): Promise<string> {
+    const { n, name } = options;
+    const shown = askedFor(typeof name === "string" ? name : "", typeof n === "number" ? n : ranks, cwd);
+    const hide = (): void => {
+      this.asked = this.asked.filter((world) => world !== shown);
+      this.join("worlds");
+    };
+    this.asked.push(shown);
+    this.selection = shown.id;
+    this.join("asked");
+    let made: { id: string; name: string };
+    try {
+      made = await request(this.settings, "POST", ["worlds"], { launcher, options, cwd });
+    } catch (error) {
+      hide();
+      throw error;
+    }
+    Object.assign(shown, made);
+    setTimeout(hide, UNLISTED);
     this.select(made.id);
     return made.id;
   }
@@ -223,24 +259,33 @@ export class Worlds {
   private rewatch(): void {
     const selected = this.wanted.size > 0 ? this.selected : null;
     const ids = new Set([...this.wanted.values(), ...(selected === null ? [] : [selected.id])]);
-    this.stream.watch([...ids].filter((id) => id !== "").sort());
+    this.stream.watch([...ids].filter((id) => id !== "" && id !== ASKED).sort());
+  }
+
+  /** Join the worlds that the server lists and those that the page has just asked for. */
+  private join(change: Change): void {
+    this.worlds = [...this.listed, ...this.asked.filter((one) => !this.listed.some((world) => world.id === one.id))];
+    this.rewatch();
+    this.changedSignal.emit(change);
   }
 
   private receive(message: Message): void {
     switch (message.type) {
       case "worlds": {
-        this.worlds = message.worlds;
+        const before = this.listed;
+        this.listed = message.worlds;
         const there = new Set(message.worlds.map((world) => world.id));
         for (const id of this.details.keys()) if (!there.has(id)) this.details.delete(id);
         for (const world of message.worlds) this.details.get(world.id)?.keep(world);
-        this.rewatch();
-        this.changedSignal.emit("worlds");
+        this.join("worlds");
+        for (const ended of runsThatEnded(before, message.worlds)) this.endedSignal.emit(ended);
         break;
       }
       case "attention": {
-        const known = new Set(this.items.map((item) => item.id));
+        const known = new Map(this.items.map((item) => [item.id, item.time]));
         this.items = message.items;
-        for (const item of message.items) if (!known.has(item.id)) this.arrivedSignal.emit(item);
+        for (const item of message.items)
+          if (item.time > (known.get(item.id) ?? -Infinity) + AGAIN) this.arrivedSignal.emit(item);
         this.changedSignal.emit("items");
         break;
       }
@@ -249,4 +294,39 @@ export class Worlds {
         this.changedSignal.emit("details");
     }
   }
+}
+
+/** The id of a world that the server has not accepted yet. */
+export const ASKED = "asked";
+
+/** A world as the page shows it until the server lists it. */
+function askedFor(name: string, size: number, cwd: string): World {
+  return {
+    id: ASKED,
+    name,
+    cwd,
+    state: "starting",
+    words: "",
+    progress: "",
+    failure: null,
+    size,
+    ready: 0,
+    nodes: 0,
+    dead: 0,
+    frameworks: [],
+    started: Date.now() / 1000,
+    lease_end: null,
+    driver: null,
+    run: null,
+    runs: [],
+  };
+}
+
+/** The runs that went on before and have ended now, as far as the lists tell how. */
+function runsThatEnded(before: World[], now: World[]): [World, RunSummary][] {
+  return now.flatMap((world): [World, RunSummary][] => {
+    const { run } = world;
+    const went = before.find((one) => one.id === world.id)?.runs.some((one) => one.number === run?.number);
+    return went === true && run !== null && run.ended !== null ? [[world, run]] : [];
+  });
 }

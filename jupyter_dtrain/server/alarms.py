@@ -1,0 +1,88 @@
+"""What happens to one world, as far as the person must know it: turns events into items of attention, and ends these.
+
+No item comes from what a person asked for: a kill, an interrupt, a restart or a stop, from whichever client. Nothing
+here waits or fails.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.wire.steward_messages import ASKED_FOR
+
+from .attention import LONG
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.start_failures import StartFailure
+    from jupyter_dtrain.core.world import Rank
+    from jupyter_dtrain.launch.worlds import Listing
+
+    from .attention import Attention, Finding, Kind, Level
+    from .follower import FollowedRun
+
+OF_RANKS: Final = ("dead", "hung", "slow", "memory")
+"""The kinds of items that are over when the ranks are."""
+OF_RUNS: Final = ("hung", "nan", "apart", "slow", "memory", "failed")
+"""Those that a person has seen who runs the cell again."""
+
+
+class Alarms:
+    """Those of one world."""
+
+    def __init__(self, listing: Listing, attention: Attention) -> None:
+        self._listing = listing
+        self._attention = attention
+
+    def rank_died(self, rank: Rank) -> None:
+        """``rank`` is dead; its report may come again and again."""
+        if not rank.asked:
+            words = rank.words[:1].upper() + rank.words[1:]
+            self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
+
+    def ranks_ended(self) -> None:
+        """The world was restarted, or has ended."""
+        self._settle(*OF_RANKS)
+
+    def start_failed(self, failure: StartFailure, incarnation: int) -> None:
+        """A start that a page has asked for has failed."""
+        words = f"World {self._listing.name!r} did not start. {failure.reason}"
+        self._tell("start", "error", words, detail=failure.cure, mark=str(incarnation))
+
+    def world_ended(self, words: str) -> None:
+        """The world has ended for the reason ``words``."""
+        if words != ASKED_FOR:
+            self._tell("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
+
+    def run_began(self, run: FollowedRun) -> None:
+        """``run`` has begun: a person who runs a cell again has seen what was wrong with it before."""
+        if run.cell_id:
+            self._settle(*OF_RUNS, cell=run.cell_id, before=run.number)
+
+    def run_showed(self, run: FollowedRun, found: Finding) -> None:
+        """A look at ``run`` has found something, perhaps once more."""
+        self._tell(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
+
+    def run_hangs(self, run: FollowedRun, words: str) -> None:
+        """No rank of ``run`` moves."""
+        head, _, rest = words.partition("\n")
+        mark = str(int(time.time()))
+        self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
+
+    def run_ended(self, run: FollowedRun) -> None:
+        """``run`` has ended."""
+        self._settle("hung", cell=run.cell_id, before=run.number + 1)
+        if run.elapsed < LONG or not run.alarming:
+            return
+        words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
+        detail = "\n".join(dict.fromkeys(f"{error.ename}: {error.evalue}" for error in run.errors.values()))
+        self._tell("failed", "error", words, run=run, detail=detail)
+
+    def _tell(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
+        if run is not None:
+            more |= {"run": run.number, "cell": run.cell_id}
+        self._attention.add(kind, level, (self._listing.id, self._listing.name), words, **more)
+
+    def _settle(self, *kinds: Kind, **more: Any) -> None:
+        self._attention.settle(self._listing.id, kinds, **more)
