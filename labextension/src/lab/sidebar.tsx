@@ -7,7 +7,6 @@ import type { Message } from "@lumino/messaging";
 import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
-import { askForWorld } from "./dialog";
 import { atFirst, optionsOf, type Typed } from "./startFields";
 import { History } from "./history";
 import { Fragment, h } from "./jsx";
@@ -53,6 +52,7 @@ export async function createWorld(
       const ranks = launcher?.default_ranks ?? 1;
       typedFor.set(await actions.worlds.start(typed.launcher, wanted, options.folder, ranks), typed);
     };
+    const { askForWorld } = await import("./dialog"); // loaded when it first opens
     await askForWorld(launchers, first, trans, accept, (error) => {
       actions.fail(error);
     });
