@@ -39,6 +39,14 @@ const slimPlot = {
   },
 };
 
+/** A script that adds styles to the page. */
+function styleScript(styles) {
+  return `const node = document.createElement("style");
+node.textContent = ${JSON.stringify(styles)};
+document.head.append(node);
+`;
+}
+
 const bundled = {
   absWorkingDir: here,
   bundle: true,
@@ -47,6 +55,16 @@ const bundled = {
   target: "es2020",
   legalComments: "none",
   plugins: [slimPlot],
+};
+/** Styles that a script imports come with that script, as those of a part that is loaded later. */
+const styleInScript = {
+  name: "style-in-script",
+  setup(build) {
+    build.onLoad({ filter: /style.runs\.css$/ }, async ({ path: file }) => {
+      const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
+      return { contents: styleScript(outputFiles[0].text) };
+    });
+  },
 };
 await esbuild.build({
   ...bundled,
@@ -61,7 +79,13 @@ await esbuild.build({
   outdir: "lib/bundled",
   splitting: true,
   external: ["@*", "react"], // JupyterLab provides these
+  plugins: [slimPlot, styleInScript],
 });
+// JupyterLab's builder gives the part that is loaded later this name.
+const main = path.join(here, "lib/bundled/lab/index.js");
+const named = readFileSync(main, "utf8").replace(/import\((?="[^"]*\/tab-)/g, 'import(/* webpackChunkName: "runs" */');
+if (!named.includes("webpackChunkName")) throw new Error("The Runs tab is not loaded by itself any more.");
+writeFileSync(main, named);
 const style = await esbuild.build({
   absWorkingDir: here,
   entryPoints: ["style/lab.css"],
@@ -70,13 +94,7 @@ const style = await esbuild.build({
   plugins: [slimPlot],
   write: false,
 });
-writeFileSync(
-  path.join(here, "lib/style.js"),
-  `const node = document.createElement("style");
-node.textContent = ${JSON.stringify(style.outputFiles[0].text)};
-document.head.append(node);
-`,
-);
+writeFileSync(path.join(here, "lib/style.js"), styleScript(style.outputFiles[0].text));
 await esbuild.build({
   absWorkingDir: here,
   entryPoints: { widget: "style/index.css" },

@@ -123,10 +123,13 @@ def test_the_files_that_jupyterlab_loads_are_small():
     static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
     if not static.exists():
         pytest.skip("needs the front end: `make front-end`")
-    styles = {script for script in static.glob("*.js") if 'createElement("style")' in script.read_text()}
+    tab = set(static.glob("runs.*.js"))
+    scripts = set(static.glob("*.js")) - tab
+    styles = {script for script in scripts if 'createElement("style")' in script.read_text()}
     assert len(styles) == 1
     assert sum(style.stat().st_size for style in styles) < 25_000
-    assert 50_000 < sum(script.stat().st_size for script in set(static.glob("*.js")) - styles) < 150_000
+    assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 150_000
+    assert 10_000 < sum(script.stat().st_size for script in tab) < 60_000, "the Runs tab, which loads when it is opened"
     assert (static / "LICENSE.uPlot").exists()
 
 

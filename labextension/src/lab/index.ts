@@ -12,6 +12,8 @@ import { Actions } from "./actions";
 import type { Item, World } from "./messages";
 // Editors request their extensions when the first notebook opens, which may be at once.
 import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
+// It only registers a command, whose callback loads the tab.
+import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
 import { addStatus } from "./status";
 // It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
@@ -89,6 +91,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     notify(worlds, settings, trans.__("Show"), show);
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
+    addRunsTab(app, palette, restorer, { actions, trans });
     addCommands(app, palette, { actions, create, settings });
     if (registry !== null) {
       void registry.load(SIDEBAR).then(

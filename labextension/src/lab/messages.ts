@@ -2,8 +2,11 @@
 
 export type {
   Driver,
+  Column,
   Item,
+  Loss,
   Message,
+  RunColumns,
   RunSummary,
   StoredRun,
   World,

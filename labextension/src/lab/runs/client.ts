@@ -1,8 +1,8 @@
 /** Stored runs, as the server gives and changes them. Each request throws an Error that says what to do. */
 
 import type { ServerConnection } from "@jupyterlab/services";
-import { request } from "../connection";
-import type { StoredRun } from "../messages";
+import { read, request } from "../connection";
+import type { RunColumns, StoredRun } from "../messages";
 
 /** Which runs to list; an empty text stands for all. */
 export interface Filters {
@@ -33,6 +33,12 @@ export class RunsClient {
     return request(this.settings, "GET", ["runs"], undefined, query);
   }
 
+  /** One run; null if it is no longer kept. */
+  async find(id: number): Promise<StoredRun | null> {
+    const [run] = (await this.list(ALL, 1, id + 1)).runs;
+    return run?.id === id ? run : null;
+  }
+
   edit(id: number, changes: Changes): Promise<StoredRun> {
     return request(this.settings, "PATCH", ["runs", `${id}`], changes);
   }
@@ -40,4 +46,17 @@ export class RunsClient {
   async remove(id: number): Promise<void> {
     await request(this.settings, "DELETE", ["runs", `${id}`]);
   }
+
+  columns(id: number, points: number): Promise<RunColumns> {
+    return request(this.settings, "GET", ["runs", `${id}`, "metrics"], undefined, { points: `${points}` });
+  }
+
+  csv(id: number): Promise<string> {
+    return read(this.settings, "GET", ["runs", `${id}`, "csv"]);
+  }
+}
+
+/** Tags from text with commas, each once. */
+export function tagsOf(text: string): string[] {
+  return [...new Set(text.split(",").map((tag) => tag.trim()))].filter((tag) => tag !== "");
 }

@@ -1,0 +1,406 @@
+/** The charts of the chosen runs: what they logged and what they used, with the controls that all of them share. */
+
+import type { TranslationBundle } from "@jupyterlab/translation";
+import { type JSX, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { bytes, clock, count, number } from "../../format";
+import type { Range } from "../../layout";
+import type { Theme } from "../../theme";
+import { Fragment, h } from "../jsx";
+import { metricFigures, metricNames, resourceFigures } from "./figures";
+import type { Chosen, Figure, Spread, Unit } from "./figures";
+import { fileName, rasterised, save } from "./files";
+import type { Axis, Line } from "./lines";
+import { Plot } from "./plot";
+import { drawSvg } from "./svg";
+import { Swatch } from "./table";
+
+/** Charts of metrics that are drawn before a person asks for more. */
+const FIRST = 24;
+
+/** The legend lists at most this many lines. */
+const LISTED = 40;
+
+const HEIGHT = 210;
+const TALL = 380;
+
+export function Charts(props: {
+  runs: readonly Chosen[];
+  theme: Theme;
+  trans: TranslationBundle;
+  attempt: (task: () => Promise<unknown>) => Promise<boolean>;
+}): JSX.Element {
+  const { runs, theme, trans } = props;
+  const [axis, setAxis] = useState<Axis>("step");
+  const [spread, setSpread] = useState<Spread>("mean");
+  const [smoothing, setSmoothing] = useState(0);
+  const [search, setSearch] = useState("");
+  const [all, setAll] = useState(false);
+  const [ranges, setRanges] = useState<Record<Axis, Range | null>>({ step: null, time: null });
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const names = useMemo(() => metricNames(runs), [runs]);
+  const found = names.filter((name) => name.toLowerCase().includes(search.trim().toLowerCase()));
+  const drawn = all ? found : found.slice(0, FIRST);
+  const options = { axis, spread, smoothing };
+  const key = drawn.join("\n");
+  const metrics = useMemo(() => metricFigures(runs, drawn, options), [runs, key, axis, spread, smoothing]);
+  const resources = useMemo(() => resourceFigures(runs, options), [runs, spread]);
+  const legend = new Map(
+    [...metrics, ...resources].flatMap((figure) => figure.lines).map((line) => [keyOf(line), line]),
+  );
+  const chart = (figure: Figure): JSX.Element => (
+    <FigureView
+      key={figure.key}
+      figure={figure}
+      range={ranges[figure.axis]}
+      zoom={(range) => {
+        setRanges({ ...ranges, [figure.axis]: range });
+      }}
+      {...{ hidden, theme, trans, attempt: props.attempt }}
+    />
+  );
+  const choice = <T extends string>(
+    label: string,
+    now: T,
+    set: (value: T) => void,
+    values: [value: T, words: string][],
+  ): JSX.Element => (
+    <span role="group" aria-label={label} className="dtrain-runs-choice">
+      {values.map(([value, words]) => (
+        <button
+          key={value}
+          type="button"
+          aria-pressed={now === value}
+          onClick={() => {
+            set(value);
+          }}
+        >
+          {words}
+        </button>
+      ))}
+    </span>
+  );
+  return (
+    <>
+      <div className="dtrain-runs-controls" role="toolbar" aria-label={trans.__("Charts")}>
+        {choice(trans.__("Horizontal axis"), axis, setAxis, [
+          ["step", trans.__("Step")],
+          ["time", trans.__("Time")],
+        ])}
+        {choice(trans.__("Lines"), spread, setSpread, [
+          ["mean", trans.__("Mean over ranks")],
+          ["ranks", trans.__("Each rank")],
+        ])}
+        <label className="dtrain-runs-smoothing">
+          {trans.__("Smoothing")}
+          <input
+            type="range"
+            min="0"
+            max="0.99"
+            step="0.01"
+            value={smoothing}
+            onChange={(event) => {
+              setSmoothing(Number(event.target.value));
+            }}
+          />
+          <output>{smoothing.toFixed(2)}</output>
+        </label>
+        <input
+          type="search"
+          placeholder={trans.__("Find a metric")}
+          aria-label={trans.__("Find a metric")}
+          value={search}
+          onChange={(event) => {
+            setSearch(event.target.value);
+          }}
+        />
+        {(ranges.step !== null || ranges.time !== null) && (
+          <button
+            type="button"
+            onClick={() => {
+              setRanges({ step: null, time: null });
+            }}
+          >
+            {trans.__("Show all")}
+          </button>
+        )}
+      </div>
+      <ul className="dtrain-runs-legend" aria-label={trans.__("Legend")}>
+        {[...legend].slice(0, LISTED).map(([name, line]) => (
+          <li key={name}>
+            <button
+              type="button"
+              aria-pressed={!hidden.has(name)}
+              title={trans.__("Hide or show this line")}
+              onClick={() => {
+                const next = new Set(hidden);
+                if (!next.delete(name)) next.add(name);
+                setHidden(next);
+              }}
+            >
+              <Swatch theme={theme} style={line.style} /> {nameOf(line, runs.length, trans)}
+            </button>
+          </li>
+        ))}
+        {legend.size > LISTED && <li>{trans.__("and %1 more: a chart's readout tells them", legend.size - LISTED)}</li>}
+      </ul>
+      <Group title={trans.__("Metrics")} count={found.length}>
+        {names.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}
+        {names.length > 0 && found.length === 0 && (
+          <p className="dtrain-quiet">{trans.__("No metric has this in its name.")}</p>
+        )}
+        <div className="dtrain-runs-grid">{metrics.map(chart)}</div>
+        {found.length > drawn.length && (
+          <button
+            type="button"
+            className="dtrain-runs-more"
+            onClick={() => {
+              setAll(true);
+            }}
+          >
+            {trans.__("Show %1 more charts", found.length - drawn.length)}
+          </button>
+        )}
+      </Group>
+      {resources.length > 0 && (
+        <Group title={trans.__("System")} count={resources.length}>
+          <div className="dtrain-runs-grid">{resources.map(chart)}</div>
+        </Group>
+      )}
+    </>
+  );
+}
+
+function keyOf(line: Line): string {
+  return `${line.run} ${line.rank ?? ""}`;
+}
+
+/** A line's label, where a lone number would not say that it is a rank's. */
+function nameOf(line: Line, runs: number, trans: TranslationBundle): string {
+  return line.rank !== null && runs === 1 ? trans.__("rank %1", line.label) : line.label;
+}
+
+function Group(props: { title: string; count: number; children: ReactNode }): JSX.Element {
+  return (
+    <details className="dtrain-runs-group" open>
+      <summary>
+        {props.title} <span className="dtrain-count">{props.count}</span>
+      </summary>
+      {props.children}
+    </details>
+  );
+}
+
+function FigureView({
+  figure,
+  range,
+  zoom,
+  hidden,
+  theme,
+  trans,
+  attempt,
+}: {
+  figure: Figure;
+  range: Range | null;
+  zoom: (range: Range | null) => void;
+  hidden: ReadonlySet<string>;
+  theme: Theme;
+  trans: TranslationBundle;
+  attempt: (task: () => Promise<unknown>) => Promise<boolean>;
+}): JSX.Element {
+  const [log, setLog] = useState(false);
+  const [tall, setTall] = useState(false);
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<Plot | null>(null);
+  const zoomed = useRef(zoom);
+  zoomed.current = zoom;
+  const lines = useMemo(() => figure.lines.filter((line) => !hidden.has(keyOf(line))), [figure, hidden]);
+  const runs = new Set(figure.lines.map((line) => line.run)).size;
+  const onX = figure.axis === "step" ? steps : clock;
+  const axisTitle = figure.axis === "step" ? trans.__("step") : trans.__("time since the run's start");
+  const draw = (): void => {
+    plot.current?.update({
+      lines,
+      axis: axisTitle,
+      label: trans.__(
+        "%1 over %2, %3. Arrow keys read values, plus and minus zoom, 0 shows all. A table of values follows.",
+        figure.title,
+        axisTitle,
+        trans._n("%1 line", "%1 lines", lines.length),
+      ),
+      log,
+      range,
+      height: tall ? TALL : HEIGHT,
+      theme,
+      formatX: onX,
+      formatY: SHORT[figure.unit],
+      formatValue: LONG[figure.unit],
+      head: (at) => (figure.axis === "step" ? trans.__("step %1", at) : at),
+      more: (left) => trans.__("and %1 more", left),
+    });
+  };
+  const redraw = useRef(draw);
+  redraw.current = draw;
+  useEffect(() => {
+    const made = new Plot((chosen) => {
+      zoomed.current(chosen);
+    });
+    plot.current = made;
+    place.current!.append(made.node);
+    const observer = new ResizeObserver(() => {
+      redraw.current();
+    });
+    observer.observe(made.node);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      made.node.remove();
+      plot.current = null;
+    };
+  }, []);
+  useEffect(draw);
+  const picture = (): ReturnType<typeof drawSvg> => {
+    const view = plot.current?.view;
+    if (view == null) throw new Error(trans.__("This chart has no points yet."));
+    const page = getComputedStyle(place.current!).getPropertyValue("--jp-layout-color1").trim();
+    return drawSvg({
+      title: figure.title,
+      axis: axisTitle,
+      curves: lines.map((line) => ({
+        ...line,
+        label: nameOf(line, runs, trans),
+        colour: theme.rank(line.style.colour),
+        dash: theme.dashOfRun(line.style.dash),
+      })),
+      ...view,
+      log,
+      colours: { ...theme, page: page || (theme.dark ? "#111" : "#fff") },
+      formatX: onX,
+      formatY: SHORT[figure.unit],
+    });
+  };
+  const saveSvg = async (): Promise<void> => {
+    save(fileName(figure.title, "svg"), new Blob([picture().text], { type: "image/svg+xml" }));
+    return Promise.resolve();
+  };
+  const savePng = async (): Promise<void> => {
+    save(fileName(figure.title, "png"), await rasterised(picture()));
+  };
+  const tool = (words: string, label: string, run: () => void, pressed?: boolean): JSX.Element => (
+    <button
+      type="button"
+      className="dtrain-small"
+      aria-label={label}
+      title={label}
+      aria-pressed={pressed}
+      onClick={run}
+    >
+      {words}
+    </button>
+  );
+  return (
+    <figure className="dtrain-chart" data-tall={tall}>
+      <figcaption>
+        <span className="dtrain-metric" title={figure.title}>
+          {figure.title}
+        </span>
+        <span className="dtrain-runs-chart-tools">
+          {tool(
+            trans.__("log"),
+            trans.__("Logarithmic axis of %1", figure.title),
+            () => {
+              setLog(!log);
+            },
+            log,
+          )}
+          {tool(
+            trans.__("large"),
+            trans.__("Large chart of %1", figure.title),
+            () => {
+              setTall(!tall);
+            },
+            tall,
+          )}
+          {tool("PNG", trans.__("Save the chart of %1 as PNG", figure.title), () => void attempt(savePng))}
+          {tool("SVG", trans.__("Save the chart of %1 as SVG", figure.title), () => void attempt(saveSvg))}
+        </span>
+      </figcaption>
+      <div ref={place} />
+      <Values {...{ figure, lines, runs, trans }} />
+    </figure>
+  );
+}
+
+/** A table of a chart's lines, for those who do not see them. It is made when somebody opens it. */
+function Values({
+  figure,
+  lines,
+  runs,
+  trans,
+}: {
+  figure: Figure;
+  lines: readonly Line[];
+  runs: number;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const [open, setOpen] = useState(false);
+  const text = LONG[figure.unit];
+  const row = (line: Line): JSX.Element => {
+    const values = line.raw ?? line.ys;
+    const least = values.reduce((low, value) => Math.min(low, value), Infinity);
+    const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
+    return (
+      <tr key={keyOf(line)}>
+        <th scope="row">{nameOf(line, runs, trans)}</th>
+        <td>{values.length > 0 ? text(values.at(-1)!) : "–"}</td>
+        <td>{values.length > 0 ? text(least) : "–"}</td>
+        <td>{values.length > 0 ? text(most) : "–"}</td>
+        <td>{line.bad.length > 0 ? trans._n("%1 point", "%1 points", line.bad.length) : ""}</td>
+      </tr>
+    );
+  };
+  return (
+    <details
+      className="dtrain-runs-values"
+      onToggle={(event) => {
+        setOpen(event.currentTarget.open);
+      }}
+    >
+      <summary>{trans.__("Values")}</summary>
+      {open && (
+        <table aria-label={trans.__("Values of %1", figure.title)}>
+          <thead>
+            <tr>
+              <td />
+              <th scope="col">{trans.__("Last")}</th>
+              <th scope="col">{trans.__("Lowest")}</th>
+              <th scope="col">{trans.__("Highest")}</th>
+              <th scope="col">{trans.__("Not finite")}</th>
+            </tr>
+          </thead>
+          <tbody>{lines.map(row)}</tbody>
+        </table>
+      )}
+    </details>
+  );
+}
+
+/** A step; a place between steps has none. */
+function steps(value: number): string {
+  if (!Number.isInteger(value)) return "";
+  return Math.abs(value) >= 1e6 ? `${+(value / 1e6).toFixed(2)}M` : count(value);
+}
+
+function short(value: number): string {
+  const size = Math.abs(value);
+  if (value !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(0).replace("e+", "e");
+  return String(+value.toPrecision(4));
+}
+
+const ROUND: Record<Exclude<Unit, "number">, (value: number) => string> = {
+  percent: (value) => `${+value.toPrecision(3)} %`,
+  bytes,
+  celsius: (value) => `${+value.toPrecision(3)} °C`,
+  watts: (value) => `${+value.toPrecision(3)} W`,
+};
+const SHORT: Record<Unit, (value: number) => string> = { ...ROUND, number: short };
+const LONG: Record<Unit, (value: number) => string> = { ...ROUND, number };

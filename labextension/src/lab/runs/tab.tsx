@@ -1,0 +1,291 @@
+/** The contents of the "Runs" tab: filters, the table of stored runs, and the charts of those that are chosen in it. */
+
+import "../../../style/runs.css";
+
+import { ReactWidget } from "@jupyterlab/apputils";
+import { closeIcon, refreshIcon } from "@jupyterlab/ui-components";
+import { type JSX, useEffect, useMemo, useRef, useState } from "react";
+import { OUTCOMES } from "../../generated";
+import { onThemeChange, themeOf, type Theme } from "../../theme";
+import { h } from "../jsx";
+import type { StoredRun } from "../messages";
+import { Tool, type SectionProps } from "../section";
+import { Charts } from "./charts";
+import { ALL, RunsClient, type Changes, type Filters } from "./client";
+import { freeSlot, type Chosen } from "./figures";
+import { fileName, save } from "./files";
+import { useColumns, useRunList } from "./list";
+import { NEWEST } from "./sorting";
+import { labelOf, RunTable } from "./table";
+
+/** Runs with losses that are in the charts at first. */
+const AT_FIRST = 3;
+
+export interface Remembered {
+  /** The runs that were chosen before the page was reloaded; null if the tab is new. */
+  chosen: readonly number[] | null;
+  remember: (chosen: number[]) => void;
+}
+
+export class RunsTab extends ReactWidget {
+  constructor(
+    private shared: SectionProps,
+    private remembered: Remembered,
+  ) {
+    super();
+    this.addClass("dtrain-panel");
+    this.addClass("dtrain-runs");
+  }
+
+  protected override render(): JSX.Element {
+    return (
+      <Contents
+        {...this.shared}
+        {...this.remembered}
+        node={this.node}
+        visible={() => this.isVisible && !document.hidden}
+      />
+    );
+  }
+}
+
+function Contents(props: SectionProps & Remembered & { node: HTMLElement; visible: () => boolean }): JSX.Element {
+  const { actions, trans, remember, visible } = props;
+  const { worlds } = actions;
+  const client = useMemo(() => new RunsClient(worlds.settings), [worlds]);
+  const theme = useTheme(props.node);
+  const [filters, setFilters] = useState<Filters>(ALL);
+  const [order, setOrder] = useState(NEWEST);
+  const list = useRunList(client, filters, worlds, visible);
+  const known = useKnown(client, list.runs, props.chosen ?? []);
+  const [slots, setSlots] = useState<ReadonlyMap<number, number> | null>(
+    props.chosen === null ? null : new Map(props.chosen.map((id, slot) => [id, slot])),
+  );
+  useEffect(() => {
+    // A new tab shows something at once.
+    if (slots !== null || !list.loaded) return;
+    const first = list.runs.filter((run) => run.losses.length > 0).slice(0, AT_FIRST);
+    setSlots(new Map((first.length > 0 ? first : list.runs.slice(0, 1)).map((run, slot) => [run.id, slot])));
+  }, [slots, list.loaded, list.runs]);
+  const chosen = slots ?? new Map<number, number>();
+  const ids = [...chosen.keys()];
+  const { columns, problem } = useColumns(client, ids, (id) => known.get(id)?.outcome ?? "", visible);
+  const change = (next: Map<number, number>): void => {
+    setSlots(next);
+    remember([...next.keys()]);
+  };
+  const edit = async (id: number, changes: Changes): Promise<void> => {
+    await actions.attempt(async () => {
+      list.replace(id, await client.edit(id, changes));
+    });
+  };
+  const remove = async (run: StoredRun): Promise<void> => {
+    if (!(await actions.deleteRun(client, run))) return;
+    list.replace(run.id, null);
+    const next = new Map(chosen);
+    if (next.delete(run.id)) change(next);
+  };
+  const download = (run: StoredRun): void => {
+    void actions.attempt(async () => {
+      const text = await client.csv(run.id);
+      save(fileName(`${run.world}-${run.number}`, "csv"), new Blob([text], { type: "text/csv" }));
+    });
+  };
+  const choose = (id: number): void => {
+    const next = new Map(chosen);
+    if (!next.delete(id)) next.set(id, freeSlot(next.values()));
+    change(next);
+  };
+  const runs = useMemo(
+    () =>
+      [...chosen].flatMap(([id, slot]): Chosen[] => {
+        const found = columns.get(id);
+        const run = known.get(id);
+        if (found === undefined || run === undefined) return [];
+        return [{ id, slot, columns: found, label: `${labelOf(run)} ${run.name}`.trim() }];
+      }),
+    [slots, columns, known],
+  );
+  const filtered = Object.values(filters).some((value) => value !== "");
+  return (
+    <div className="dtrain-runs-page" role="region" aria-label={trans.__("Runs")}>
+      <FilterBar
+        {...{ filters, setFilters, trans }}
+        worlds={useWorldNames(list.runs)}
+        reload={() => void list.reload()}
+      />
+      {[list.problem, problem].map(
+        (words, index) =>
+          words !== "" && (
+            <p key={index} className="dtrain-trouble" role="alert">
+              {words}
+            </p>
+          ),
+      )}
+      <div className="dtrain-runs-list" tabIndex={-1}>
+        {list.runs.length > 0 && (
+          <RunTable
+            runs={list.runs}
+            actions={{
+              choose,
+              edit,
+              download,
+              remove: (run) => void remove(run),
+              only: (tag) => {
+                setFilters({ ...filters, tag });
+              },
+            }}
+            {...{ chosen, theme, trans, order, setOrder }}
+          />
+        )}
+        {list.loaded && list.runs.length === 0 && (
+          <p className="dtrain-quiet">
+            {filtered
+              ? trans.__("No run is like this.")
+              : trans.__("No runs yet. Each %%distributed cell is one: its losses and what its ranks use come here.")}
+          </p>
+        )}
+      </div>
+      <p className="dtrain-runs-count" role="status">
+        {list.loaded && list.runs.length > 0 && trans.__("%1 of %2 runs", list.runs.length, list.total)}
+        {chosen.size > 0 && ` · ${trans.__("%1 in the charts", chosen.size)}`}
+        {list.runs.length < list.total && (
+          <button type="button" onClick={() => void list.more()}>
+            {trans.__("Load more")}
+          </button>
+        )}
+        {chosen.size > 0 && (
+          <button
+            type="button"
+            onClick={() => {
+              change(new Map());
+            }}
+          >
+            {trans.__("Choose none")}
+          </button>
+        )}
+      </p>
+      <div className="dtrain-run dtrain-runs-charts">
+        {runs.length > 0 ? (
+          <Charts attempt={(task) => actions.attempt(task)} {...{ runs, theme, trans }} />
+        ) : (
+          list.runs.length > 0 &&
+          (chosen.size > 0 ? (
+            <p className="dtrain-quiet">{trans.__("Loading…")}</p>
+          ) : (
+            <p className="dtrain-quiet">
+              {trans.__("Choose runs in the table to see their charts, one chart a metric.")}
+            </p>
+          ))
+        )}
+      </div>
+    </div>
+  );
+}
+
+function FilterBar(props: {
+  filters: Filters;
+  setFilters: (filters: Filters) => void;
+  worlds: readonly string[];
+  reload: () => void;
+  trans: SectionProps["trans"];
+}): JSX.Element {
+  const { filters, setFilters, trans } = props;
+  const select = (name: "world" | "outcome", label: string, all: string, values: readonly string[]): JSX.Element => (
+    <select
+      aria-label={label}
+      value={filters[name]}
+      onChange={(event) => {
+        setFilters({ ...filters, [name]: event.target.value });
+      }}
+    >
+      <option value="">{all}</option>
+      {values.map((value) => (
+        <option key={value} value={value}>
+          {value}
+        </option>
+      ))}
+    </select>
+  );
+  return (
+    <div className="dtrain-runs-filters" role="search" aria-label={trans.__("Stored runs")}>
+      <input
+        type="search"
+        placeholder={trans.__("Search names, notes, tags and code")}
+        aria-label={trans.__("Search runs")}
+        value={filters.search}
+        onChange={(event) => {
+          setFilters({ ...filters, search: event.target.value });
+        }}
+      />
+      {select("world", trans.__("World"), trans.__("All worlds"), props.worlds)}
+      {select("outcome", trans.__("Outcome"), trans.__("All outcomes"), Object.keys(OUTCOMES))}
+      {filters.tag !== "" && (
+        <span className="dtrain-runs-tag">
+          {filters.tag}
+          <Tool
+            icon={closeIcon}
+            label={trans.__("List runs with any tag")}
+            run={() => {
+              setFilters({ ...filters, tag: "" });
+            }}
+          />
+        </span>
+      )}
+      <Tool icon={refreshIcon} label={trans.__("Refresh")} run={props.reload} />
+    </div>
+  );
+}
+
+/** The names of all worlds that were seen: a filter must not take the others out of its own list. */
+function useWorldNames(runs: readonly StoredRun[]): string[] {
+  const seen = useRef(new Set<string>());
+  for (const run of runs) seen.current.add(run.world);
+  return [...seen.current].sort();
+}
+
+/** Every run that was seen, also those that the filters hide now; `first` are asked for one by one if need be. */
+function useKnown(
+  client: RunsClient,
+  runs: readonly StoredRun[],
+  first: readonly number[],
+): ReadonlyMap<number, StoredRun> {
+  const [found, setFound] = useState<ReadonlyMap<number, StoredRun>>(new Map());
+  useEffect(() => {
+    for (const id of first) {
+      client.find(id).then(
+        (run) => {
+          if (run !== null) setFound((all) => new Map([[id, run], ...all]));
+        },
+        () => undefined, // the list has the same trouble, and tells it
+      );
+    }
+  }, []);
+  useEffect(() => {
+    setFound((all) => new Map([...all, ...runs.map((run) => [run.id, run] as const)]));
+  }, [runs]);
+  return found;
+}
+
+/** The page's theme, also after it has changed. */
+function useTheme(node: HTMLElement): Theme {
+  const [theme, setTheme] = useState(() => themeOf(node));
+  useEffect(() => {
+    let later = 0;
+    const look = (): void => {
+      setTheme(themeOf(node));
+    };
+    const end = onThemeChange(() => {
+      look();
+      clearTimeout(later);
+      // The theme's style sheets may still be loading.
+      later = window.setTimeout(look, 500);
+    });
+    look();
+    return () => {
+      end();
+      clearTimeout(later);
+    };
+  }, [node]);
+  return theme;
+}

@@ -1,0 +1,65 @@
+/** The "Runs" tab of JupyterLab's main area: the command that opens it. Its contents are loaded when it first opens. */
+
+import type { ILayoutRestorer, JupyterFrontEnd } from "@jupyterlab/application";
+import { MainAreaWidget, WidgetTracker, type ICommandPalette } from "@jupyterlab/apputils";
+import type { SectionProps } from "./section";
+import { icon } from "./sidebar";
+
+/** The command, and the tab. */
+export const RUNS = "dtrain:runs";
+const TAB = "jupyter-dtrain-runs";
+
+/** Add the command. The tab comes back when the page is reloaded, with the runs that were chosen in it. */
+export function addRunsTab(
+  app: JupyterFrontEnd,
+  palette: ICommandPalette | null,
+  restorer: ILayoutRestorer | null,
+  shared: SectionProps,
+): void {
+  const { trans } = shared;
+  const tracker = new WidgetTracker<MainAreaWidget>({ namespace: TAB });
+  let chosen: number[] | null = null;
+  const make = async (): Promise<MainAreaWidget> => {
+    const { RunsTab } = await import("./runs/tab");
+    const remember = (now: number[]): void => {
+      chosen = now;
+      void tracker.save(tab);
+    };
+    const tab = new MainAreaWidget({ content: new RunsTab(shared, { chosen, remember }) });
+    tab.id = TAB;
+    tab.title.label = trans.__("Runs");
+    tab.title.icon = icon;
+    await tracker.add(tab);
+    app.shell.add(tab, "main", { mode: "split-right", type: "Runs" });
+    return tab;
+  };
+  let made: Promise<MainAreaWidget> | null = null;
+  app.commands.addCommand(RUNS, {
+    label: trans.__("Open the Runs Tab"),
+    describedBy: {
+      args: {
+        type: "object",
+        properties: {
+          chosen: { type: "array", items: { type: "number" }, description: trans.__("Runs in the charts") },
+        },
+      },
+    },
+    execute: async (args) => {
+      // Two calls before the tab is there must not make two.
+      if (made === null || (await made).isDisposed) {
+        if (Array.isArray(args.chosen)) chosen = args.chosen as number[];
+        made = make();
+        made.catch(() => {
+          made = null;
+        });
+      }
+      app.shell.activateById((await made).id);
+    },
+  });
+  palette?.addItem({ command: RUNS, category: trans.__("Distributed Training") });
+  void restorer?.restore(tracker, {
+    command: RUNS,
+    name: () => "runs",
+    args: () => (chosen === null ? {} : { chosen }),
+  });
+}
