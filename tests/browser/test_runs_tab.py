@@ -81,7 +81,7 @@ def downloaded(page: Page, button) -> Path:
 
 @pytest.fixture(scope="module")
 def tab(browser: Browser, lab: Lab, stored: list[int]) -> Iterator[Locator]:
-    """The tab, opened beside a notebook. The tests below go on in it, one after the other."""
+    """The tab, opened from the sidebar, beside a notebook. The tests below go on in it, one after the other."""
     assert len(stored) == 3
     lab.write("tab.ipynb", "1 + 1")
     page = lab.open(browser, "tab.ipynb", kernel=False, width=1700, height=1000)
@@ -89,7 +89,8 @@ def tab(browser: Browser, lab: Lab, stored: list[int]) -> Iterator[Locator]:
     page.on("pageerror", lambda error: failures.append(str(error)))
     page.evaluate("() => window.jupyterapp.restored")
     assert not [url for url in page.evaluate(LOADED) if "/static/runs." in url]
-    execute(page, "dtrain:runs")
+    execute(page, "dtrain:show")
+    page.get_by_role("button", name="Open the Runs tab").click()
     yield page.get_by_role("region", name="Runs", exact=True)
     assert failures == []
     page.close()
