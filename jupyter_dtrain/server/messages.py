@@ -134,7 +134,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class RunColumns(msgspec.Struct, frozen=True):
-    """What a stored run logged and what it used, for charts."""
+    """The points that a stored run logged, and those of what it used, for charts."""
 
     id: int
     metrics: list[Column]

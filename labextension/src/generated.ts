@@ -379,7 +379,7 @@ export interface Column {
   values: (number | null)[];
 }
 
-/** What a stored run logged and what it used, for charts. */
+/** The points that a stored run logged, and those of what it used, for charts. */
 export interface RunColumns {
   id: number;
   metrics: Column[];
