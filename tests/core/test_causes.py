@@ -118,6 +118,16 @@ def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
     assert summary(run) == f"ValueError: bad shape (rank 2); {KILLED}; ranks 0,3 stopped because of that"
 
 
+def test_a_rank_that_hears_of_a_release_before_its_own_counts_as_released(ended_run):
+    """TensorFlow passes the abort of one rank's collective on to the ranks that wait in it."""
+    words = "Collective ops is aborted by: another rank has failed or was interrupted"
+    told = Error("UnavailableError", words, [cell(7)], waited="fit", released=True)
+    late = Error("UnavailableError", f"Graph execution error:\n{words}", [cell(7)], waited="fit")
+    text = plain(ended_run(3, {0: late, 1: told, 2: value_error()}, source=SOURCE))
+    assert text.startswith("ValueError on rank 2\n")
+    assert text.splitlines()[-1] == "Because of that: ranks 0-1 waited in fit and were released"
+
+
 def test_echoes_are_shown_in_full_when_nothing_else_is_known(ended_run):
     """The text has to name some cause."""
     run = ended_run(2, {1: Error("RuntimeError", "Connection reset by peer", [cell(7)])}, source=SOURCE)

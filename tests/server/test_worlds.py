@@ -281,7 +281,7 @@ def test_nothing_to_interrupt_is_no_harm(watching, session):
 def test_a_problem_of_a_run_is_reported_once(watching, session):
     """A value that is no number; a rank whose loss leaves the others'. The end of a run that went well is none."""
     code = (
-        "import time, jupyter_dtrain\n"
+        "import time, jupyter_dtrain\nrank = jupyter_dtrain.comm.Get_rank()\n"
         "for step in range(110):\n"
         "    value = 1.0 + 0.01 * (step % 3) + (50 if rank == 1 and step > 20 else 0)\n"
         "    jupyter_dtrain.log(loss=value, other=float('nan') if rank == 2 and step == 7 else 0.0, step=step)\n"

@@ -31,10 +31,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+from .declared import RELEASED
 from .ports import guard_server
 
-WORDS: Final = "another rank has failed or was interrupted"
-"""TensorFlow's error text on ranks that are released."""
 UNAVAILABLE: Final = 14
 """gRPC's code for an error that may go away."""
 ROLES: Final = frozenset({"chief", "worker"})
@@ -255,7 +254,7 @@ class Collectives:
         if self._serving is None:
             return
         self.released = True
-        self._context.abort_collective_ops(UNAVAILABLE, WORDS)
+        self._context.abort_collective_ops(UNAVAILABLE, RELEASED)
 
     def recover(self) -> None:
         """Start the servers again, with all ranks, and count the strategies' collectives alike.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from jupyter_dtrain.core.declarations import Declaration
 from jupyter_dtrain.core.errors import BadRequest
+
+RELEASED: Final = "another rank has failed or was interrupted"
+"""TensorFlow's error text on ranks that are released, and on those that such a rank has left waiting."""
 
 
 class TensorFlowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,5 +60,6 @@ DECLARATION = Declaration(
     title="TensorFlow",
     options=TensorFlowOptions,
     roles=assign_roles,
+    echoes=(RELEASED,),
     situations="jupyter_dtrain.frameworks.tensorflow.situations:SITUATIONS",
 )

@@ -19,7 +19,8 @@ from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import when_imported
 from jupyter_dtrain.wire.messages import Watching
 
-from .collectives import WORDS, Collectives
+from .collectives import Collectives
+from .declared import RELEASED
 from .keras_fit import CURE, KerasTrainer
 from .metrics import TensorFlowMetrics
 from .values import number
@@ -33,7 +34,7 @@ TESTED = "2.21"
 """The version that the tests run with."""
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + WORDS
+_HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + RELEASED
 """In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
