@@ -60,6 +60,7 @@ class Lab:
         (settings / "notification.jupyterlab-settings").write_text(json.dumps(news))
         self._path = ":".join([str(folder / "path"), *more])
         self._port = 0
+        self._pages: list[Page] = []
         self._start()
 
     def _start(self) -> None:
@@ -122,6 +123,7 @@ class Lab:
     def open(self, browser: Browser, name: str, *, kernel: bool = True, width: int = 1100, height: int = 900) -> Page:
         """Open a notebook, and wait for its kernel unless the caller objects."""
         page = browser.new_page(viewport={"width": width, "height": height})
+        self._pages.append(page)
         page.set_default_timeout(PATIENCE * 1000)
         page.goto(self.address(name))
         page.wait_for_selector(".jp-Notebook")
@@ -135,9 +137,22 @@ class Lab:
         page.close()
 
     def close(self) -> None:
-        """End the server and its kernels."""
+        """End the server and its kernels.
+
+        Closed pages ask for nothing more. A request that still runs when the server's loop stops never ends, nor does
+        its worker thread, for which Python waits at its exit (github.com/jupyterlab/jupyterlab/issues/10442). The
+        server has ended its kernels by then, so it may be killed.
+        """
+        for page in self._pages:
+            page.close()
         self.process.terminate()
-        self.process.wait(30)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            log = (self._place / "server.log").read_text()
+            assert "Shutting down" in log, log
+            self.process.kill()
+            self.process.wait(10)
 
 
 def execute(page: Page, command: str) -> None:

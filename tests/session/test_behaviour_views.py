@@ -98,6 +98,7 @@ def test_a_death_is_noticed_while_a_view_blocks(launch, view):
     thread = threading.Thread(target=waiting)
     thread.start()
     assert view.inside.wait(20)
+    until(lambda: session.last_run.text(1))
     began = time.monotonic()
     os.kill(session.world.ranks[1].pid, signal.SIGKILL)
     until(lambda: session.world.ranks[1].state == "dead", 10)
