@@ -81,7 +81,6 @@ await esbuild.build({
   external: ["@*", "react"], // JupyterLab provides these
   plugins: [slimPlot, styleInScript],
 });
-<<<<<<< HEAD
 // JupyterLab's builder gives the parts that are loaded later these names.
 const LATER = { tab: "runs", dialog: "start" };
 const main = path.join(here, "lib/bundled/lab/index.js");
@@ -91,12 +90,6 @@ for (const [file, name] of Object.entries(LATER)) {
   named = whole.replace(new RegExp(`import\\((?="[^"]*/${file}-)`, "g"), `import(/* webpackChunkName: "${name}" */`);
   if (named === whole) throw new Error(`${file} is not loaded by itself any more.`);
 }
-=======
-// JupyterLab's builder gives the part that is loaded later this name.
-const main = path.join(here, "lib/bundled/lab/index.js");
-const named = readFileSync(main, "utf8").replace(/import\((?="[^"]*\/tab-)/g, 'import(/* webpackChunkName: "runs" */');
-if (!named.includes("webpackChunkName")) throw new Error("The Runs tab is not loaded by itself any more.");
->>>>>>> tab
 writeFileSync(main, named);
 const style = await esbuild.build({
   absWorkingDir: here,

@@ -93,12 +93,8 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
     addRunsTab(app, palette, restorer, { actions, trans });
-<<<<<<< HEAD
     addCommands(app, palette, actions);
     launcher?.add({ command: START, category: trans.__("Other"), rank: 10 });
-=======
-    addCommands(app, palette, { actions, create, settings });
->>>>>>> tab
     if (registry !== null) {
       void registry.load(SIDEBAR).then(
         (loaded) => {

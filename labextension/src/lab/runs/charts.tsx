@@ -20,11 +20,7 @@ const FIRST = 24;
 /** The legend lists at most this many lines. */
 const LISTED = 40;
 
-<<<<<<< HEAD
-const HEIGHT = 200;
-=======
 const HEIGHT = 210;
->>>>>>> tab
 const TALL = 380;
 
 export function Charts(props: {
@@ -224,10 +220,7 @@ function FigureView({
   const draw = (): void => {
     plot.current?.update({
       lines,
-<<<<<<< HEAD
-=======
       axis: axisTitle,
->>>>>>> tab
       label: trans.__(
         "%1 over %2, %3. Arrow keys read values, plus and minus zoom, 0 shows all. A table of values follows.",
         figure.title,
@@ -337,11 +330,7 @@ function FigureView({
   );
 }
 
-<<<<<<< HEAD
-/** What a chart's lines say, for those who do not see them. It is made when somebody opens it. */
-=======
 /** A table of a chart's lines, for those who do not see them. It is made when somebody opens it. */
->>>>>>> tab
 function Values({
   figure,
   lines,

@@ -32,11 +32,7 @@ export interface Options {
   smoothing: number;
 }
 
-<<<<<<< HEAD
-/** What a rank uses, with units and in words; the size of a GPU's memory does not change, and has no chart. */
-=======
 /** The resources of a rank, with units and in words; the size of a GPU's memory does not change, and has no chart. */
->>>>>>> tab
 const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
   cpu: ["percent", "CPU, of one core"],
   rss: ["bytes", "Memory"],

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-/** The tab's data as React hooks: the list of runs, and the columns of the chosen ones. What runs is asked for again. */
-=======
 /** The tab's data as React hooks: the list of runs, and the columns of the chosen ones. Those that go on are asked for again. */
->>>>>>> tab
 
 import { useCallback, useEffect, useRef, useState } from "react";
 import type { RunColumns, StoredRun } from "../messages";
@@ -145,11 +141,7 @@ export function useColumns(
 ): { columns: ReadonlyMap<number, RunColumns>; problem: string } {
   const [columns, setColumns] = useState<ReadonlyMap<number, RunColumns>>(new Map());
   const [problem, setProblem] = useState("");
-<<<<<<< HEAD
-  /** What each run's outcome was when its columns were asked for: those of a run that went on are not all. */
-=======
   /** Each run's outcome when its columns were asked for: those of a run that went on are not all. */
->>>>>>> tab
   const asked = useRef(new Map<number, string>());
   const wanted = useRef<readonly number[]>(ids);
   wanted.current = ids;

@@ -15,11 +15,8 @@ const LISTED = 40;
 
 export interface Content {
   lines: readonly Line[];
-<<<<<<< HEAD
-=======
   /** The name of the horizontal axis. */
   axis: string;
->>>>>>> tab
   /** Describes the chart to those who do not see it. */
   label: string;
   log: boolean;
@@ -57,27 +54,17 @@ export class Plot {
 
   update(content: Content): void {
     const width = Math.floor(this.node.clientWidth);
-<<<<<<< HEAD
-    const { lines, log, range, height, theme } = content;
-    this.node.setAttribute("aria-label", content.label);
-    this.node.style.minHeight = `${height}px`;
-    const drawn = [lines, log, range?.join(), height, theme, width];
-=======
     const { lines, log, range, height, theme, axis } = content;
     this.node.setAttribute("aria-label", content.label);
     this.node.style.minHeight = `${height}px`;
     const drawn = [lines, log, range?.join(), height, theme, width, axis];
->>>>>>> tab
     if (width <= 0 || drawn.every((one, index) => one === this.drawn[index])) return;
     this.drawn = drawn;
     this.content = content;
     const shape = JSON.stringify([
       log,
       theme.dark,
-<<<<<<< HEAD
-=======
       content.axis,
->>>>>>> tab
       lines.map((line) => [line.style.colour, line.style.dash, line.raw !== null, line.xs.length < 2]),
     ]);
     const data = aligned([
@@ -108,11 +95,7 @@ export class Plot {
     if (this.cursor !== null) this.read(this.cursor);
   }
 
-<<<<<<< HEAD
-  /** What is in view: places, and values. */
-=======
   /** The places and the values in view. */
->>>>>>> tab
   get view(): { x: Range; y: Range } | null {
     const { x, y } = this.plot?.scales ?? {};
     if (x?.min == null || x.max == null || y?.min == null || y.max == null) return null;
@@ -132,15 +115,12 @@ export class Plot {
       grid: { stroke: theme.grid, width: 1 },
       ticks: { stroke: theme.grid, width: 1, size: 4 },
     };
-<<<<<<< HEAD
-=======
     // A logarithmic axis has a tick for 2, 3 and so on; lines across the chart are for powers of ten.
     const whole = (value: number | null): boolean => value !== null && Math.abs(Math.log10(value) % 1) < 1e-9;
     const powers: uPlot.Axis.Grid = {
       ...axis.grid,
       filter: (_, splits) => splits.map((value: number | null) => (whole(value) ? value : null)),
     };
->>>>>>> tab
     const labelled = (format: (value: number) => string): uPlot.Axis => ({
       ...axis,
       values: (_, splits) => splits.map((value: number | null) => (value === null ? "" : format(value))),
@@ -158,17 +138,12 @@ export class Plot {
         y: log ? { distr: 3 } : {},
       },
       axes: [
-<<<<<<< HEAD
-        { ...labelled((value) => this.content!.formatX(value)), size: 26, gap: 2, space: 70 },
-        { ...labelled((value) => this.content!.formatY(value)), size: 60, gap: 4 },
-=======
         {
           ...labelled((value) => this.content!.formatX(value)),
           ...{ size: 24, gap: 2, space: 70, label: this.content!.axis, labelSize: 16, labelGap: 0 },
           labelFont: axis.font!,
         },
         { ...labelled((value) => this.content!.formatY(value)), size: 60, gap: 4, ...(log ? { grid: powers } : {}) },
->>>>>>> tab
       ],
       series: [
         {},

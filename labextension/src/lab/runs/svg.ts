@@ -16,11 +16,7 @@ export interface Curve {
 
 export interface Picture {
   title: string;
-<<<<<<< HEAD
-  /** What the horizontal axis counts. */
-=======
   /** The name of the horizontal axis. */
->>>>>>> tab
   axis: string;
   curves: readonly Curve[];
   x: readonly [number, number];

@@ -35,11 +35,6 @@ export class RunsTab extends ReactWidget {
     super();
     this.addClass("dtrain-panel");
     this.addClass("dtrain-runs");
-<<<<<<< HEAD
-    this.node.setAttribute("role", "region");
-    this.node.setAttribute("aria-label", shared.trans.__("Runs"));
-=======
->>>>>>> tab
   }
 
   protected override render(): JSX.Element {
@@ -113,11 +108,7 @@ function Contents(props: SectionProps & Remembered & { node: HTMLElement; visibl
   );
   const filtered = Object.values(filters).some((value) => value !== "");
   return (
-<<<<<<< HEAD
-    <div className="dtrain-runs-page">
-=======
     <div className="dtrain-runs-page" role="region" aria-label={trans.__("Runs")}>
->>>>>>> tab
       <FilterBar
         {...{ filters, setFilters, trans }}
         worlds={useWorldNames(list.runs)}

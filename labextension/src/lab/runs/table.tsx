@@ -254,12 +254,8 @@ function Editable(props: {
   const { text, label, empty, save, children } = props;
   const [edited, setEdited] = useState<string | null>(null);
   const button = useRef<HTMLButtonElement>(null);
-<<<<<<< HEAD
-  const open = useRef(false);
-=======
   /** The text that the field began with; null while there is none. */
   const begun = useRef<string | null>(null);
->>>>>>> tab
   const back = useRef(false);
   useEffect(() => {
     // After Enter or Escape the keyboard goes on from where it was.
@@ -268,15 +264,9 @@ function Editable(props: {
   }, [edited]);
   const finish = (keep: boolean): void => {
     // A field that disappears may lose the focus, and so would finish twice.
-<<<<<<< HEAD
-    if (!open.current) return;
-    open.current = false;
-    if (keep && edited !== null && edited.trim() !== text) void save(edited.trim());
-=======
     if (begun.current === null) return;
     if (keep && edited !== null && edited.trim() !== begun.current) void save(edited.trim());
     begun.current = null;
->>>>>>> tab
     setEdited(null);
   };
   if (edited !== null) {
@@ -295,11 +285,8 @@ function Editable(props: {
         onKeyDown={(event) => {
           if (event.key !== "Enter" && event.key !== "Escape") return;
           event.stopPropagation();
-<<<<<<< HEAD
-=======
           // Else the same key would press the button that gets the focus back.
           event.preventDefault();
->>>>>>> tab
           back.current = true;
           finish(event.key === "Enter");
         }}
@@ -318,11 +305,7 @@ function Editable(props: {
         aria-label={`${label}: ${text || empty}`}
         title={props.title ?? label}
         onClick={() => {
-<<<<<<< HEAD
-          open.current = true;
-=======
           begun.current = text;
->>>>>>> tab
           setEdited(text);
         }}
       >
