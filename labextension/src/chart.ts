@@ -49,8 +49,6 @@ export class Chart {
     metric: Metric,
     theme: Theme,
     private zoom: (range: Range | null) => void,
-    /** Labels for lines that are not ranks; the chart then draws no mean over them. */
-    private names: ((line: number) => string) | null = null,
   ) {
     this.metric = metric;
     this.theme = theme;
@@ -147,8 +145,7 @@ export class Chart {
 
   private plotOptions(width: number, ranks: number[]): uPlot.Options {
     const { theme } = this;
-    const apart = this.names !== null;
-    const single = !apart && this.metric.columns.size <= 1 && this.metric.band === null;
+    const single = this.metric.columns.size <= 1 && this.metric.band === null;
     const axis: uPlot.Axis = {
       stroke: theme.text,
       font: "11px system-ui, sans-serif",
@@ -194,15 +191,15 @@ export class Chart {
           values: (_, splits) => splits.map((value: number | null) => (value === null ? "" : short(value))),
         },
       ],
-      bands: single || apart ? [] : [{ series: [1, 2], fill: theme.band }],
+      bands: single ? [] : [{ series: [1, 2], fill: theme.band }],
       series: [
         {},
         { stroke: "transparent", points: { show: false }, spanGaps: true, show: !single },
         { stroke: "transparent", points: { show: false }, spanGaps: true, show: !single },
         ...ranks.map((rank): uPlot.Series => ({
           stroke: theme.rank(rank),
-          width: apart ? 1.6 : 1.2,
-          dash: apart ? theme.dashOfRun(rank) : theme.dash(rank),
+          width: 1.2,
+          dash: theme.dash(rank),
           points: { show: false },
           spanGaps: true,
           show: !single,
@@ -212,7 +209,6 @@ export class Chart {
           width: single ? 1.5 : 2,
           points: { show: this.few, size: 4 },
           spanGaps: true,
-          show: !apart,
         },
       ],
       hooks: {
@@ -274,12 +270,9 @@ export class Chart {
     const { metric } = this;
     const finite = [...metric.last.values()].filter((value) => Number.isFinite(value));
     const mean = finite.reduce((sum, value) => sum + value, 0) / Math.max(1, finite.length);
-    const { names } = this;
-    const each = [...metric.last].map(([line, value]) => `${names?.(line) ?? ""} ${number(value)}`);
-    setText(this.value, names !== null ? each.join(" · ") : finite.length > 0 ? number(mean) : "");
+    setText(this.value, finite.length > 0 ? number(mean) : "");
     const notes = new Map<string, number[]>();
-    for (const [rank, words] of names === null ? outliers(metric) : [])
-      notes.set(words, [...(notes.get(words) ?? []), rank]);
+    for (const [rank, words] of outliers(metric)) notes.set(words, [...(notes.get(words) ?? []), rank]);
     const words = [...notes].map(([what, ranks]) =>
       ranks.length > 1 ? `ranks ${rankList(ranks)} ${what.replace("is", "are")}` : `rank ${ranks[0]} ${what}`,
     );
@@ -358,7 +351,7 @@ export class Chart {
     for (const [rank, value] of listed) {
       const dot = h("span", { class: "dtrain-dot" });
       dot.style.background = theme.rank(rank);
-      list.append(h("span", {}, dot, `${this.names?.(rank) ?? rank}: ${number(value)}`));
+      list.append(h("span", {}, dot, `${rank}: ${number(value)}`));
     }
     if (listed.length < values.length) {
       list.append(h("span", {}, `and ${values.length - listed.length} more, closer to the mean`));

@@ -1,11 +1,9 @@
 import { ServerConnection } from "@jupyterlab/services";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { assignments } from "../src/lab/assignments";
-import { compare } from "../src/lab/compare";
 import { request } from "../src/lab/connection";
 import type { Item, RankRow, RunSummary, World } from "../src/lab/messages";
 import { Worlds } from "../src/lab/worlds";
-import { RunModel } from "../src/model";
 
 /** The server's half of a stream, which a test controls. */
 class Socket {
@@ -319,28 +317,5 @@ describe("what a person types or chooses", () => {
       values: { A: "1", B: "x=y", D: "two wordse", F: "'" },
       wrong: ["C", "=2"],
     });
-  });
-
-  it("compares the common metrics of two runs, by the means over their ranks", () => {
-    const run = (ranks: number[][], names: string[]): RunModel => {
-      const model = new RunModel();
-      for (const name of names)
-        ranks.forEach((values, rank) => {
-          model.append(name, rank, [0, 1], values);
-        });
-      return model;
-    };
-    const ranks = [
-      [1, 2],
-      [3, NaN],
-    ];
-    const runs = [run(ranks, ["loss", "only"]), run([[5, 6]], ["other"]), run([[5, 6]], ["loss", "other"])];
-    const { metrics } = compare(runs, ["w/4", "w/5", "w/7"]);
-    expect(metrics.map((metric) => [metric.name, ...metric.columns.keys()])).toEqual([
-      ["loss", 0, 2],
-      ["other", 1, 2],
-    ]);
-    const [first, second] = [...metrics[0]!.columns.values()];
-    expect([...first!.values.subarray(0, 2), ...second!.values.subarray(0, 2)]).toEqual([2, 2, 5, 6]);
   });
 });

@@ -1,9 +1,9 @@
 /** The Losses section of the sidebar: the curves of the selected world's runs that go on, or of its newest. */
 
-import { type JSX, useEffect, useReducer } from "react";
+import { type JSX, useEffect, useReducer, useRef } from "react";
 import { clock, rankList } from "../format";
 import type { RunModel } from "../model";
-import { Curves } from "./curves";
+import { RunPanel } from "../panel";
 import { Fragment, h } from "./jsx";
 import type { RunSummary, World } from "./messages";
 import type { SectionProps } from "./section";
@@ -55,4 +55,16 @@ function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
       )}
     </>
   );
+}
+
+/** The curves of a run, updated while it goes on. */
+function Curves({ run }: { run: RunModel }): JSX.Element {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const panel = new RunPanel(place.current!, run, true);
+    return () => {
+      panel.destroy();
+    };
+  }, [run]);
+  return <div ref={place} />;
 }

@@ -2,6 +2,7 @@
 
 import type { ILayoutRestorer, JupyterFrontEnd } from "@jupyterlab/application";
 import { MainAreaWidget, WidgetTracker, type ICommandPalette } from "@jupyterlab/apputils";
+import type { RunsTab } from "./runs/tab";
 import type { SectionProps } from "./section";
 import { icon } from "./sidebar";
 
@@ -17,9 +18,9 @@ export function addRunsTab(
   shared: SectionProps,
 ): void {
   const { trans } = shared;
-  const tracker = new WidgetTracker<MainAreaWidget>({ namespace: TAB });
+  const tracker = new WidgetTracker<MainAreaWidget<RunsTab>>({ namespace: TAB });
   let chosen: number[] | null = null;
-  const make = async (): Promise<MainAreaWidget> => {
+  const make = async (): Promise<MainAreaWidget<RunsTab>> => {
     const { RunsTab } = await import("./runs/tab");
     const remember = (now: number[]): void => {
       chosen = now;
@@ -33,7 +34,7 @@ export function addRunsTab(
     app.shell.add(tab, "main", { mode: "split-right", type: "Runs" });
     return tab;
   };
-  let made: Promise<MainAreaWidget> | null = null;
+  let made: Promise<MainAreaWidget<RunsTab>> | null = null;
   app.commands.addCommand(RUNS, {
     label: trans.__("Open the Runs Tab"),
     describedBy: {
@@ -46,14 +47,17 @@ export function addRunsTab(
     },
     execute: async (args) => {
       // Two calls before the tab is there must not make two.
+      const asked = Array.isArray(args.chosen) ? (args.chosen as number[]) : [];
       if (made === null || (await made).isDisposed) {
-        if (Array.isArray(args.chosen)) chosen = args.chosen as number[];
+        if (asked.length > 0) chosen = asked;
         made = make();
         made.catch(() => {
           made = null;
         });
       }
-      app.shell.activateById((await made).id);
+      const tab = await made;
+      tab.content.choose(asked);
+      app.shell.activateById(tab.id);
     },
   });
   palette?.addItem({ command: RUNS, category: trans.__("Distributed Training") });

@@ -250,10 +250,6 @@ export class Worlds {
     return (await request<{ launchers: Launcher[] }>(this.settings, "GET", ["launchers"])).launchers;
   }
 
-  async storedRun(id: number): Promise<{ document: unknown; source: string }> {
-    return request(this.settings, "GET", ["runs", String(id)]);
-  }
-
   // Messages of the stream.
 
   private rewatch(): void {

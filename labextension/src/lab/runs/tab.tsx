@@ -21,11 +21,15 @@ import { labelOf, RunTable } from "./table";
 /** Runs with losses that are in the charts at first. */
 const AT_FIRST = 3;
 
+/** The part of the tab that the rest of the page speaks with. */
 export interface Remembered {
   /** The runs that were chosen before the page was reloaded; null if the tab is new. */
   chosen: readonly number[] | null;
   remember: (chosen: number[]) => void;
 }
+
+/** Takes the runs that somebody wants to see in the charts. */
+type Asked = (ids: readonly number[]) => void;
 
 export class RunsTab extends ReactWidget {
   constructor(
@@ -37,19 +41,31 @@ export class RunsTab extends ReactWidget {
     this.addClass("dtrain-runs");
   }
 
+  private asked: Asked = () => undefined;
+
+  /** Show these runs in the charts, beside those that are there. */
+  choose(ids: readonly number[]): void {
+    this.asked(ids);
+  }
+
   protected override render(): JSX.Element {
     return (
       <Contents
         {...this.shared}
         {...this.remembered}
         node={this.node}
+        hear={(asked) => {
+          this.asked = asked;
+        }}
         visible={() => this.isVisible && !document.hidden}
       />
     );
   }
 }
 
-function Contents(props: SectionProps & Remembered & { node: HTMLElement; visible: () => boolean }): JSX.Element {
+function Contents(
+  props: SectionProps & Remembered & { node: HTMLElement; hear: (asked: Asked) => void; visible: () => boolean },
+): JSX.Element {
   const { actions, trans, remember, visible } = props;
   const { worlds } = actions;
   const client = useMemo(() => new RunsClient(worlds.settings), [worlds]);
@@ -57,7 +73,6 @@ function Contents(props: SectionProps & Remembered & { node: HTMLElement; visibl
   const [filters, setFilters] = useState<Filters>(ALL);
   const [order, setOrder] = useState(NEWEST);
   const list = useRunList(client, filters, worlds, visible);
-  const known = useKnown(client, list.runs, props.chosen ?? []);
   const [slots, setSlots] = useState<ReadonlyMap<number, number> | null>(
     props.chosen === null ? null : new Map(props.chosen.map((id, slot) => [id, slot])),
   );
@@ -69,11 +84,20 @@ function Contents(props: SectionProps & Remembered & { node: HTMLElement; visibl
   }, [slots, list.loaded, list.runs]);
   const chosen = slots ?? new Map<number, number>();
   const ids = [...chosen.keys()];
+  const known = useKnown(client, list.runs, ids);
   const { columns, problem } = useColumns(client, ids, (id) => known.get(id)?.outcome ?? "", visible);
   const change = (next: Map<number, number>): void => {
     setSlots(next);
     remember([...next.keys()]);
   };
+  const { hear } = props;
+  useEffect(() => {
+    hear((asked) => {
+      const next = new Map(chosen);
+      for (const id of asked) if (!next.has(id)) next.set(id, freeSlot(next.values()));
+      change(next);
+    });
+  });
   const edit = async (id: number, changes: Changes): Promise<void> => {
     await actions.attempt(async () => {
       list.replace(id, await client.edit(id, changes));
@@ -244,15 +268,18 @@ function useWorldNames(runs: readonly StoredRun[]): string[] {
   return [...seen.current].sort();
 }
 
-/** Every run that was seen, also those that the filters hide now; `first` are asked for one by one if need be. */
+/** Every run that was seen, also those that the filters hide now. The chosen are asked for one by one if need be. */
 function useKnown(
   client: RunsClient,
   runs: readonly StoredRun[],
-  first: readonly number[],
+  chosen: readonly number[],
 ): ReadonlyMap<number, StoredRun> {
   const [found, setFound] = useState<ReadonlyMap<number, StoredRun>>(new Map());
+  const asked = useRef(new Set<number>());
   useEffect(() => {
-    for (const id of first) {
+    for (const id of chosen) {
+      if (asked.current.has(id) || found.has(id)) continue;
+      asked.current.add(id);
       client.find(id).then(
         (run) => {
           if (run !== null) setFound((all) => new Map([[id, run], ...all]));
@@ -260,7 +287,7 @@ function useKnown(
         () => undefined, // the list has the same trouble, and tells it
       );
     }
-  }, []);
+  }, [chosen.join()]);
   useEffect(() => {
     setFound((all) => new Map([...all, ...runs.map((run) => [run.id, run] as const)]));
   }, [runs]);
