@@ -52,7 +52,7 @@ const bundled = {
   bundle: true,
   format: "esm",
   minify: true,
-  target: "es2020",
+  target: "es2022",
   legalComments: "none",
   plugins: [slimPlot],
 };

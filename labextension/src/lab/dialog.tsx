@@ -8,10 +8,11 @@ import { Dialog, ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { HTMLSelect } from "@jupyterlab/ui-components";
 import { type JSX, useEffect, useState } from "react";
+import type { Actions } from "./actions";
 import { RequestError } from "./connection";
 import { h } from "./jsx";
 import type { Launcher, Property } from "./messages";
-import { fieldsOf, problemOf, problemsOf, type Problems, type Typed } from "./startFields";
+import { atFirst, fieldsOf, optionsOf, problemOf, problemsOf, type Problems, type Typed } from "./startFields";
 
 /** The dialog's buttons, in their order. */
 const CANCEL = 0;
@@ -20,21 +21,30 @@ const START = 1;
 /** Elements that can have the focus, unless they are disabled or folded. */
 const FOCUSABLE = "input, select, textarea, button, summary, a[href]";
 
-/**
- * Ask which world to start, and have `accept` start it. Resolves when the dialog is closed.
- *
- * `accept` throws an Error for a world that the server does not start; `late` gets one that comes after a cancel.
- */
-export async function askForWorld(
-  launchers: Launcher[],
-  first: Typed,
+/** The typed fields of the worlds that this page has started, by the world's id: to try again. */
+const typedFor = new Map<string, Typed>();
+
+/** Ask which world to start, and start it; see `createWorld`. Resolves when the dialog is closed. */
+export async function startWorld(
+  actions: Actions,
   trans: TranslationBundle,
-  accept: (typed: Typed) => Promise<void>,
-  late: (error: unknown) => void,
+  options: { folder: string; ranks: number | null; again: string },
 ): Promise<void> {
+  const launchers = await actions.worlds.launchers();
+  const first = typedFor.get(options.again) ?? atFirst(launchers, options.ranks);
+  const accept = async (typed: Typed): Promise<void> => {
+    const launcher = launchers.find((one) => one.name === typed.launcher);
+    const wanted = optionsOf(launcher, typed);
+    const ranks = launcher?.default_ranks ?? 1;
+    typedFor.set(await actions.worlds.start(typed.launcher, wanted, options.folder, ranks), typed);
+  };
+  const late = (error: unknown): void => {
+    actions.fail(error);
+  };
   await new StartDialog(new WorldForm(launchers, first, trans), trans, accept, late).launch();
 }
 
+/** `accept` throws an Error for a world that the server does not start; `late` gets one that comes after a cancel. */
 class StartDialog extends Dialog<unknown> {
   private busy = false;
 

@@ -7,7 +7,6 @@ import type { Message } from "@lumino/messaging";
 import { type JSX, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
-import { atFirst, optionsOf, type Typed } from "./startFields";
 import { History } from "./history";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
@@ -29,9 +28,6 @@ export const icon = new LabIcon({
 /** The panel is drawn at most once in this many milliseconds. */
 const CALM = 250;
 
-/** The typed fields of the worlds that this page has started, by the world's id: to try again. */
-const typedFor = new Map<string, Typed>();
-
 /**
  * Ask which world to start, and start it in `options.folder`, the current notebook's folder.
  *
@@ -44,18 +40,8 @@ export async function createWorld(
 ): Promise<void> {
   const before = document.activeElement;
   await actions.attempt(async () => {
-    const launchers = await actions.worlds.launchers();
-    const first = typedFor.get(options.again) ?? atFirst(launchers, options.ranks);
-    const accept = async (typed: Typed): Promise<void> => {
-      const launcher = launchers.find((one) => one.name === typed.launcher);
-      const wanted = optionsOf(launcher, typed);
-      const ranks = launcher?.default_ranks ?? 1;
-      typedFor.set(await actions.worlds.start(typed.launcher, wanted, options.folder, ranks), typed);
-    };
-    const { askForWorld } = await import("./dialog"); // loaded when it first opens
-    await askForWorld(launchers, first, trans, accept, (error) => {
-      actions.fail(error);
-    });
+    const { startWorld } = await import("./dialog"); // loaded when it first opens
+    await startWorld(actions, trans, options);
   });
   // The button that opened the dialog is gone where the first world has taken its place.
   if (before?.isConnected !== true) document.querySelector<HTMLElement>(`#${PANEL} .dtrain-new`)?.focus();
