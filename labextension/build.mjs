@@ -60,7 +60,7 @@ const bundled = {
 const styleInScript = {
   name: "style-in-script",
   setup(build) {
-    build.onLoad({ filter: /style.runs\.css$/ }, async ({ path: file }) => {
+    build.onLoad({ filter: /style.(?:runs|output)\.css$/ }, async ({ path: file }) => {
       const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
       return { contents: styleScript(outputFiles[0].text) };
     });
@@ -82,7 +82,7 @@ await esbuild.build({
   plugins: [slimPlot, styleInScript],
 });
 // JupyterLab's builder gives the parts that are loaded later these names.
-const LATER = { tab: "runs", dialog: "start" };
+const LATER = { tab: "runs", dialog: "start", view: "output" };
 const main = path.join(here, "lib/bundled/lab/index.js");
 let named = readFileSync(main, "utf8");
 for (const [file, name] of Object.entries(LATER)) {

@@ -4,8 +4,7 @@ import { Clipboard, Dialog, Notification, showDialog } from "@jupyterlab/apputil
 import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { CommandRegistry } from "@lumino/commands";
-import type { StoredRun, World } from "./messages";
-import type { RunsClient } from "./runs/client";
+import type { World } from "./messages";
 import type { Worlds } from "./worlds";
 
 /** The code of a cell that attaches its notebook to a world. */
@@ -103,16 +102,6 @@ export class Actions {
     }
   }
 
-  /** Delete a stored run if the person confirms it. Returns whether it is deleted. */
-  async deleteRun(client: RunsClient, run: StoredRun): Promise<boolean> {
-    const label = `${run.world}/${run.number}`;
-    const title = this.trans.__("Delete run %1?", label);
-    const body = this.trans.__("Its cell, output and metrics are removed from the store, and cannot be brought back.");
-    return (
-      (await this.confirm(title, body, this.trans.__("Delete"))) && (await this.attempt(() => client.remove(run.id)))
-    );
-  }
-
   copyCode(world: World): void {
     Clipboard.copyToSystem(attachCode(world));
     Notification.info(this.trans.__("Code copied. Run it in a notebook to attach that notebook to %1.", world.name), {
@@ -131,7 +120,8 @@ export class Actions {
     await NotebookActions.run(panel.content, panel.sessionContext);
   }
 
-  private async confirm(title: string, body: string, yes: string): Promise<boolean> {
+  /** Ask whether to do it. */
+  async confirm(title: string, body: string, yes: string): Promise<boolean> {
     const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: yes })];
     const result = await showDialog({ title, body, buttons, defaultButton: 0 });
     return result.button.accept;

@@ -40,7 +40,6 @@ export function AttentionList(
       </ul>
       {items.length > FEW && (
         <button
-          type="button"
           className="dtrain-link dtrain-more"
           aria-expanded={all}
           onClick={() => {
@@ -79,7 +78,6 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
     <li data-level={item.level} data-kind={item.kind}>
       <div className="dtrain-item-head">
         <button
-          type="button"
           className="dtrain-link"
           title={trans.__("Show world %1", item.name)}
           onClick={() => {
@@ -105,7 +103,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
       {item.detail !== "" && <pre tabIndex={0}>{item.detail}</pre>}
       <div className="dtrain-tools-row">
         {stepsOf(item, actions).map((step) => (
-          <button key={step} type="button" className="dtrain-step" onClick={() => void does[step]()}>
+          <button key={step} className="dtrain-step" onClick={() => void does[step]()}>
             {stepLabel(step, item, trans)}
           </button>
         ))}

@@ -6,7 +6,7 @@ import { clock, number } from "../format";
 import { OUTCOMES } from "../generated";
 import { h } from "./jsx";
 import type { StoredRun, World } from "./messages";
-import { ALL, RunsClient } from "./runs/client";
+import { ALL, RunsClient, labelOf } from "./runs/client";
 import { Tool, type SectionProps } from "./section";
 
 /** The command of the tab that shows runs in the main area. */
@@ -23,11 +23,6 @@ const FOLLOWED = 5000;
 
 /** Milliseconds without a key after which a search begins. */
 const TYPED = 300;
-
-/** The name by which people call a run: `world/3`. */
-export function labelOf(run: StoredRun): string {
-  return `${run.world}/${run.number}`;
-}
 
 export function History({
   actions,
@@ -70,7 +65,6 @@ export function History({
         {trans.__("Earlier runs")}
         <span className="dtrain-tools-row">
           <button
-            type="button"
             className="dtrain-small"
             onClick={() => {
               open();
@@ -136,7 +130,6 @@ function Row({
   if (run.kept) facts.push(trans.__("kept"));
   return (
     <button
-      type="button"
       className="dtrain-stored"
       title={[trans.__("Show it in the Runs tab"), run.note, run.source].filter((part) => part !== "").join("\n\n")}
       onClick={() => {

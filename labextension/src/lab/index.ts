@@ -16,6 +16,7 @@ import type { World } from "./messages";
 // Editors request their extensions when the first notebook opens, which may be at once.
 import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-imports
 // It only registers a command, whose callback loads the tab.
+import { viewOutputs } from "./outputs";
 import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
 import { addStatus } from "./status";
@@ -88,7 +89,10 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     notebooks?.currentChanged.connect(() => {
       panel.update();
     });
-    if (notebooks !== null) followCells(notebooks, worlds, NotebookActions.executionScheduled);
+    if (notebooks !== null) {
+      followCells(notebooks, worlds, NotebookActions.executionScheduled);
+      viewOutputs(notebooks, trans);
+    }
     notify(worlds, settings, trans, show);
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);

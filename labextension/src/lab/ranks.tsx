@@ -94,7 +94,6 @@ const RankRow = memo(
     const { trans } = props;
     return (
       <button
-        type="button"
         className="dtrain-rank"
         aria-expanded={props.open}
         onClick={() => {
@@ -179,14 +178,12 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
       {rank.words !== "" && rank.state !== "waiting" && <p>{rank.words}</p>}
       <div className="dtrain-tools-row">
         <button
-          type="button"
           disabled={busy || rank.state === "dead"}
           onClick={() => void ask(trans.__("Current stack"), () => actions.worlds.stacks(world.id, [rank.rank]))}
         >
           {trans.__("Stack")}
         </button>
         <button
-          type="button"
           disabled={busy || run === null}
           onClick={() =>
             void ask(trans.__("Last lines of output"), async () => {
@@ -198,13 +195,12 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
           {trans.__("Output")}
         </button>
         <button
-          type="button"
           disabled={!["sent", "running", "waiting"].includes(rank.state)}
           onClick={() => void actions.interrupt(world, [rank.rank])}
         >
           {trans.__("Interrupt")}
         </button>
-        <button type="button" disabled={rank.state === "dead"} onClick={() => void actions.kill(world, rank.rank)}>
+        <button disabled={rank.state === "dead"} onClick={() => void actions.kill(world, rank.rank)}>
           {trans.__("Kill…")}
         </button>
       </div>

@@ -20,7 +20,6 @@ export function Tool(props: {
 }): JSX.Element {
   return (
     <button
-      type="button"
       className={`dtrain-tool ${props.className ?? ""}`}
       title={props.label}
       aria-label={props.label}
@@ -41,7 +40,6 @@ export function Section(props: { title: string; tools?: ReactNode; children: Rea
     <section className="dtrain-section" aria-label={props.title}>
       <h3>
         <button
-          type="button"
           className="dtrain-fold"
           aria-expanded={open}
           onClick={() => {

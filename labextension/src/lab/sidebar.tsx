@@ -140,7 +140,6 @@ function Contents(props: {
               : trans.__("Connecting to the server's jupyter_dtrain extension…")}
           </span>
           <button
-            type="button"
             onClick={() => {
               worlds.reconnect();
             }}

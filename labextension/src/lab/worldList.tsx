@@ -41,7 +41,6 @@ export function WorldList(
           <p>{trans.__("A notebook cell that begins with %%distributed runs on all of them.")}</p>
           <p>{trans.__("Their state and their losses appear here while it runs.")}</p>
           <button
-            type="button"
             className="jp-mod-styled jp-mod-accept dtrain-start"
             onClick={() => {
               create();
@@ -100,7 +99,6 @@ function FailedRow(
       )}
       <div className="dtrain-tools-row">
         <button
-          type="button"
           className="dtrain-step"
           onClick={() => {
             create(world.id);
@@ -109,7 +107,6 @@ function FailedRow(
           {trans.__("Try again…")}
         </button>
         <button
-          type="button"
           className="dtrain-step"
           aria-label={trans.__("Dismiss %1", world.name)}
           onClick={() => void actions.dismiss(world)}
@@ -144,7 +141,6 @@ function WorldRow({
     <li className="dtrain-world" data-selected={chosen} data-world={world.id}>
       <div className="dtrain-world-head">
         <button
-          type="button"
           className="dtrain-name"
           aria-pressed={chosen}
           title={trans.__("Show this world's ranks and losses. Drag it into a notebook to attach the notebook.")}

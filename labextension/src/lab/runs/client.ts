@@ -60,3 +60,8 @@ export class RunsClient {
 export function tagsOf(text: string): string[] {
   return [...new Set(text.split(",").map((tag) => tag.trim()))].filter((tag) => tag !== "");
 }
+
+/** The name by which people call a run: `world/3`. */
+export function labelOf(run: StoredRun): string {
+  return `${run.world}/${run.number}`;
+}

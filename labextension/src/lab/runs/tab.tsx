@@ -11,12 +11,12 @@ import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Tool, type SectionProps } from "../section";
 import { Charts } from "./charts";
-import { ALL, RunsClient, type Changes, type Filters } from "./client";
+import { ALL, RunsClient, labelOf, type Changes, type Filters } from "./client";
 import { freeSlot, type Chosen } from "./figures";
 import { fileName, save } from "./files";
 import { useColumns, useRunList } from "./list";
 import { NEWEST } from "./sorting";
-import { labelOf, RunTable } from "./table";
+import { RunTable } from "./table";
 
 /** Runs with losses that are in the charts at first. */
 const AT_FIRST = 3;
@@ -104,7 +104,10 @@ function Contents(
     });
   };
   const remove = async (run: StoredRun): Promise<void> => {
-    if (!(await actions.deleteRun(client, run))) return;
+    const title = trans.__("Delete run %1?", labelOf(run));
+    const body = trans.__("Its cell, output and metrics are removed from the store, and cannot be brought back.");
+    if (!(await actions.confirm(title, body, trans.__("Delete")))) return;
+    if (!(await actions.attempt(() => client.remove(run.id)))) return;
     list.replace(run.id, null);
     const next = new Map(chosen);
     if (next.delete(run.id)) change(next);

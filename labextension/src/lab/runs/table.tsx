@@ -10,7 +10,7 @@ import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Mark } from "../rankMarks";
 import { Tool, useNow } from "../section";
-import { tagsOf, type Changes } from "./client";
+import { labelOf, tagsOf, type Changes } from "./client";
 import { styleOf } from "./figures";
 import type { Style } from "./lines";
 import { clicked, sorted, type Order, type SortKey } from "./sorting";
@@ -31,11 +31,6 @@ interface Props {
   actions: RowActions;
   theme: Theme;
   trans: TranslationBundle;
-}
-
-/** People call a run by its world and its number there. */
-export function labelOf(run: StoredRun): string {
-  return `${run.world}/${run.number}`;
 }
 
 export function RunTable({

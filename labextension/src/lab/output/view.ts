@@ -1,0 +1,243 @@
+/**
+ * A cell's view of what its ranks printed: a bar that selects a rank, or what differs, and searches; long output folded
+ * to its beginning and end; figures and tables of ranks side by side, each below its ranks.
+ *
+ * It reads the cell's outputs and leaves them as they are, so a saved notebook has the same view, and programs that know
+ * nothing of it show the output as it was printed. While nothing is selected or folded, JupyterLab draws the text.
+ */
+
+import "../../../style/output.css";
+
+import type { TranslationBundle } from "@jupyterlab/translation";
+import { h, setText } from "../../dom";
+import { count } from "../../format";
+import { linesOf, ranksIn, select, type Line, type Look } from "./lines";
+
+const STDOUT = "application/vnd.jupyter.stdout";
+const STDERR = "application/vnd.jupyter.stderr";
+
+/** Lines that are shown without folding, and those of the beginning and of the end that a fold leaves. */
+export const UNFOLDED = 200;
+const EDGE = UNFOLDED / 2;
+
+/** Fewer lines need no bar. */
+const FEW = 10;
+
+/** Lines that are drawn as one text; the browser draws those that are out of sight when they come into it. */
+const BLOCK = 500;
+
+/** Milliseconds between two drawings. */
+const CALM = 250;
+
+interface Output {
+  readonly type: string;
+  readonly data: Record<string, unknown>;
+  readonly metadata: Record<string, unknown>;
+}
+
+/** The parts of JupyterLab's code cell that are used here; its own type would pull its package into the build. */
+export interface OutputCell {
+  readonly isDisposed: boolean;
+  readonly disposed: { connect(slot: () => void): boolean };
+  readonly model: {
+    readonly outputs: {
+      readonly length: number;
+      get(index: number): Output;
+      changed: { connect(slot: () => void): boolean };
+      stateChanged: { connect(slot: () => void): boolean };
+    };
+  };
+  readonly outputArea: {
+    readonly node: HTMLElement;
+    readonly widgets: readonly { readonly node: HTMLElement }[];
+    readonly rendermime: {
+      createRenderer(kind: string): { node: HTMLElement; renderModel(model: unknown): Promise<void>; dispose(): void };
+      createModel(options: { data: Record<string, unknown>; trusted: boolean }): unknown;
+    };
+  };
+}
+
+/** The ranks of an output, if it has any, and whether the output is only the caption of the next one. */
+interface Origin {
+  rank?: number;
+  ranks?: number[];
+  caption?: boolean;
+}
+
+interface Block {
+  node: HTMLElement;
+  text: string;
+  dispose: () => void;
+}
+
+export class OutputView {
+  private look: Look = "merged";
+  private search = "";
+  private unfolded = false;
+  private lines: Line[] = [];
+  private text = "";
+  private ranks = "";
+  private timer = 0;
+  private blocks: Block[] = [];
+  private choice = h("select", {});
+  private field = h("input", { type: "search" });
+  private found = h("span", { class: "dtrain-quiet", role: "status" });
+  private fold = h("button", { type: "button", class: "dtrain-small" });
+  private more = h("button", { type: "button", class: "dtrain-output-more" });
+  private body = h("div", { class: "dtrain-output-text", tabIndex: 0, role: "region" });
+  private node: HTMLElement;
+
+  constructor(
+    private cell: OutputCell,
+    private trans: TranslationBundle,
+  ) {
+    const { choice, field, fold, more } = this;
+    choice.setAttribute("aria-label", trans.__("Output of"));
+    field.setAttribute("aria-label", trans.__("Search the output"));
+    field.placeholder = trans.__("Search");
+    this.body.setAttribute("aria-label", trans.__("Output"));
+    const bar = h("div", { class: "dtrain-output-bar", role: "toolbar" }, choice, field, this.found, fold);
+    bar.setAttribute("aria-label", trans.__("Output"));
+    this.node = h("div", { class: "dtrain-output", hidden: true }, bar, this.body);
+    choice.onchange = () => {
+      const { value } = choice;
+      this.look = /^\d+$/.test(value) ? Number(value) : (value as Look);
+      this.draw();
+    };
+    field.oninput = () => {
+      this.search = field.value;
+      this.draw();
+    };
+    fold.onclick = more.onclick = () => {
+      this.unfolded = !this.unfolded;
+      this.draw();
+    };
+    // Notebook shortcuts must not take what is typed here.
+    this.node.onkeydown = (event) => {
+      event.stopPropagation();
+    };
+    cell.outputArea.node.classList.add("dtrain-outputs");
+    // JupyterLab counts the nodes before a new output's place: ours is behind all of them.
+    cell.outputArea.node.append(this.node);
+    const later = (): void => {
+      this.timer ||= window.setTimeout(() => {
+        this.timer = 0;
+        if (!cell.isDisposed) this.read();
+      }, CALM);
+    };
+    cell.model.outputs.changed.connect(later);
+    cell.model.outputs.stateChanged.connect(later);
+    cell.disposed.connect(() => {
+      clearTimeout(this.timer);
+    });
+    this.read();
+  }
+
+  /** Take the outputs as they are now. */
+  private read(): void {
+    const { outputs } = this.cell.model;
+    const { widgets } = this.cell.outputArea;
+    const texts: string[] = [];
+    let caption: string | null = null;
+    for (let index = 0; index < outputs.length; index += 1) {
+      const { type, data, metadata } = outputs.get(index);
+      const origin = (metadata.dtrain ?? {}) as Origin;
+      const node = widgets[index]?.node;
+      const kind: string =
+        type === "stream" ? "text" : origin.caption === true ? "caption" : caption !== null ? "side" : "other";
+      if (type === "stream") texts.push((data[STDOUT] ?? data[STDERR] ?? "") as string);
+      if (node !== undefined && node.dataset.dtrain !== kind) node.dataset.dtrain = kind;
+      if (node !== undefined && kind === "side") node.dataset.dtrainRanks = caption ?? "";
+      caption = kind === "caption" ? this.caption(origin) : null;
+    }
+    const text = texts.join("");
+    if (text !== this.text) {
+      this.text = text;
+      this.lines = linesOf(text);
+    }
+    this.draw();
+  }
+
+  private caption({ rank, ranks }: Origin): string {
+    if (ranks === undefined) return this.trans.__("Rank %1", rank);
+    return this.trans.__("Ranks %1", ranks.join(", "));
+  }
+
+  private draw(): void {
+    const { lines, trans, look, search } = this;
+    const ranks = ranksIn(lines);
+    this.offer(ranks);
+    const long = lines.length > UNFOLDED;
+    this.node.hidden = !long && (ranks.length < 2 || lines.length < FEW) && look === "merged" && search === "";
+    const folded = long && !this.unfolded;
+    const selected = look !== "merged" || search !== "";
+    const own = !this.node.hidden && (selected || folded);
+    this.cell.outputArea.node.classList.toggle("dtrain-output-own", own);
+    this.body.hidden = !own;
+    this.fold.hidden = !long;
+    setText(this.fold, folded ? trans.__("Show all") : trans.__("Fold"));
+    this.fold.setAttribute("aria-expanded", String(!folded));
+    const shown = own ? select(lines, look, search) : [];
+    const all = trans._n("%2 line", "%2 lines", lines.length, count(lines.length));
+    setText(this.found, selected ? trans.__("%1 of %2", count(shown.length), all) : all);
+    const cut = folded && shown.length > UNFOLDED ? shown.length - UNFOLDED : 0;
+    setText(this.more, trans.__("%1 more lines: show them", count(cut)));
+    this.show(cut > 0 ? [shown.slice(0, EDGE), shown.slice(-EDGE)] : blocksOf(shown), cut > 0);
+  }
+
+  /** Offer the ranks to choose from. */
+  private offer(ranks: number[]): void {
+    const { trans, choice, look } = this;
+    const now = ranks.join();
+    if (now === this.ranks && choice.options.length > 0) return;
+    this.ranks = now;
+    const offered: [string, string][] = [
+      ["merged", trans.__("As printed")],
+      ["each", trans.__("A line for each rank")],
+      ["differences", trans.__("Differences only")],
+      ...ranks.map((rank): [string, string] => [String(rank), trans.__("Rank %1", rank)]),
+    ];
+    choice.replaceChildren(...offered.map(([value, words]) => new Option(words, value)));
+    choice.value = String(look);
+    choice.hidden = ranks.length < 2;
+  }
+
+  private show(blocks: string[][], cut: boolean): void {
+    const texts = blocks.map((lines) => lines.join("\n"));
+    while (this.blocks.length > texts.length) this.blocks.pop()!.dispose();
+    texts.forEach((text, index) => {
+      if (this.blocks[index]?.text === text) return;
+      this.blocks[index]?.dispose();
+      this.blocks[index] = this.block(text);
+    });
+    const nodes = this.blocks.map((block) => block.node);
+    if (cut) nodes.splice(1, 0, this.more);
+    if (nodes.some((node, index) => this.body.children[index] !== node) || this.body.children.length !== nodes.length) {
+      this.body.replaceChildren(...nodes);
+    }
+  }
+
+  /** JupyterLab draws the text, so that colours and links are as everywhere. */
+  private block(text: string): Block {
+    const { rendermime } = this.cell.outputArea;
+    const renderer = rendermime.createRenderer(STDOUT);
+    const drawn = renderer.renderModel(rendermime.createModel({ data: { [STDOUT]: text }, trusted: false }));
+    void drawn.catch(() => {
+      renderer.node.textContent = text;
+    });
+    return {
+      node: renderer.node,
+      text,
+      dispose: () => {
+        renderer.node.remove();
+        renderer.dispose();
+      },
+    };
+  }
+}
+
+function blocksOf(lines: string[]): string[][] {
+  const blocks: string[][] = [];
+  for (let first = 0; first < lines.length; first += BLOCK) blocks.push(lines.slice(first, first + BLOCK));
+  return blocks;
+}
