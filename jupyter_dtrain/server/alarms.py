@@ -1,4 +1,4 @@
-"""What happens to one world, as far as the person must know it: turns events into items of attention, and ends these.
+"""The events of one world that a person must know: turned into items of attention, which end when it no longer needs any.
 
 No item comes from what a person asked for: a kill, an interrupt, a restart or a stop, from whichever client. Nothing
 here waits or fails.

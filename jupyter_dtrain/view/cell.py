@@ -86,7 +86,10 @@ class CellView:
         self._outbox = Outbox(painter, pace, sleep=sleep)
         self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
-        self._rich = RichOutputs(self._outbox, self._merger, size, name, widgets=widgets is not None)
+        self._captions = painter.live
+        self._rich = RichOutputs(
+            self._outbox, self._merger, size, name, widgets=widgets is not None, captions=painter.live
+        )
         self._notice = Overflow(self._outbox, size, name, live=painter.live)
         self._splitters = {(rank, stream): LineSplitter() for rank in ranks for stream in _STREAMS}
         self._open: set[tuple[int, StreamName]] = set()  # the splitters that hold an unfinished line
@@ -174,7 +177,7 @@ class CellView:
             self._logs.update((rank, path) for rank, path in run.spool.items() if rank not in self._logs)
             self._notice.show(self._words(over=True), now)
             self._notice.close()
-        paint_results(run.results, self._outbox, self._size)
+        paint_results(run.results, self._outbox, self._size, captions=self._captions)
         if self._paint_errors and (blocks := errors.blocks(run)):
             self._outbox.text("stderr", "\n".join(blocks) + "\n")
         self._outbox.drain(now)

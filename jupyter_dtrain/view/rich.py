@@ -49,10 +49,23 @@ class _OfRank:
 
 
 class RichOutputs:
-    """The rich outputs of one run; ``name`` begins their display ids. ``widgets``: whether ranks' widgets can show."""
+    """The rich outputs of one run; ``name`` begins their display ids. ``widgets``: whether ranks' widgets can show.
 
-    def __init__(self, outbox: Outbox, merger: LineMerger, size: int, name: str, *, widgets: bool = False) -> None:
+    ``captions``: see :func:`paint_caption`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        merger: LineMerger,
+        size: int,
+        name: str,
+        *,
+        widgets: bool = False,
+        captions: bool = False,
+    ) -> None:
         self._widgets = widgets
+        self._captions = captions
         self._outbox = outbox
         self._merger = merger
         self._size = size
@@ -129,7 +142,7 @@ class RichOutputs:
         inline = self._size > 1 and is_line(event.data)
         slot = _Slot(f"{self._name}-{ranks[0]}-{self._count}", set(ranks), inline)
         if self._size > 1 and not inline:
-            self._outbox.text("stdout", label(ranks, self._size).rstrip() + "\n")
+            paint_caption(ranks, self._outbox, self._size, displayed=self._captions)
         self._outbox.display(
             self._labelled(slot, ranks, event.data), metadata_of(ranks, event.metadata), slot.display_id
         )
@@ -168,8 +181,26 @@ class RichOutputs:
         self._outbox.update(dict(_EMPTY), {}, slot.display_id)
 
 
-def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int) -> None:
-    """Show the values of the cell's last expression: equal results once, in the order of their lowest ranks."""
+def paint_caption(ranks: tuple[int, ...], outbox: Outbox, size: int, *, displayed: bool) -> None:
+    """Show the ranks of the next output on a line of its own.
+
+    ``displayed``: as a display of its own, whose metadata say that it is a caption. A front end that knows this puts
+    the outputs of ranks side by side, each with its ranks; any other shows the line.
+    """
+    line = label(ranks, size).rstrip()
+    if not displayed:
+        outbox.text("stdout", line + "\n")
+        return
+    metadata = metadata_of(ranks, {})
+    metadata["dtrain"]["caption"] = True
+    outbox.display({"text/plain": line}, metadata, None)
+
+
+def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int, *, captions: bool = False) -> None:
+    """Show the values of the cell's last expression: equal results once, in the order of their lowest ranks.
+
+    ``captions``: see :func:`paint_caption`.
+    """
     groups: dict[str, list[int]] = {}
     for rank in sorted(results):
         if without_widget(results[rank].data):
@@ -183,7 +214,7 @@ def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int) -> N
         if mark and len(data) == 1 and isinstance(text, str):
             data = {"text/plain": mark + text if is_line(data) else f"{mark.rstrip()}\n{text}"}
         elif mark:
-            outbox.text("stdout", mark.rstrip() + "\n")
+            paint_caption(ranks, outbox, size, displayed=captions)
         outbox.display(data, metadata_of(ranks, result.metadata), None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_dtrain.core.events import ClearOutput, Display, Result
-from tests.view.conftest import png
+from tests.view.conftest import Recorder, png
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -14,8 +14,23 @@ def test_equal_displays_come_once_below_their_label(scene):
     for rank in range(3):
         s.say(rank, "before\n", png("AA"), "after\n")
     s.wait(0.1)
-    assert [call[1] for call in s.painter.calls] == ["[0-2] before\n[0-2]\n", "<Figure>", "[0-2] after\n"]
-    assert s.painter.metadata == [{"dtrain": {"ranks": [0, 1, 2]}}]
+    assert [call[1] for call in s.painter.calls] == ["[0-2] before\n", "[0-2]", "<Figure>", "[0-2] after\n"]
+    assert s.painter.metadata == [
+        {"dtrain": {"ranks": [0, 1, 2], "caption": True}},
+        {"dtrain": {"ranks": [0, 1, 2]}},
+    ]
+
+
+def test_a_label_above_a_display_is_text_where_displays_cannot_be_redrawn(scene):
+    """A file or a capture of text has the label; no display of its own goes to a publisher."""
+    s = scene(2, painter=Recorder(live=False))
+    s.say(1, png("AA"))
+    s.say(0, Result({"text/plain": "t", "text/html": "<table>"}))
+    s.close()
+    assert [call[:2] for call in s.painter.calls] == [
+        *(("stdout", "[1]\n"), ("display", "<Figure>")),
+        *(("stdout", "[0]\n"), ("display", "t")),
+    ]
 
 
 def test_a_display_of_one_rank_says_whose_it_is(scene):
@@ -23,8 +38,8 @@ def test_a_display_of_one_rank_says_whose_it_is(scene):
     s = scene(2)
     s.say(1, png("AA"), Display({"text/plain": "42"}), Display({"text/plain": "a\nb"}))
     s.wait(0.1)
-    assert [call[1] for call in s.painter.calls] == ["[1]\n", "<Figure>", "[1] 42", "[1]\n", "a\nb"]
-    assert s.painter.metadata[0] == {"dtrain": {"rank": 1}}
+    assert [call[1] for call in s.painter.calls] == ["[1]", "<Figure>", "[1] 42", "[1]", "a\nb"]
+    assert s.painter.metadata[:2] == [{"dtrain": {"rank": 1, "caption": True}}, {"dtrain": {"rank": 1}}]
 
 
 def test_display_ids_of_different_ranks_do_not_collide(scene):
@@ -52,7 +67,7 @@ def test_a_plot_that_is_drawn_anew_stays_one_output(scene):
             s.say(rank, ClearOutput(wait=True), png(f"plot {n} of {rank}"))
         s.wait(0.1)
     assert [data["image/png"] for data in s.painter.shown.values()] == ["plot 4 of 0", "plot 4 of 1"]
-    assert s.painter.text() == "[0]\n[1]\n"
+    assert [call[1] for call in s.painter.calls if call[0] == "display"] == ["[0]", "<Figure>", "[1]", "<Figure>"]
 
 
 def test_clearing_without_wait_empties_the_displays_at_once(scene):
@@ -107,4 +122,4 @@ def test_results_of_several_lines_and_rich_results_have_their_label_above(scene)
     s.say(0, Result({"text/plain": "a\nb"}))
     s.say(1, Result({"text/plain": "t", "text/html": "<table>"}))
     s.close()
-    assert [call[:2] for call in s.painter.calls] == [("display", "[0]\na\nb"), ("stdout", "[1]\n"), ("display", "t")]
+    assert [call[:2] for call in s.painter.calls] == [("display", "[0]\na\nb"), ("display", "[1]"), ("display", "t")]

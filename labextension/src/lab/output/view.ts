@@ -64,6 +64,15 @@ interface Origin {
   caption?: boolean;
 }
 
+/** The place of an output: outputs of a group may be exchanged, in which nothing else is between figures and tables. */
+interface Place {
+  node: HTMLElement;
+  group: number;
+  rank: number;
+  /** Which of the rank's outputs in the group it is. */
+  turn: number;
+}
+
 interface Block {
   node: HTMLElement;
   text: string;
@@ -138,7 +147,9 @@ export class OutputView {
     const { outputs } = this.cell.model;
     const { widgets } = this.cell.outputArea;
     const texts: string[] = [];
-    let caption: string | null = null;
+    const places: Place[] = [];
+    let caption: Origin | null = null;
+    let group = 0;
     for (let index = 0; index < outputs.length; index += 1) {
       const { type, data, metadata } = outputs.get(index);
       const origin = (metadata.dtrain ?? {}) as Origin;
@@ -147,9 +158,14 @@ export class OutputView {
         type === "stream" ? "text" : origin.caption === true ? "caption" : caption !== null ? "side" : "other";
       if (type === "stream") texts.push((data[STDOUT] ?? data[STDERR] ?? "") as string);
       if (node !== undefined && node.dataset.dtrain !== kind) node.dataset.dtrain = kind;
-      if (node !== undefined && kind === "side") node.dataset.dtrainRanks = caption ?? "";
-      caption = kind === "caption" ? this.caption(origin) : null;
+      if (node !== undefined && kind === "side") node.dataset.dtrainRanks = this.caption(caption!);
+      const alone = kind !== "caption" && kind !== "side" ? 1 : 0;
+      group += alone;
+      if (node !== undefined) places.push({ node, group, rank: origin.rank ?? origin.ranks?.[0] ?? 0, turn: 0 });
+      group += alone;
+      caption = kind === "caption" ? origin : null;
     }
+    arrange(places);
     const text = texts.join("");
     if (text !== this.text) {
       this.text = text;
@@ -234,6 +250,20 @@ export class OutputView {
       },
     };
   }
+}
+
+/** Put the first output of each rank side by side, then the second: a rank shows all of its own before another's. */
+function arrange(places: Place[]): void {
+  const turns = new Map<string, number>();
+  for (const place of places) {
+    const key = `${place.group}/${place.rank}`;
+    place.turn = turns.get(key) ?? 0;
+    turns.set(key, place.turn + 1);
+  }
+  places.sort((one, other) => one.group - other.group || one.turn - other.turn || one.rank - other.rank);
+  places.forEach(({ node }, index) => {
+    node.style.order = String(index);
+  });
 }
 
 function blocksOf(lines: string[]): string[][] {
