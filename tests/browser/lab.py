@@ -40,6 +40,18 @@ READY = """async () => {
 }"""
 
 
+END_KERNELS = """async () => {
+    await window.jupyterapp.restored;
+    for (const widget of window.jupyterapp.shell.widgets('main')) {
+        const session = widget.sessionContext;
+        if (session === undefined) continue;
+        await session.ready;
+        await session.session?.kernel?.info;  // a server that is told to end while a kernel starts waits for it
+        await session.shutdown();
+    }
+}"""
+
+
 class Lab:
     """``jupyter lab`` in a folder, with our extension from the checkout."""
 
@@ -132,8 +144,8 @@ class Lab:
         return page
 
     def leave(self, page: Page) -> None:
-        """Close a notebook, and end its kernel with its world: the next test has the machine for itself."""
-        page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        """Close a page, and end its kernels with their worlds: the next test has the machine for itself."""
+        page.evaluate(END_KERNELS)
         page.close()
 
     def close(self) -> None:

@@ -27,16 +27,6 @@ STEPS = 300
 WORLD = "shown"
 LOADED = "performance.getEntriesByType('resource').map((entry) => entry.name)"
 """The addresses of all that the page has loaded."""
-END_KERNEL = """async () => {
-    await window.jupyterapp.restored;
-    for (const widget of window.jupyterapp.shell.widgets('main')) {
-        const session = widget.sessionContext;
-        if (session === undefined) continue;
-        await session.ready;
-        await session.session?.kernel?.info;
-        await session.shutdown();
-    }
-}"""
 DASHES = "(all) => all.map((path) => path.getAttribute('stroke-dasharray'))"
 SAVED = "async () => JSON.stringify((await window.jupyterapp.serviceManager.workspaces.list()).values)"
 """The layout as JupyterLab has saved it, which it does after a pause of its own."""
@@ -103,8 +93,7 @@ def tab(browser: Browser, lab: Lab, stored: list[int]) -> Iterator[Locator]:
     page.get_by_role("button", name="Open the Runs tab").click()
     yield page.get_by_role("region", name="Runs", exact=True)
     assert failures == []
-    page.evaluate(END_KERNEL)  # a server that is told to end while a kernel starts waits for it
-    page.close()
+    lab.leave(page)
 
 
 def chart_of(tab: Locator, metric: str) -> Locator:

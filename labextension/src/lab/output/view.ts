@@ -190,13 +190,13 @@ export class OutputView {
     const own = !this.node.hidden && (selected || folded);
     this.cell.outputArea.node.classList.toggle("dtrain-output-own", own);
     this.body.hidden = !own;
-    this.fold.hidden = !long;
     setText(this.fold, folded ? trans.__("Show all") : trans.__("Fold"));
     this.fold.setAttribute("aria-expanded", String(!folded));
     const shown = own ? select(lines, look, search) : [];
     const all = trans._n("%2 line", "%2 lines", lines.length, count(lines.length));
     setText(this.found, selected ? trans.__("%1 of %2", count(shown.length), all) : all);
     const cut = folded && shown.length > UNFOLDED ? shown.length - UNFOLDED : 0;
+    this.fold.hidden = !long || (selected && shown.length <= UNFOLDED);
     setText(this.more, trans.__("%1 more lines: show them", count(cut)));
     this.show(cut > 0 ? [shown.slice(0, EDGE), shown.slice(-EDGE)] : blocksOf(shown), cut > 0);
   }
