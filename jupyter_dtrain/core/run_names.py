@@ -24,6 +24,8 @@ _PLAIN: Final = re.compile(r"[\w.,\s]+(:[^=]+)?=[^=(]*$")
 """An assignment without a call."""
 _OPENING: Final = re.compile(r"(async\s+)?(def|class|try|else|finally)\b")
 """A line whose block says more than itself."""
+_SETS_UP: Final = re.compile(r"environ\b|getenv\(|\b(init\w*|get_rank|get_world_size|\w*seed\w*|set_device)\(")
+"""A line with which many cells begin alike."""
 _TRAINS: Final = re.compile(r"(?<![.\w])train\w*\(|\btrainer\.\w+\(|\bfit\(", re.IGNORECASE)
 _QUOTES: Final = re.compile(r"[rRbBuUfF]{0,2}(\"\"\"|''')")
 
@@ -31,11 +33,13 @@ _QUOTES: Final = re.compile(r"[rRbBuUfF]{0,2}(\"\"\"|''')")
 def telling_line(source: str) -> str:
     """The first line of a cell that tells it from others, cut to :data:`WIDTH` characters.
 
-    That is a line that trains, else one that calls something, else any other; never an import, a comment, a magic, a
-    docstring or ``if __name__``. Empty for a cell that has nothing else.
+    That is a line that trains, else one that calls something other than what many cells begin with (the environment,
+    process groups, seeds), else any other; never an import, a comment, a magic, a docstring or ``if __name__``. Empty
+    for a cell that has nothing else.
     """
     lines = list(_code(source[:_LOOKED]))
     calls = [line for line in lines if "(" in line and not _PLAIN.match(line) and not _OPENING.match(line)]
+    calls = [line for line in calls if not _SETS_UP.search(line)]
     trains = [line for line in calls if _TRAINS.search(line)]
     others = [line for line in lines if not _OPENING.match(line)]
     found = next(iter(trains or calls or others or lines), "")

@@ -1,4 +1,4 @@
-"""The events of one world that a person must know: turned into items of attention, which end when it no longer needs any.
+"""The events of one world that a person must know, as items of attention, which end when they need nobody.
 
 No item comes from what a person asked for: a kill, an interrupt, a restart or a stop, from whichever client. Nothing
 here waits or fails.

@@ -18,6 +18,7 @@ from tests.store.conftest import drain, points
         ("model = Net()\nfor step in range(9):\n    train(model)\n", "train(model)"),
         ("model.train()\ntrainer = Trainer(model)\ntrainer.fit()", "trainer = Trainer(model)"),
         ('"""A cell\nof two lines."""\nlr = 0.1', "lr = 0.1"),
+        ("rank = int(os.environ['RANK'])\ndist.init_process_group()\ntorch.manual_seed(0)\nlog(loss=1)", "log(loss=1)"),
         ('if __name__ == "__main__":\n    main()', "main()"),
         ("def f():\n    return 1", "return 1"),
         ("lr: float = 3", "lr: float = 3"),
