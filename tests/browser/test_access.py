@@ -1,6 +1,6 @@
 """The panel, the dialog, the Runs tab and a cell for everybody: axe-core, the Tab key, widths, zoom, high contrast.
 
-What axe-core calls serious or critical fails. Pictures of all themes go to ``build/screenshots``, to be looked at.
+A test fails for each problem that axe-core calls serious or critical. Pictures of all themes go to ``build/screenshots``, to be looked at.
 """
 
 from __future__ import annotations
