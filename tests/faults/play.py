@@ -106,7 +106,8 @@ class Play:
     def _wait_alone(self, session: Session, run: Run, began: float) -> None:
         """Wait without a client: until the ranks' logs have the end, or for as long as the report of a hang takes."""
         if self.row.ends is None:
-            stays(lambda: not self._ended(session, run), HANG)  # nothing is to come of it meanwhile
+            # A rank that raises has ended; nothing is to come of the others meanwhile.
+            stays(lambda: len(self._ended(session, run)) < self.plan.size, HANG)
             return
         limit = began + self.row.ends.of(SETTINGS) + SLACK
         if self.row.after == "ended":
