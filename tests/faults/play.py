@@ -244,6 +244,10 @@ class Play:
             case "native-locked":
                 stack = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
                 return stack is not None and stack.state == "native"
+            case "endless-mpi":
+                # An interrupt ends a rank that is on its way there.
+                waits = [stack and stack.waits for stack in session.stacks(self._others, timeout=1).values()]
+                return all(wait is not None and wait.call == "Win.Lock" for wait in waits)
         return self._said(run, 2)
 
     def _until(self, condition: Callable[[], object], what: str) -> None:
