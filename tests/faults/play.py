@@ -106,7 +106,8 @@ class Play:
     def _wait_alone(self, session: Session, run: Run, began: float) -> None:
         """Wait without a client: until the ranks' logs have the end, or for as long as the report of a hang takes."""
         if self.row.ends is None:
-            stays(lambda: not self._ended(session, run), HANG)  # nothing is to come of it meanwhile
+            # A rank that raises has ended; nothing is to come of the others meanwhile.
+            stays(lambda: len(self._ended(session, run)) < self.plan.size, HANG)
             return
         limit = began + self.row.ends.of(SETTINGS) + SLACK
         if self.row.after == "ended":
@@ -243,6 +244,10 @@ class Play:
             case "native-locked":
                 stack = session.stacks([self.plan.victim], timeout=0.2)[self.plan.victim]
                 return stack is not None and stack.state == "native"
+            case "endless-mpi":
+                # An interrupt ends a rank that is on its way there.
+                waits = [stack and stack.waits for stack in session.stacks(self._others, timeout=1).values()]
+                return all(wait is not None and wait.call == "Win.Lock" for wait in waits)
         return self._said(run, 2)
 
     def _until(self, condition: Callable[[], object], what: str) -> None:

@@ -145,6 +145,15 @@ def test_a_model_goes_on_after_a_failure_in_another_engine(pair, stage):
 
 
 @DEEPSPEED
+def test_ranks_that_have_numbered_other_parameters_train(pair):
+    """An interrupt may find one rank further in a ZeRO-3 engine's making than another."""
+    undisturbed = cell(pair, "make(fresh(), 3); train()")
+    counts = "from deepspeed.runtime.zero.partition_parameters import Init; Init.param_id += 7 * rank"
+
+    assert cell(pair, f"{counts}; make(fresh(), 3); train()") == undisturbed
+
+
+@DEEPSPEED
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["{}", "{'bf16': {'enabled': True}}", "OFFLOAD"])
 def test_all_stages_train_alike(pair, more):

@@ -177,5 +177,5 @@ def test_a_distribution_that_spans_no_ranks_gets_an_error_with_the_cure(worlds):
     assert run.text(0).count(told) == 1
     assert "%distributed start --env KERAS_BACKEND=jax" in run.text(0)
     with pytest.raises(DistributedError) as failure:
-        session.run("keras.distribution.initialize()", view=None, timeout=PATIENCE)
+        session.run("import keras; keras.distribution.initialize()", view=None, timeout=PATIENCE)
     assert told in failure.value.run.text(0)

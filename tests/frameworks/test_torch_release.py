@@ -88,6 +88,22 @@ dist.barrier()
     assert same(3.0) == values(run(training, ADD))
 
 
+def test_one_raises_while_a_thread_of_others_is_in_a_collective(training):
+    """Their main threads wait for that thread."""
+    code = """
+if rank == 1: raise ValueError('a bug')
+thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(1)))
+thread.start()
+thread.join()
+dist.barrier()
+"""
+    cell = fail(training, f"import threading{code}", timeout=20)
+
+    assert "ValueError" == cell.errors[1].ename
+    assert same("error") == cell.outcomes
+    assert same(3.0) == values(run(training, ADD))
+
+
 def test_a_rank_that_never_comes_to_the_set_up(training):
     """It failed before; the others end, and the next set-up works."""
     run(training, "dist.destroy_process_group()")

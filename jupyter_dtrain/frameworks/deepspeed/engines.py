@@ -6,7 +6,9 @@ the same model, and after a failure it must. By then
 * the model may have gradients of a failed step, to which the first step would add: this module drops them;
 * DeepSpeed still takes the grid of a pipeline for that of every engine: a model without a pipeline forgets it;
 * ZeRO 3 holds each parameter in parts, in groups that are gone: this module puts the parts together in the current
-  group, and removes ZeRO's attributes from the parameters. That is a collective, like all of ``deepspeed.initialize``.
+  group, and removes ZeRO's attributes from the parameters. That is a collective, like all of ``deepspeed.initialize``;
+* ZeRO 3 has given numbers to parameters, more of them on one rank than on another where a failure cut it. It compares
+  these numbers among ranks, so the ranks agree where to go on before it gives out the next.
 
 Under failure: a parameter whose parts do not fit together raises an error. Another version of DeepSpeed, without the
 parts that this module patches, stays unchanged.
@@ -39,6 +41,30 @@ def making(original: Callable[..., None]) -> Callable[..., None]:
         original(self, *args, **kwargs)
 
     return __init__
+
+
+def numbering(original: Callable[..., None]) -> Callable[..., None]:
+    """``zero.Init.__init__``, which begins to number the parameters of a model."""
+
+    @functools.wraps(original)
+    def __init__(  # noqa: N807 — its name is seen in tracebacks
+        self: Any, module: Any = None, data_parallel_group: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        dist: Any = sys.modules["torch.distributed"]
+        if kwargs.get("enabled", True) and dist.is_initialized():
+            _agree_on_numbers(sys.modules["deepspeed.runtime.zero.partition_parameters"], dist, data_parallel_group)
+        original(self, module, data_parallel_group, *args, **kwargs)
+
+    return __init__
+
+
+def _agree_on_numbers(zero: Any, dist: Any, group: Any) -> None:
+    torch: Any = sys.modules["torch"]
+    accelerator: Any = sys.modules["deepspeed.accelerator"]
+    device = accelerator.get_accelerator().current_device_name()
+    following = torch.tensor([zero.Init.param_id], device=device)
+    dist.all_reduce(following, dist.ReduceOp.MAX, group=group)
+    zero.Init.param_id = int(following)
 
 
 def _forget_pipeline() -> None:

@@ -36,7 +36,7 @@ from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step, whole_step
 
-from .engines import making
+from .engines import making, numbering
 
 TESTED = "0.19"
 """The version that the tests run with."""
@@ -57,6 +57,7 @@ class DeepSpeed(Framework):
             ("comm.torch", _hook_shared_memory, "DeepSpeed needs a C++ compiler"),
             ("comm.comm", self._hook_comm, "DeepSpeed keeps the groups of its first engine"),
             ("runtime.engine", _hook_engine, "losses are shown as DeepSpeed divides them"),
+            ("runtime.zero.partition_parameters", _hook_zero, "ZeRO 3 may not go on after a failure"),
             ("runtime.pipe.engine", _hook_pipeline, "each micro-batch of a pipeline has a loss of its own"),
         ):
             when_imported(f"deepspeed.{module}", hook, otherwise=otherwise)
@@ -150,6 +151,11 @@ def _hook_engine(module: Any) -> None:
     kind.__init__ = making(kind.__init__)
     hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
     kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+
+
+def _hook_zero(module: Any) -> None:
+    require(module.Init, "param_id")
+    module.Init.__init__ = numbering(module.Init.__init__)
 
 
 def _hook_pipeline(module: Any) -> None:
