@@ -13,6 +13,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.lab import SHOTS, execute, run_all, shoot, theme, wait_idle
 
 AXE = Path(__file__).resolve().parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+pytestmark = pytest.mark.slow
+
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 CELL = """%%distributed
 import os
