@@ -1,6 +1,7 @@
 """The panel, the dialog, the Runs tab and a cell for everybody: axe-core, the Tab key, widths, zoom, high contrast.
 
-A test fails for each problem that axe-core calls serious or critical. Pictures of all themes go to ``build/screenshots``, to be looked at.
+A test fails for each problem that axe-core calls serious or critical.
+Pictures go to ``build/screenshots``, to be looked at.
 """
 
 from __future__ import annotations
