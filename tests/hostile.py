@@ -119,15 +119,8 @@ POINTS = st.lists(st.tuples(NAMES, VALUES, STEPS), max_size=4)
 
 def logged(points: list[tuple[str, object, int | None]]) -> str:
     """Code that logs them."""
-    values = [(name, value if not isinstance(value, float) else Float(value), step) for name, value, step in points]
-    return "\n".join(f"jupyter_dtrain.log({{{name!a}: {value!r}}}, step={step!r})" for name, value, step in values)
-
-
-class Float(float):
-    """Whose text is code, also where it is no number."""
-
-    def __repr__(self) -> str:
-        return f"float({float.__repr__(self)!r})"
+    lines = [f"jupyter_dtrain.log({{{name!a}: {value!r}}}, step={step!r})" for name, value, step in points]
+    return "\n".join(["from math import inf, nan", *lines])
 
 
 def pressing(stop: threading.Event, press, after: float) -> threading.Thread:

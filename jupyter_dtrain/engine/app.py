@@ -19,11 +19,8 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from ipyparallel.engine.app import IPEngine
 
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
@@ -37,6 +34,7 @@ from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .home import RankHome, connect
+from .ipengine import IPEngine
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .plugins import Plugins
@@ -151,21 +149,6 @@ def _temporary_folder(folder: str) -> Iterator[None]:
             libc.setenv(b"TMPDIR", os.fsencode(before), 1)
 
 
-def _do_without_debugger() -> None:
-    """Hide debugpy from ipykernel: a rank has no debugger, and importing one took a third of a rank's own start.
-
-    A cell that imports debugpy gets it.
-    """
-    server = "debugpy.server"
-    if "ipykernel.debugger" in sys.modules or server in sys.modules:
-        return
-    sys.modules[server] = None  # type: ignore[assignment]  # for the import system: there is none
-    try:
-        import_module("ipykernel.debugger")
-    finally:
-        del sys.modules[server]
-
-
 def _keep_sockets_in(folder: Path) -> None:
     """Have multiprocessing put its files, which are sockets, into ``folder``; its children inherit this.
 
@@ -212,7 +195,6 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
-    _do_without_debugger()
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
     folder = Path(spec.folder)

@@ -104,3 +104,4 @@ class Steward:
         """Close the sockets."""
         with contextlib.suppress(Exception):
             self._client.stop_channels()
+            self._client.context.destroy(linger=100)

@@ -254,3 +254,5 @@ class StewardChannel:
             if not self._closed:
                 self._closed = True
                 self._client.stop_channels()
+                # jupyter_client 8.0 leaves its context with two threads; newer ones end it.
+                self._client.context.destroy(linger=100)

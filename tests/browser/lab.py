@@ -66,10 +66,15 @@ class Lab:
         extensions = folder / "path" / "labextensions"
         extensions.mkdir(parents=True)
         (extensions / "jupyter-dtrain").symlink_to(PACKAGE / "labextension")
-        settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
-        settings.mkdir(parents=True)
-        news = {"fetchNews": "false", "checkForUpdates": False}
-        (settings / "notification.jupyterlab-settings").write_text(json.dumps(news))
+        settings = {
+            "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+            # JupyterLab drops completions that take longer, and a busy machine's do.
+            "completer-extension/manager": {"providerTimeout": 60_000},
+        }
+        for name, values in settings.items():
+            file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+            file.parent.mkdir(parents=True)
+            file.write_text(json.dumps(values))
         self._path = ":".join([str(folder / "path"), *more])
         self._port = 0
         self._pages: list[Page] = []
