@@ -22,6 +22,7 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view.document import document
@@ -119,7 +120,7 @@ class Handler(APIHandler):
 
     def ranks(self, observer: Monitor) -> list[int] | None:
         """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
-        ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
+        ranks = msgspec.convert(self.body().get("ranks"), readable(list[int] | None))
         if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
             raise BadRequest(f"The world only has ranks 0 to {observer.listing.size - 1}.")
         return ranks
@@ -334,9 +335,9 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         try:
             content = json.loads(message)
             if "watch" in content:
-                self._observatory.look_closely(self, set(msgspec.convert(content["watch"], list[str])))
+                self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
-                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], str | None))
+                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
         except (ValueError, TypeError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
