@@ -29,7 +29,7 @@ class Server:
         self.folder = folder / "root"
         self.folder.mkdir(exist_ok=True)
         if not port:
-            # Not 0, which Jupyter Server before 2.20 does not replace in its file. It takes another if this one is used.
+            # Not 0: Jupyter Server before 2.20 writes that into its file. It takes another port if this one is used.
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 port = probe.getsockname()[1]
         self.token = secrets.token_hex(16)
