@@ -97,11 +97,12 @@ slots.comm = MPI.COMM_WORLD
         "getattr(MPI.COMM_WORLD, 'Barrier')()",
         "MPI.COMM_WORLD.irecv(source=1).wait()",
         "[MPI.COMM_WORLD.irecv(source=1)][0].wait()",
+        "pkl5.Intracomm(MPI.COMM_WORLD).bcast(None, root=1)",
     ],
 )
 def test_ranks_that_wait_are_found_however_the_call_is_written(waiting, wait):
     """No code of the user's runs to find the communicator."""
-    run(waiting, f"import jupyter_dtrain\nfrom functools import partial\n{HOLDERS}")
+    run(waiting, f"import jupyter_dtrain\nfrom functools import partial\nfrom mpi4py.util import pkl5\n{HOLDERS}")
     cell = fail(waiting, f"if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20)
 
     assert same("error") == cell.outcomes

@@ -14,7 +14,8 @@ import ast
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.engine.framework import value_of
+from jupyter_dtrain.engine.framework import called_in, value_of
+from jupyter_dtrain.engine.libraries import is_library
 
 PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})
 """The methods for Python objects that are known as MPI's by their names; so are those that begin with a capital."""
@@ -31,7 +32,16 @@ class Call(NamedTuple):
 
 
 def call_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
-    """The call of MPI that ``frame`` is in, if it is in one."""
+    """The call of MPI that ``frame`` is in, if it is in one. A frame in a library is where its caller is."""
+    outer: FrameType | None = frame
+    while outer is not None and is_library(outer.f_code.co_filename):
+        outer = outer.f_back  # mpi4py.util.pkl5.Intracomm.bcast is written in Python
+    if outer is None:
+        return None
+    return _call_at(mpi, outer, call if outer is frame else called_in(outer))
+
+
+def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
     if call is None:
         return None
     for node in (call.func, *call.args):
@@ -42,9 +52,9 @@ def call_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | 
             case ast.Name():
                 found = _bound(mpi, value_of(frame, node))
             case ast.Call(func=ast.Name(id="map")):
-                found = call_in(mpi, frame, node)  # list(map(comm.bcast, values)) calls it later
+                found = _call_at(mpi, frame, node)  # list(map(comm.bcast, values)) calls it later
             case ast.Call() if node is call.func:  # functools.partial(comm.bcast, 1)(), getattr(comm, "Barrier")()
-                found = call_in(mpi, frame, node) or (Call("", "", None) if _is_made(mpi, frame, node) else None)
+                found = _call_at(mpi, frame, node) or (Call("", "", None) if _is_made(mpi, frame, node) else None)
         if found is not None:
             return found
     return None
