@@ -49,3 +49,18 @@ def test_no_sentence_begins_with_what_who_or_of(sources):
         begin += [f"{name}: {found}" for found in re.findall(r"\bdef (test_(?:what|who|of)_\w+)", text)]
 
     assert not begin, "\n".join(begin)
+
+
+def test_values_are_read_as_types_that_msgspec_knows(sources):
+    """See :mod:`jupyter_dtrain.core.structs`: two threads at a type that it does not know crash the process."""
+    call = re.compile(r"msgspec\.(?:convert|json\.decode|json\.Decoder)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+    calls = [
+        (name, found)
+        for name, text in sources.items()
+        if name.startswith("jupyter_dtrain/") and name != "jupyter_dtrain/core/structs.py" and name.endswith(".py")
+        for found in call.findall(text)
+    ]
+
+    assert len(calls) > 20
+    bare = [f"{name}: {found}" for name, found in calls if "readable(" not in found]
+    assert not bare, "\n".join(bare)

@@ -133,7 +133,11 @@ def test_an_interrupt_of_the_comparison_with_peers_lets_it_stop_its_worlds(tmp_p
     here = str(tmp_path)
     code = ALL.format(here=here, compares=COMPARES.format(here=here))
     tests = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     until((tmp_path / "began").exists, 30)
     os.killpg(tests.pid, signal.SIGINT)

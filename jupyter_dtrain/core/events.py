@@ -21,6 +21,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from .structs import readable
+
 VERSION: Final = 1
 """Version of this vocabulary. It stands in every spool file's first event and in every batch."""
 
@@ -336,7 +338,7 @@ def encode(event: Event) -> bytes:
 
 def encodable(body: Body) -> Body:
     """``body`` with question marks for lone surrogates, which no encoding takes."""
-    return msgspec.convert(_encodable(msgspec.to_builtins(body)), type(body))
+    return msgspec.convert(_encodable(msgspec.to_builtins(body)), readable(type(body)))
 
 
 def _encodable(value: Any) -> Any:
@@ -363,8 +365,8 @@ def to_wire(batch: Batch) -> dict[str, Any]:
 
 def from_wire(content: dict[str, Any]) -> Batch:
     """The batch in a message's content. Raises :class:`msgspec.ValidationError` for anything else."""
-    return msgspec.convert(content, Batch)
+    return msgspec.convert(content, readable(Batch))
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Event)
+_decoder = msgspec.json.Decoder(readable(Event))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from .errors import BadRequest
+from .structs import readable
 
 PREFIX = "JUPYTER_DTRAIN_"
 
@@ -82,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True):
                 raise BadRequest(f"{key} must be a number, not {text!r}.") from None
             check_number(key, value)
             values[name] = value
-        return msgspec.convert(values, cls)
+        return msgspec.convert(values, readable(cls))
 
 
 def check_number(name: str, value: object) -> None:

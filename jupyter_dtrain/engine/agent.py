@@ -203,7 +203,7 @@ class Agent:
     def _code_name(self, _raw: str, code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
         run = number if self._running is None else self._running
-        name = f"<run-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
+        name = f"<ipython-input-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
         self._cells[name] = cell_name(run, self._cell.number)
         return name
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from types import FrameType, TracebackType
+import sys
+from types import FrameType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .libraries import is_library
@@ -284,13 +285,54 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
 
 
 def value_of(frame: FrameType, node: ast.expr) -> Any:
-    """The value of a name, or of plain attributes of one, found without running anybody's code; else None."""
+    """The value of a name, or of attributes and items of one, found without running anybody's code; else None.
+
+    A property, and an item of anything but a list, a tuple or a dictionary, is code.
+    """
     match node:
+        case ast.Constant(value=value):
+            return value
         case ast.Name(id=name):
             return frame.f_locals.get(name, frame.f_globals.get(name))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
         case ast.Attribute(value=inner, attr=attr):
-            with contextlib.suppress(AttributeError):
-                return object.__getattribute__(value_of(frame, inner), "__dict__").get(attr)
+            return _attribute(value_of(frame, inner), attr)
+        case ast.Subscript(value=inner, slice=index):
+            return _item(value_of(frame, inner), value_of(frame, index))
+    return None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if owner is sys.modules.get("jupyter_dtrain"):
+        return getattr(owner, name, None)  # it makes some when they are asked for, by code of ours
+    with contextlib.suppress(AttributeError):
+        own = object.__getattribute__(owner, "__dict__")
+        if name in own:
+            return own[name]
+    for kind in _order(type(owner)):
+        if name in (of_class := type.__getattribute__(kind, "__dict__")):
+            found = of_class[name]
+            if type(found) is MemberDescriptorType:  # of __slots__
+                with contextlib.suppress(AttributeError):
+                    return found.__get__(owner)
+            is_code = any("__get__" in type.__getattribute__(one, "__dict__") for one in _order(type(found)))
+            return None if is_code else found
+    return None
+
+
+def _order(kind: type) -> tuple[type, ...]:
+    """``kind`` and its bases, without asking its metaclass."""
+    order: tuple[type, ...] = type.__getattribute__(kind, "__mro__")
+    return order
+
+
+def _item(owner: Any, index: Any) -> Any:
+    if type(owner) in (list, tuple) and type(index) is int and -len(owner) <= index < len(owner):
+        return owner[index]
+    if type(owner) is dict and type(index) in (int, str):
+        # Not by a lookup, which may compare with a key of the user's.
+        return next((value for key, value in owner.items() if type(key) is type(index) and key == index), None)
     return None
 
 

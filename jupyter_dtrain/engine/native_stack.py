@@ -33,7 +33,7 @@ DYING = 1.0
 MAX_NATIVE = 8
 """Native frames in an answer, the innermost ones."""
 
-_CELL = re.compile(r"<run-(\d+)-[0-9a-f]{8}>")
+_CELL = re.compile(r"<ipython-input-(\d+)-[0-9a-f]{8}>")
 _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libffi[^/]*)$")
 """Files whose frames say only that Python has called something."""
 

@@ -25,6 +25,7 @@ import msgspec
 
 from jupyter_dtrain.core.facts import Facts
 from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
 
 from . import imports
@@ -449,15 +450,15 @@ def _counts(answer: Any) -> dict[str, int]:
 
 def _variables(answer: Any) -> dict[str, Variable]:
     found = {_text(name): variable for name, variable in answer.items()}
-    return msgspec.convert(msgspec.to_builtins(found), dict[str, Variable])
+    return msgspec.convert(msgspec.to_builtins(found), readable(dict[str, Variable]))
 
 
 def _facts(answer: Any) -> Facts | None:
-    return msgspec.convert(msgspec.to_builtins(answer), Facts | None)
+    return msgspec.convert(msgspec.to_builtins(answer), readable(Facts | None))
 
 
 def _collectives(answer: Any) -> list[Collective]:
-    return msgspec.convert(msgspec.to_builtins(answer), list[Collective])
+    return msgspec.convert(msgspec.to_builtins(answer), readable(list[Collective]))
 
 
 def _point(answer: Any) -> tuple[Any, Read] | None:

@@ -22,6 +22,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.requests import WorldOptions
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
@@ -66,7 +67,7 @@ class Option(msgspec.Struct, frozen=True):
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         try:
-            return msgspec.convert(value, self.type)
+            return msgspec.convert(value, readable(self.type))
         except msgspec.ValidationError:
             # A message shows no values of variables: they may be secrets.
             shown = "" if self.schema["type"] == "object" else f", not {value!r}"

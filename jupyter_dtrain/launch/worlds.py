@@ -19,6 +19,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from jupyter_dtrain.core.clients import describe_process, still_runs
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.messages import UNNUMBERED
 from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
 
@@ -99,7 +100,7 @@ def _listings() -> Iterator[tuple[Path, Listing]]:
     for file in runtime_folder().glob("*/world.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if file.lstat().st_uid == os.getuid():
-                yield file.parent, msgspec.json.decode(file.read_bytes(), type=Listing)
+                yield file.parent, msgspec.json.decode(file.read_bytes(), type=readable(Listing))
 
 
 def is_alive(listing: Listing) -> bool:

@@ -21,6 +21,7 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_dtrain.core.errors import BadRequest, Refused
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import LAUNCHERS
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
@@ -209,7 +210,7 @@ class StoredRun(Handler):
     @reports_errors
     async def patch(self, text: str) -> None:
         """Change its ``name``, ``note``, ``tags`` or ``kept``; the answer is the run."""
-        changes = msgspec.convert(self.body(), Changes)
+        changes = msgspec.convert(self.body(), readable(Changes))
 
         def change(run: Stored) -> dict[str, Any]:
             run.edit(**msgspec.structs.asdict(changes))
@@ -340,9 +341,9 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         try:
             content = json.loads(message)
             if "watch" in content:
-                self._observatory.look_closely(self, set(msgspec.convert(content["watch"], list[str])))
+                self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
-                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], str | None))
+                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
         except (ValueError, TypeError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 

@@ -16,6 +16,7 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.structs import readable
 
 from .steward import Silent
 
@@ -101,7 +102,7 @@ class Handler(APIHandler):
 
     def ranks(self, observer: Monitor) -> list[int] | None:
         """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
-        ranks = msgspec.convert(self.body().get("ranks"), list[int] | None)
+        ranks = msgspec.convert(self.body().get("ranks"), readable(list[int] | None))
         if ranks is not None and not all(0 <= rank < observer.listing.size for rank in ranks):
             raise BadRequest(f"The world only has ranks 0 to {observer.listing.size - 1}.")
         return ranks

@@ -9,6 +9,8 @@ import gc
 import os
 import sys
 
+from jupyter_dtrain.core.structs import readable
+
 
 def main() -> None:
     """Start the world, then serve its clients until it has ended."""
@@ -25,7 +27,7 @@ def main() -> None:
     from .guard import dismiss, guard
     from .processes import become_subreaper
 
-    request = msgspec.json.decode(data, type=WorldRequest)
+    request = msgspec.json.decode(data, type=readable(WorldRequest))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     become_subreaper()

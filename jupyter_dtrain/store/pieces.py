@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from jupyter_dtrain.core.structs import readable
+
 HEAD = 256 << 10
 """Bytes of the beginning of a rank's text that are stored."""
 TAIL = 64 << 10
@@ -80,4 +82,4 @@ def pack(pieces: list[Piece]) -> bytes:
 
 def unpack(data: bytes) -> list[Piece]:
     """Decode pieces from the file."""
-    return msgspec.json.decode(data, type=list[Piece])
+    return msgspec.json.decode(data, type=readable(list[Piece]))

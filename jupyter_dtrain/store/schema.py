@@ -171,15 +171,13 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
         if not path.exists() or not path.stat().st_size:
             return None
         try:
-            db = _connect(path, "ro")
-            version = check(db, path)
+            db, version = _checked(path, "ro")
         except sqlite3.OperationalError:
             # WAL needs a second file beside this one, which a read-only folder cannot take. It has no writers either.
             wal = path.with_name(path.name + "-wal")
             if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
-            db = _connect(path, "ro&immutable=1")
-            version = check(db, path)
+            db, version = _checked(path, "ro&immutable=1")
         if version < len(MIGRATIONS):
             db.close()
             if not version:
@@ -230,6 +228,16 @@ def explain(error: Exception, path: Path) -> str:
             f"the file away, and a new store begins."
         )
     return f"The store {path} cannot be used ({words}): runs are not stored until it can. Cells still run."
+
+
+def _checked(path: Path, mode: str) -> tuple[sqlite3.Connection, int]:
+    """A connection, and the version of the store that :func:`check` found."""
+    db = _connect(path, mode)
+    try:
+        return db, check(db, path)
+    except BaseException:
+        db.close()
+        raise
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

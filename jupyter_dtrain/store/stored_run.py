@@ -18,6 +18,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, Series
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import read_file
 
 from . import losses, pieces
@@ -86,7 +87,7 @@ class StoredRun:
         """Its number, as its cell shows it; no other run of a world of the same name has it."""
         self.source = source
         """The cell."""
-        self.ranks: list[int] = msgspec.json.decode(ranks) if ranks else []
+        self.ranks: list[int] = msgspec.json.decode(ranks, type=readable(list[int])) if ranks else []
         self.world = world
         """The world's name; ``world_id`` is unique."""
         self.world_id = world_id
@@ -97,7 +98,7 @@ class StoredRun:
         self.ended = ended
         self._name = name
         self._note = note
-        self._tags: list[str] = msgspec.json.decode(tags, type=list[str])
+        self._tags: list[str] = msgspec.json.decode(tags, type=readable(list[str]))
         self._kept = bool(kept)
         self._losses: list[Loss] | None = None
         self._outcome = outcome
@@ -261,13 +262,13 @@ class StoredRun:
     def errors(self) -> dict[int, Error]:
         """The exceptions that ended the cell, by rank; very long ones are shortened."""
         rows = self._rows("SELECT rank, error FROM parts WHERE run = ? AND error IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=Error) for rank, text in rows}
+        return {rank: msgspec.json.decode(text, type=readable(Error)) for rank, text in rows}
 
     @property
     def results(self) -> dict[int, Result]:
         """The value of the cell's last expression, by rank, as representations; large ones only as text."""
         rows = self._rows("SELECT rank, result FROM parts WHERE run = ? AND result IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=Result) for rank, text in rows}
+        return {rank: msgspec.json.decode(text, type=readable(Result)) for rank, text in rows}
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """The text that ``rank`` printed, in order: of both streams, or of one.

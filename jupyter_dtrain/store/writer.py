@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.steward_messages import Followed
 
 from . import pieces
@@ -235,7 +236,7 @@ class StoreWriter:
         return active
 
     def _load_run(self, db: sqlite3.Connection, row: int, started: float, ranks: str | None) -> _Run:
-        run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=list[int]))
+        run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=readable(list[int])))
         query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — our own names
         for rank, *values in db.execute(query, (row,)).fetchall():
             part = run.part(rank)

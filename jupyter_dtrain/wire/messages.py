@@ -37,6 +37,7 @@ from typing import Any, Final, Generic, TypeVar, get_args
 import msgspec
 
 from jupyter_dtrain.core.errors import OtherVersion, Refused
+from jupyter_dtrain.core.structs import readable
 
 PROTOCOL: Final = 1
 """The protocol that this version speaks."""
@@ -105,7 +106,7 @@ def to_content(message: msgspec.Struct) -> dict[str, Any]:
 def from_content(content: Any, kind: type[M]) -> M:
     """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``."""
     try:
-        return msgspec.convert(content, kind, str_keys=True)
+        return msgspec.convert(content, readable(kind), str_keys=True)
     except msgspec.ValidationError as error:
         raise Refused(f"The message cannot be read: {error}.") from error
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from jupyter_dtrain.core.events import Event
+from jupyter_dtrain.core.structs import readable
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are output of programs."""
@@ -94,4 +95,4 @@ def read_report(line: bytes) -> Report | None:
     return _decoder.decode(line[len(REPORT_PREFIX) :])
 
 
-_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(readable(Report))

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from jupyter_dtrain.core.errors import OtherVersion
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import HIDDEN, Variable
 from jupyter_dtrain.core.world import MAX_RANKS
 
@@ -163,7 +164,7 @@ class RankSpec(msgspec.Struct, frozen=True):
 
     def options_of(self, framework: str, kind: type[Options]) -> Options:
         """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
-        return msgspec.convert(self.options.get(framework, {}), kind)
+        return msgspec.convert(self.options.get(framework, {}), readable(kind))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -183,7 +184,7 @@ class RankSpec(msgspec.Struct, frozen=True):
         """
         written = (os.environ if environ is None else environ)[RANK_SPEC_VARIABLE]
         try:
-            spec = msgspec.json.decode(written, type=cls)
+            spec = msgspec.json.decode(written, type=readable(cls))
         except msgspec.ValidationError:
             spec = None
         if spec is None or spec.protocol != PROTOCOL:

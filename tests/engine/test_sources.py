@@ -17,7 +17,7 @@ CODE = "value = look(\n    sys._getframe(), 'loss'\n)"
 
 def run(number, code=CODE, *, known=True):
     """Return what ``look`` gave in code of a file of its own, such as a rerun of a cell."""
-    name = f"<run-{number}-abc>"
+    name = f"<ipython-input-{number}-abc>"
     if known:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     space = {"look": lambda frame, _: executing_at(frame).node, "sys": sys}
@@ -37,7 +37,7 @@ def test_little_stays_of_many_reruns_and_of_code_that_is_made_at_each_step():
     for number in range(4 * FILES):
         run(number)
     gc.collect()
-    read = sum(isinstance(one, Source) and one.filename.startswith("<run-") for one in gc.get_objects())
+    read = sum(isinstance(one, Source) and one.filename.startswith("<ipython-input-") for one in gc.get_objects())
     for _ in range(LOOKS + 8):
         run("one")
 

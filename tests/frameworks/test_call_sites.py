@@ -15,7 +15,7 @@ CELL = "def step(loss): return ask(sys._getframe())\nname = step(one)\n"
 
 def run(sites, number):
     """A cell: the namespace that it leaves. Each call that names a value is one that a method of the value makes."""
-    file = f"<run-{number}-abc>"
+    file = f"<ipython-input-{number}-abc>"
     code = CELL.replace("ask(", "loss.backward(") if number % 2 else CELL
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
 

@@ -71,6 +71,44 @@ def test_a_rank_raises_while_others_wait_in_mpi(waiting, before, wait, call):
         run(waiting, f"del {name}")
 
 
+HOLDERS = """
+class Trainer:
+    shared = MPI.COMM_WORLD
+    @property
+    def world(self): return MPI.COMM_WORLD
+class Slots:
+    __slots__ = ("comm",)
+trainer, slots, groups, barrier = Trainer(), Slots(), {"data": [MPI.COMM_WORLD]}, MPI.COMM_WORLD.Barrier
+slots.comm = MPI.COMM_WORLD
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "jupyter_dtrain.comm.Barrier()",
+        "trainer.shared.Barrier()",
+        "trainer.world.Barrier()",
+        "slots.comm.recv(source=1)",
+        "groups['data'][-1].bcast(None, root=1)",
+        "barrier()",
+        "list(map(MPI.COMM_WORLD.allreduce, [1]))",
+        "partial(MPI.COMM_WORLD.bcast, None, 1)()",
+        "getattr(MPI.COMM_WORLD, 'Barrier')()",
+        "MPI.COMM_WORLD.irecv(source=1).wait()",
+        "[MPI.COMM_WORLD.irecv(source=1)][0].wait()",
+        "pkl5.Intracomm(MPI.COMM_WORLD).bcast(None, root=1)",
+    ],
+)
+def test_ranks_that_wait_are_found_however_the_call_is_written(waiting, wait):
+    """No code of the user's runs to find the communicator."""
+    run(waiting, f"import jupyter_dtrain\nfrom functools import partial\nfrom mpi4py.util import pkl5\n{HOLDERS}")
+    cell = fail(waiting, f"if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20)
+
+    assert same("error") == cell.outcomes
+    assert same((3, True)) == values(run(waiting, LOOK))
+
+
 @pytest.mark.parametrize(
     "wait",
     [

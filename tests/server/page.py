@@ -30,6 +30,10 @@ class Server:
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder / "root"
         self.folder.mkdir(exist_ok=True)
+        if not port:
+            # Not 0: Jupyter Server before 2.20 writes that into its file. It takes another port if this one is used.
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
         self.token = secrets.token_hex(16)
         self._log = folder / "server.log"
         with self._log.open("a") as log:

@@ -58,7 +58,10 @@ def roles(session: Session) -> dict[psutil.Process, str]:
     found = {}
     ranks = {rank.pid for rank in session.world.ranks}
     for process in family(session):
-        line = " ".join(process.cmdline())
+        try:
+            line = " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            continue  # such as a py-spy that has just ended
         if process.pid in ranks:
             found[process] = "rank"
         elif process.name() == "prterun":

@@ -33,6 +33,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.engine.callers import keep_for_this_user
 from jupyter_dtrain.wire.requests import ServerSpec
 
@@ -148,7 +149,7 @@ class Handler(socketserver.BaseRequestHandler):
             if not part:
                 return None  # the end, or a line that is too long
             line += part
-        arrival = msgspec.json.decode(line, type=Arrival)
+        arrival = msgspec.json.decode(line, type=readable(Arrival))
         return arrival if self.server.knows(arrival) else None
 
 
@@ -177,7 +178,7 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
     keep_for_this_user()
     Server(socket.socket(fileno=args.fd), Meetings(args.host, spec.size), spec).serve_forever()
 

@@ -17,8 +17,9 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, called_in, user_names, value_of
+from jupyter_dtrain.engine.framework import Framework, called_in, user_names
 
+from .calls import Call, call_in
 from .communicators import ENDLESS, hidden_of
 from .progress import Progress
 from .rounds import Round
@@ -84,14 +85,10 @@ class Mpi(Framework):
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
         """The method of a communicator, request, window or file that a thread is in, idle or not: MPI spins."""
         mpi = _module()
-        if mpi is None or (owner := _owner_in(mpi, frame, call)) is None:
+        if mpi is None or (found := call_in(mpi, frame, call)) is None:
             return ""
-        assert call is not None
-        assert isinstance(call.func, ast.Attribute)
-        for kind in (mpi.Win, mpi.File):
-            if _is_a(owner, kind):
-                return f"{kind.__name__}.{call.func.attr}"
-        return call.func.attr
+        method = found.method or "MPI"
+        return f"{found.kind}.{method}" if found.kind in ("Win", "File") else method
 
     def can_release(self, call: str) -> bool:
         """Without ULFM no wait can be ended; with it, all waits can but some of a window's."""
@@ -111,14 +108,15 @@ class Mpi(Framework):
         mpi = _module()
         if mpi is None or not _can_revoke(mpi):
             return
-        owners = _owners_in_use(mpi)
+        calls = _calls_in_use(mpi)
+        owners = [call.owner for call in calls if call.owner is not None]
         inner = [comm for one in owners if isinstance(one, mpi.Win | mpi.File) for comm in hidden_of(mpi, one)]
         comms = self._communicators(mpi)
-        if owners and all(comm in self._revoked for comm in comms):
+        if calls and all(comm in self._revoked for comm in comms):
             # The steward asks again, so an earlier release has not ended the wait.
             _wake(mpi)
         self._revoked += [comm for comm in comms if comm not in self._revoked]
-        if not owners:
+        if not calls:
             # Nothing is looked up after this: the next cell may have made a new world by then.
             time.sleep(OTHERS_FIRST)
         # Each revocation wakes every wait, which begins anew if it is not meant. One that does so just as its own
@@ -247,23 +245,10 @@ def _frames() -> list[FrameType]:
     return list(frames.values())
 
 
-def _owner_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Any:
-    """The object of MPI, or its class, whose method a frame is in; None where it is in none."""
-    if call is None or not isinstance(call.func, ast.Attribute):
-        return None
-    owner = value_of(frame, call.func.value)
-    kinds = (mpi.Comm, mpi.Request, mpi.Message, mpi.Win, mpi.File)
-    return owner if any(_is_a(owner, kind) for kind in kinds) else None
-
-
-def _is_a(owner: Any, kind: type) -> bool:
-    return issubclass(type(owner), kind) or (issubclass(type(owner), type) and issubclass(owner, kind))
-
-
-def _owners_in_use(mpi: ModuleType) -> list[Any]:
-    """The objects of MPI in whose methods this rank's threads are now."""
-    owners = [_owner_in(mpi, frame, called_in(frame)) for frame in _frames()]
-    return [owner for owner in owners if owner is not None]
+def _calls_in_use(mpi: ModuleType) -> list[Call]:
+    """The calls of MPI that this rank's threads are in now."""
+    found = [call_in(mpi, frame, called_in(frame)) for frame in _frames()]
+    return [call for call in found if call is not None]
 
 
 def _held(value: Any) -> list[Any]:

@@ -1,0 +1,105 @@
+"""Which call of MPI a thread is in, read from the expression that its innermost frame is in the middle of.
+
+MPI gives no sign: it spins, and a profile of it would slow every call down. So the source says it. A call counts as
+MPI's if MPI's objects are found there without running anybody's code: the object whose method is called, a method that
+is called by another name, or one that is handed on (``map(comm.allreduce, values)``). Where code would have to run,
+such as that of a property, the method's name decides, if no other library is known to use it.
+
+Under failure: nothing raises for strange source, and code without source is in no call.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from jupyter_dtrain.engine.framework import called_in, value_of
+from jupyter_dtrain.engine.libraries import is_library
+
+PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})
+"""The methods for Python objects that are known as MPI's by their names; so are those that begin with a capital."""
+
+
+class Call(NamedTuple):
+    """A call of MPI."""
+
+    kind: str
+    """The class of the object: ``Comm``, ``Request``, ``Message``, ``Win`` or ``File``; empty if it is not known."""
+    method: str
+    owner: Any
+    """The object, or its class; None if code would have to run to find it."""
+
+
+def call_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
+    """The call of MPI that ``frame`` is in, if it is in one. A frame in a library is where its caller is."""
+    outer: FrameType | None = frame
+    while outer is not None and is_library(outer.f_code.co_filename):
+        outer = outer.f_back  # mpi4py.util.pkl5.Intracomm.bcast is written in Python
+    if outer is None:
+        return None
+    return _call_at(mpi, outer, call if outer is frame else called_in(outer))
+
+
+def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
+    if call is None:
+        return None
+    for node in (call.func, *call.args):
+        found = None
+        match node:
+            case ast.Attribute():
+                found = _method(mpi, frame, node, called=node is call.func)
+            case ast.Name():
+                found = _bound(mpi, value_of(frame, node))
+            case ast.Call(func=ast.Name(id="map")):
+                found = _call_at(mpi, frame, node)  # list(map(comm.bcast, values)) calls it later
+            case ast.Call() if node is call.func:  # functools.partial(comm.bcast, 1)(), getattr(comm, "Barrier")()
+                found = _call_at(mpi, frame, node) or (Call("", "", None) if _is_made(mpi, frame, node) else None)
+        if found is not None:
+            return found
+    return None
+
+
+def _method(mpi: ModuleType, frame: FrameType, node: ast.Attribute, *, called: bool) -> Call | None:
+    owner = value_of(frame, node.value)
+    if kind := _kind(mpi, owner):
+        return Call(kind, node.attr, owner) if callable(getattr(getattr(mpi, kind), node.attr, None)) else None
+    if owner is None and called and (_is_named(mpi, node.attr) or _is_made(mpi, frame, node.value)):
+        return Call("", node.attr, None)
+    return None
+
+
+def _bound(mpi: ModuleType, method: Any) -> Call | None:
+    if type(method) is not type(mpi.COMM_SELF.Barrier):  # that of all bound methods that are not written in Python
+        return None
+    kind = _kind(mpi, method.__self__)
+    return Call(kind, method.__name__, method.__self__) if kind else None
+
+
+def _is_named(mpi: ModuleType, name: str) -> bool:
+    capital = name[:1].isupper() and any(hasattr(getattr(mpi, kind), name) for kind in _KINDS)
+    return name in PLAIN or capital
+
+
+def _is_made(mpi: ModuleType, frame: FrameType, node: ast.expr) -> bool:
+    """Whether MPI has made the value: ``comm.irecv()``, ``comm.Split(color)``, or an item of such a value."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):
+            return bool(_kind(mpi, value_of(frame, inner))) or _is_made(mpi, frame, inner)
+        case ast.Call(func=ast.Name(id="getattr"), args=[inner, *_]):
+            return bool(_kind(mpi, value_of(frame, inner)))
+        case ast.List(elts=[inner, *_]) | ast.Tuple(elts=[inner, *_]):
+            return bool(_kind(mpi, value_of(frame, inner))) or _is_made(mpi, frame, inner)
+    return False
+
+
+_KINDS = ("Comm", "Request", "Message", "Win", "File")
+
+
+def _kind(mpi: ModuleType, owner: Any) -> str:
+    """The name of the class of MPI that ``owner`` is, or is an object of."""
+    for name in _KINDS:
+        kind = getattr(mpi, name)
+        if issubclass(type(owner), kind) or (issubclass(type(owner), type) and issubclass(owner, kind)):
+            return name
+    return ""
