@@ -155,6 +155,34 @@ describe("the worlds of a page", () => {
     expect(last().said.at(-1)).toEqual({ watch: [] });
   });
 
+  it("shows a world that a person asks for at once, and once, whoever tells of it first", async () => {
+    let accept: (answer: Response) => void = () => undefined;
+    const fetched = vi.fn(() => new Promise<Response>((resolve) => (accept = resolve)));
+    const asking = new Worlds(settings(fetched));
+    last().begin();
+    const ids = (): string[] => asking.worlds.map((one) => one.id);
+    for (const listed of ["before the answer", "after the answer", "never"]) {
+      const made = asking.start("local", { n: 2, name: "new" }, "", 2);
+      expect(ids()).toEqual(["asked"]);
+      if (listed === "before the answer") last().tell({ type: "worlds", worlds: [world(listed)] });
+      await vi.advanceTimersByTimeAsync(0);
+      accept(new Response(JSON.stringify({ id: listed, name: "new" }), { status: 202 }));
+      expect(await made).toBe(listed);
+      expect(ids()).toEqual([listed]);
+      if (listed === "after the answer") last().tell({ type: "worlds", worlds: [world(listed)] });
+      expect(ids()).toEqual([listed]);
+      last().tell({ type: "worlds", worlds: [] });
+      await vi.advanceTimersByTimeAsync(60_000);
+      expect(ids()).toEqual([]);
+    }
+    const refused = asking.start("local", { n: 2, name: "new" }, "", 2);
+    await vi.advanceTimersByTimeAsync(0);
+    accept(new Response('{"message": "No."}', { status: 400 }));
+    await expect(refused).rejects.toThrow("No.");
+    expect(ids()).toEqual([]);
+    asking.dispose();
+  });
+
   it("selects the chosen world, else one with a running cell, else the newest", () => {
     last().begin();
     const run = {

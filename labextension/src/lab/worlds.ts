@@ -218,6 +218,7 @@ export class Worlds {
     }
     Object.assign(shown, made);
     setTimeout(hide, UNLISTED);
+    this.join("worlds"); // the server may have listed it before it answered
     this.select(made.id);
     return made.id;
   }
