@@ -121,17 +121,25 @@ def test_progress_is_one_bar_in_the_cells_panel(ranks):
     assert cell.lines == ["[0-2] done"]
 
 
+def parted(cell):
+    """The texts of the cell's captions, and its other displays."""
+    captions = [one for one in cell.displays if one["metadata"]["dtrain"].get("caption")]
+    others = [one for one in cell.displays if one not in captions]
+    return [one["data"]["text/plain"] for one in captions], others
+
+
 def test_displays_carry_their_ranks(ranks):
     """The rank is in their metadata, and in words above them; equal ones are one."""
     cell = ranks.ok(
         f"%%distributed\n{RANK}from IPython.display import HTML, display\n"
         "display(HTML('<b>same</b>'))\ndisplay(HTML(f'<i>{rank}</i>'))"
     )
-    shown = [(display["data"]["text/html"], display["metadata"]["dtrain"]) for display in cell.displays]
+    captions, displays = parted(cell)
+    shown = [(display["data"]["text/html"], display["metadata"]["dtrain"]) for display in displays]
 
     assert shown[0] == ("<b>same</b>", {"ranks": [0, 1, 2]})
     assert sorted(shown[1:], key=str) == [(f"<i>{rank}</i>", {"rank": rank}) for rank in range(3)]
-    assert sorted(cell.lines) == ["[0-2]", "[0]", "[1]", "[2]"]
+    assert sorted(captions) == ["[0-2]", "[0]", "[1]", "[2]"]
 
 
 def test_a_display_that_is_updated_stays_one(ranks):
@@ -170,10 +178,11 @@ def test_a_rich_result_keeps_all_its_representations(ranks):
         "    def __repr__(self): return 'a  b\\n1  2'\nTable()"
     )
 
-    assert len(cell.displays) == 1
-    assert cell.displays[0]["data"]["text/html"] == "<table></table>"
-    assert "a  b\n1  2" in cell.displays[0]["data"]["text/plain"]
-    assert cell.displays[0]["metadata"]["dtrain"] == {"ranks": [0, 1, 2]}
+    captions, (table,) = parted(cell)
+    assert captions == ["[0-2]"]
+    assert table["data"]["text/html"] == "<table></table>"
+    assert "a  b\n1  2" in table["data"]["text/plain"]
+    assert table["metadata"]["dtrain"] == {"ranks": [0, 1, 2]}
 
 
 def test_a_last_expression_with_a_semicolon_or_none_shows_nothing(ranks):
@@ -190,13 +199,13 @@ def test_a_figure_comes_as_a_picture(ranks):
         "plt.figure(figsize=(2, 1), dpi=50)\nplt.plot([rank, 2]);",
         patience=120,
     )
-    picture = base64.b64decode(cell.displays[0]["data"]["image/png"])
+    captions, (figure,) = parted(cell)
+    picture = base64.b64decode(figure["data"]["image/png"])
 
-    assert len(cell.displays) == 1
     assert picture.startswith(b"\x89PNG")
     assert all(side > 20 for side in struct.unpack(">II", picture[16:24]))
-    assert cell.displays[0]["metadata"]["dtrain"] == {"rank": 1}
-    assert cell.lines == ["[1]"]
+    assert figure["metadata"]["dtrain"] == {"rank": 1}
+    assert captions == ["[1]"]
 
 
 def test_capture_around_a_cell_keeps_everything(ranks):

@@ -72,7 +72,7 @@ def test_a_store_that_died_begins_again_but_not_without_end(folder, monkeypatch)
 
 def test_a_port_that_is_taken_is_refused(meeting, folder):
     """The error says what to do."""
-    with pytest.raises(StartFailed, match=f"Port {meeting.port} on 127.0.0.1 is taken .*name another MASTER_PORT"):
+    with pytest.raises(StartFailed, match=f"Port {meeting.port} on 127.0.0.1 is taken .*Name another MASTER_PORT"):
         Rendezvous("127.0.0.1", meeting.port, folder / "log", lambda: None, TOLD, "serves")
 
 
