@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "mpi4py"
 LEFT_OUT = ["-e", "spawn", "-e", "dynproc", "-x", "TestULFMInter"]
 """Modules and tests. The last: ``Shrink`` of an intercommunicator."""
+CRASHES = ["-x", "TestULFMWorld.testRevoke"]
+"""Left out on more than 2 ranks: afterwards some of them crash in ``Dup``, under ``mpiexec`` as well (5.0.11)."""
 PATIENCE = 3600.0
 """Seconds in which it must be over. Ranks that wait spin, so that it takes long where others want the cores, too."""
 
@@ -45,7 +47,8 @@ def main() -> int:
     args, options = parser.parse_known_args()
     script = sources() / "main.py"
     with Session.start(n=args.n) as session:
-        run = session.run_script(script, ["-v", *LEFT_OUT, *options], wait=False, view=None)
+        left_out = [*LEFT_OUT, *(CRASHES if args.n > 2 else [])]
+        run = session.run_script(script, ["-v", *left_out, *options], wait=False, view=None)
         if not run.wait(PATIENCE):
             print(f"not over after {PATIENCE:g} s: {session.stacks()}")
             session.interrupt(force=True)

@@ -65,6 +65,8 @@ class Children:
         self._services = tuple(services)
         self._lock = threading.Lock()
         self._began = 0
+        self._present: set[str] = set()
+        """The processes that ran when the cell began. Linux notes starts in ticks of 10 ms, too coarse to tell."""
         self._runs = False
         self._told: dict[tuple[int, int], int] = {}
         """How many of the signals of :data:`ENDING` a process of this cell has had."""
@@ -75,6 +77,7 @@ class Children:
         """A cell's code is about to run."""
         with self._lock:
             self._began, self._runs = _now(), True
+            self._present = {entry.name for entry in os.scandir("/proc")}
             self._told.clear()
             self._pools = set(_pools())
 
@@ -144,7 +147,7 @@ class Children:
             if child is None:
                 return False  # the rank, or the watch above it, which adopts orphans
             if pid not in kept:
-                kept[pid] = child.started < self._began or _is_detached(pid) or self._is_service(pid)
+                kept[pid] = self._is_earlier(child) or _is_detached(pid) or self._is_service(pid)
                 above = child.parent
                 kept[pid] |= stays(above) and not _HOSTS.search(_command(above))
             return kept[pid]
@@ -154,6 +157,10 @@ class Children:
             for child in session.values()
             if not stays(child.pid) and not (until is not None and child.parent == me and child.started > until)
         ]
+
+    def _is_earlier(self, child: Child) -> bool:
+        """Whether the process started before the cell began."""
+        return child.started < self._began or (child.started == self._began and str(child.pid) in self._present)
 
     def _is_service(self, pid: int) -> bool:
         command = _command(pid)

@@ -273,6 +273,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 """The members that are called by name, each with all arguments that it may take."""
 
 
+MOST_ITEMS = 1000
+"""The items of a dictionary in which :func:`value_of` looks."""
+
+
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     """The call that a frame is in the middle of; None in a library, or where its source says nothing clear."""
     frame = place.tb_frame if isinstance(place, TracebackType) else place
@@ -328,11 +332,13 @@ def _order(kind: type) -> tuple[type, ...]:
 
 
 def _item(owner: Any, index: Any) -> Any:
-    if type(owner) in (list, tuple) and type(index) is int and -len(owner) <= index < len(owner):
-        return owner[index]
-    if type(owner) is dict and type(index) in (int, str):
+    # Other threads may change what is read here.
+    if type(owner) in (list, tuple) and type(index) is int:
+        with contextlib.suppress(IndexError):
+            return owner[index]
+    if type(owner) is dict and type(index) in (int, str) and len(owner) <= MOST_ITEMS:
         # Not by a lookup, which may compare with a key of the user's.
-        return next((value for key, value in owner.items() if type(key) is type(index) and key == index), None)
+        return next((value for key, value in list(owner.items()) if type(key) is type(index) and key == index), None)
     return None
 
 

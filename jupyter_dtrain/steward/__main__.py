@@ -9,8 +9,6 @@ import gc
 import os
 import sys
 
-from jupyter_dtrain.core.structs import readable
-
 
 def main() -> None:
     """Start the world, then serve its clients until it has ended."""
@@ -22,6 +20,7 @@ def main() -> None:
         os._exit(0)
     import msgspec
 
+    from jupyter_dtrain.core.structs import readable
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .guard import dismiss, guard

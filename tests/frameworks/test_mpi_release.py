@@ -78,7 +78,7 @@ class Trainer:
     def world(self): return MPI.COMM_WORLD
 class Slots:
     __slots__ = ("comm",)
-trainer, slots, groups, barrier = Trainer(), Slots(), {"data": [MPI.COMM_WORLD]}, MPI.COMM_WORLD.Barrier
+trainer, slots, groups, barrier = Trainer(), Slots(), {"data": [MPI.COMM_WORLD.Dup()]}, MPI.COMM_WORLD.Barrier
 slots.comm = MPI.COMM_WORLD
 """
 

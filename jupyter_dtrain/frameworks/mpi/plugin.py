@@ -112,6 +112,10 @@ class Mpi(Framework):
         owners = [call.owner for call in calls if call.owner is not None]
         inner = [comm for one in owners if isinstance(one, mpi.Win | mpi.File) for comm in hidden_of(mpi, one)]
         comms = self._communicators(mpi)
+        for owner in owners:
+            # One that the user keeps in a list or a dictionary is found only by the call that waits in it.
+            if issubclass(type(owner), mpi.Comm) and owner not in (*comms, mpi.COMM_NULL, mpi.COMM_SELF):
+                comms.append(owner)
         if calls and all(comm in self._revoked for comm in comms):
             # The steward asks again, so an earlier release has not ended the wait.
             _wake(mpi)

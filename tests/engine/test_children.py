@@ -1,0 +1,35 @@
+"""The processes that a cell starts, told from those that were there when it began."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ROUNDS = """
+import os, subprocess
+from jupyter_dtrain.engine.children import Children, _session
+
+children, same = Children(), 0
+for _ in range(40):
+    earlier = subprocess.Popen(["sleep", "1000"])
+    children.begin()
+    own = subprocess.Popen(["sleep", "1000"])
+    started = {child.pid: child.started for child in _session(os.getpid())}
+    same += started[earlier.pid] == children._began
+    ended, left = children.end()
+    assert (ended, left) == ({own.pid}, []), (ended, left, earlier.pid, own.pid)
+    assert earlier.poll() is None
+    earlier.kill()
+    earlier.wait()
+    own.wait()
+assert same, "no process started in the tick in which a cell began"
+"""
+
+
+def test_a_process_that_started_right_before_a_cell_is_not_the_cells():
+    """Linux notes both starts in the same hundredth of a second, in most rounds."""
+    done = subprocess.run(
+        [sys.executable, "-c", ROUNDS], start_new_session=True, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
