@@ -87,9 +87,9 @@ def test_lines_of_magics_are_completed(defined, typed, offered):
 def test_worlds_and_stored_runs_are_offered_by_name(defined):
     """They are offered to the verbs that take them."""
     assert "world" in defined.complete("%distributed attach ")
-    runs = defined.complete("%distributed show #")
+    runs = defined.complete("%distributed show world/")
     assert runs
-    assert all(name[0] == "#" and name[1:].isdecimal() for name in runs)
+    assert all(name.startswith("world/") and name[6:].isdecimal() for name in runs)
 
 
 @pytest.mark.parametrize(
