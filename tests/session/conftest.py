@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_dtrain import Session
 from tests.conftest import Launch
+from tests.steward.until import PATIENCE
 
 CLEAN = """
 import sys
@@ -42,3 +43,15 @@ def world(launch: Launch, shared: Callable[[], Session], request: pytest.Fixture
         return
     with launch(n=3) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def idle(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End what a test that failed has left running, or the next test's cells would wait for it."""
+    yield
+    world = request.node.funcargs.get("world")
+    if isinstance(world, Session) and not world.closed and world.drives and world.running:
+        left = world.running
+        world.interrupt()
+        for run in left:
+            run.wait(PATIENCE)

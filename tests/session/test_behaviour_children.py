@@ -14,12 +14,15 @@ FIRST = [0]
 TWO_PROCESSES = """
 import multiprocessing, os, socket, time
 
+def say(line):  # in one write, which no line of the other process cuts in two
+    os.write(1, f"{line}\\n".encode())
+
 def work(number):
     if not number:
         server = socket.create_server(("127.0.0.1", 0))
-        print("port", server.getsockname()[1], flush=True)
+        say(f"port {server.getsockname()[1]}")
     while True:
-        print("child", os.getpid(), flush=True)
+        say(f"child {os.getpid()}")
         time.sleep(0.1)
 
 if __name__ == "__main__":
@@ -27,7 +30,7 @@ if __name__ == "__main__":
     started = [context.Process(target=work, args=(number,)) for number in range(2)]
     for one in started:
         one.start()
-    print("begun", [one.pid for one in started], flush=True)
+    say(f"begun {[one.pid for one in started]}")
     for one in started:
         one.join()
 """
