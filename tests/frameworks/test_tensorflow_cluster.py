@@ -154,9 +154,9 @@ def test_the_first_rank_is_the_chief_and_the_last_are_parameter_servers(size, op
 @pytest.mark.parametrize(
     ("size", "options", "words"),
     [
-        (1, {"chief": True}, "A chief and at least 1 worker need 2 ranks or more, not 1: ask for more with -n"),
+        (1, {"chief": True}, "A chief and at least 1 worker need 2 ranks or more, not 1: ask for more ranks"),
         (3, {"chief": True, "ps": 2}, "1 worker and 2 parameter servers need 4 ranks or more, not 3"),
-        (4, {"ps": 1}, "Parameter servers need a chief.*add --chief"),
+        (4, {"ps": 1}, "Parameter servers need a chief.*set the option chief"),
     ],
 )
 def test_roles_that_no_cluster_can_have_are_refused(size, options, words):
