@@ -38,10 +38,12 @@ while step < 100 or not os.path.exists("GO"):
     time.sleep(0.02)
 said("ended")
 """
-STANDS = """import ctypes, threading, time
+STANDS = """import ctypes, os, threading, time
 def stand():
-    while True:
-        ctypes.PyDLL(None).usleep(1_500_000)  # it keeps the interpreter meanwhile
+    while not os.path.exists("BEGIN"):
+        time.sleep(0.05)
+    while not os.path.exists("END"):
+        ctypes.PyDLL(None).usleep(1_000_000)  # it keeps the interpreter meanwhile
         time.sleep(0.005)
 threading.Thread(target=stand, daemon=True).start()
 """
@@ -246,14 +248,17 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
 
 def test_the_panel_keeps_up_with_the_sidebar_while_the_kernel_stands_still(lab, browser):
     """A thread of the kernel holds the interpreter nearly all the time; both show the same clock, and the same step."""
-    path = lab.write("stands.ipynb", START, STANDS, train(6000))
+    begin, end = lab.folder / "begin", lab.folder / "end"
+    path = lab.write("stands.ipynb", START, STANDS.replace("BEGIN", str(begin)).replace("END", str(end)), train(6000))
     page = lab.open(browser, path.name, width=1400)
     execute(page, "dtrain:show")
     run_all(page)
     page.wait_for_selector(".jp-Notebook .dtrain-chart canvas")
     page.wait_for_selector("#jupyter-dtrain-panel .dtrain-chart canvas")
     page.wait_for_function("() => document.querySelector('.jp-Notebook .dtrain-summary').textContent.includes('step')")
+    begin.touch()
     seen = page.evaluate(WATCH)
+    end.touch()
     assert len(seen) > 20
     assert seen[-1]["sidebar"]["step"] > seen[0]["sidebar"]["step"]
     for place, now in enumerate(seen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import nbformat
 import pytest
@@ -49,18 +50,21 @@ def look(output: Locator) -> None:
     bar = output.get_by_role("toolbar", name="Output")
     text = output.locator(".dtrain-output-text")
     choice = bar.get_by_role("combobox", name="Output of")
-    expect(bar.get_by_role("status")).to_have_text("409 lines")
-    expect(text).to_contain_text("209 more lines")
-    expect(text).to_contain_text("[0-1] step 399")
+    expect(text).to_contain_text("a log line")
+    # On a busy machine a rank is late now and then, which the line `[1] same` tells.
+    lines = int(re.fullmatch(r"(\d+) lines", bar.get_by_role("status").inner_text())[1])
+    assert 409 <= lines < 450
+    expect(text).to_contain_text(f"{lines - 200} more lines")
+    expect(text).to_contain_text("step 399")
     expect(output.locator("[data-dtrain='text']").first).to_be_hidden()
     choice.select_option("Rank 1")
     bar.get_by_role("searchbox").fill("BATCH")
     expect(text.locator("pre")).to_have_text("\n".join(f"batch of rank 1 at {step}" for step in (50, 150, 250, 350)))
-    expect(bar.get_by_role("status")).to_have_text("4 of 409 lines")
+    expect(bar.get_by_role("status")).to_have_text(f"4 of {lines} lines")
     assert text.locator("pre .ansi-red-fg").count() == 4
     bar.get_by_role("searchbox").fill("")
     choice.select_option("Differences only")
-    expect(bar.get_by_role("status")).to_have_text("8 of 409 lines")
+    expect(bar.get_by_role("status")).to_have_text(f"8 of {lines} lines")
     expect(text).to_contain_text("[0] batch of rank 0 at 50")
 
 
