@@ -172,6 +172,7 @@ describe("the worlds of a page", () => {
       if (listed === "after the answer") last().tell({ type: "worlds", worlds: [world(listed)] });
       expect(ids()).toEqual([listed]);
       last().tell({ type: "worlds", worlds: [] });
+      expect(ids()).toEqual(listed === "never" ? [listed] : []);
       await vi.advanceTimersByTimeAsync(60_000);
       expect(ids()).toEqual([]);
     }

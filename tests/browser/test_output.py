@@ -16,11 +16,11 @@ START = "%load_ext jupyter_dtrain\n%distributed start -n 2 --name printed"
 LONG = """%%distributed
 import os, sys
 rank = int(os.environ["RANK"])
+print("a log line", file=sys.stderr)
 for step in range(400):
     print(f"step {step}", flush=True)
     if step % 100 == 50:
         print(f"\\x1b[31mbatch of rank {rank} at {step}\\x1b[0m", flush=True)
-print("a log line", file=sys.stderr)
 """
 PICTURES = """%%distributed
 from IPython.display import HTML, SVG, display
@@ -51,6 +51,7 @@ def look(output: Locator) -> None:
     text = output.locator(".dtrain-output-text")
     choice = bar.get_by_role("combobox", name="Output of")
     expect(text).to_contain_text("a log line")
+    expect(text).to_contain_text("step 399")
     # On a busy machine a rank is late now and then, which the line `[1] same` tells.
     lines = int(re.fullmatch(r"(\d+) lines", bar.get_by_role("status").inner_text())[1])
     assert 409 <= lines < 450
@@ -82,8 +83,8 @@ def test_long_output_is_folded_and_read_by_rank(printed):
     output.get_by_role("button", name="Show all").click()
     text = output.locator("[data-dtrain='text']")
     expect(text.first).to_be_visible()
-    expect(text.last).to_contain_text("a log line")
-    red = text.last.locator(".jp-OutputArea-output").evaluate("(one) => getComputedStyle(one).backgroundColor")
+    expect(text.first).to_contain_text("a log line")
+    red = text.first.locator(".jp-OutputArea-output").evaluate("(one) => getComputedStyle(one).backgroundColor")
     assert red == "rgba(0, 0, 0, 0)"
     output.get_by_role("button", name="Fold").click()
     expect(text.first).to_be_hidden()

@@ -126,7 +126,9 @@ function Row({
 }): JSX.Element {
   const loss = run.losses[0];
   const facts = [clock(run.elapsed)];
-  if (loss !== undefined) facts.push(`${loss.name} ${loss.last === null ? "NaN" : number(loss.last)}`);
+  // The list's loss of a run that goes on is older than that in the chart above.
+  if (loss !== undefined && run.outcome !== "running")
+    facts.push(`${loss.name} ${loss.last === null ? "NaN" : number(loss.last)}`);
   if (run.kept) facts.push(trans.__("kept"));
   return (
     <button

@@ -261,7 +261,8 @@ export class Worlds {
 
   /** Join the worlds that the server lists and those that the page has just asked for. */
   private join(change: Change): void {
-    this.worlds = [...this.listed, ...this.asked.filter((one) => !this.listed.some((world) => world.id === one.id))];
+    this.asked = this.asked.filter((one) => !this.listed.some((world) => world.id === one.id));
+    this.worlds = [...this.listed, ...this.asked];
     this.rewatch();
     this.changedSignal.emit(change);
   }

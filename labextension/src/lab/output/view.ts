@@ -33,6 +33,8 @@ interface Output {
   readonly type: string;
   readonly data: Record<string, unknown>;
   readonly metadata: Record<string, unknown>;
+  /** Of a stream: text that comes later is added to it, of which the outputs say nothing. */
+  readonly streamText?: { changed: { connect(slot: () => void): boolean } };
 }
 
 /** The parts of JupyterLab's code cell that are used here; its own type would pull its package into the build. */
@@ -128,19 +130,20 @@ export class OutputView {
     cell.outputArea.node.classList.add("dtrain-outputs");
     // JupyterLab counts the nodes before a new output's place: ours is behind all of them.
     cell.outputArea.node.append(this.node);
-    const later = (): void => {
-      this.timer ||= window.setTimeout(() => {
-        this.timer = 0;
-        if (!cell.isDisposed) this.read();
-      }, CALM);
-    };
-    cell.model.outputs.changed.connect(later);
-    cell.model.outputs.stateChanged.connect(later);
+    cell.model.outputs.changed.connect(this.later);
+    cell.model.outputs.stateChanged.connect(this.later);
     cell.disposed.connect(() => {
       clearTimeout(this.timer);
     });
     this.read();
   }
+
+  private later = (): void => {
+    this.timer ||= window.setTimeout(() => {
+      this.timer = 0;
+      if (!this.cell.isDisposed) this.read();
+    }, CALM);
+  };
 
   /** Take the outputs as they are now. */
   private read(): void {
@@ -151,7 +154,8 @@ export class OutputView {
     let caption: Origin | null = null;
     let group = 0;
     for (let index = 0; index < outputs.length; index += 1) {
-      const { type, data, metadata } = outputs.get(index);
+      const { type, data, metadata, streamText } = outputs.get(index);
+      streamText?.changed.connect(this.later); // once, however often it is called
       const origin = (metadata.dtrain ?? {}) as Origin;
       const node = widgets[index]?.node;
       const kind: string =
