@@ -123,7 +123,8 @@ class LiveLine:
 
     def _content(self, line: _Line) -> tuple[dict[str, str], dict[str, object]]:
         text = label((line.rank,), self._size) + line.text
-        return {"text/plain": text}, metadata_of((line.rank,), {})
+        # The mark "line" tells JupyterLab's view of the output that this display is one of the printed lines.
+        return {"text/plain": text}, {"dtrain": {**metadata_of((line.rank,), {})["dtrain"], "line": True}}
 
     def _redraw(self, now: float, *, force: bool = False) -> None:
         line = self._line

@@ -14,9 +14,13 @@ from tests.browser.lab import run_cell, save, shoot, wait_idle
 
 START = "%load_ext jupyter_dtrain\n%distributed start -n 2 --name printed"
 LONG = """%%distributed
-import os, sys
+import os, sys, time
 rank = int(os.environ["RANK"])
 print("a log line", file=sys.stderr)
+if rank == 0:
+    print("half", end="", flush=True)
+    time.sleep(0.5)  # it is shown, and redrawn with the other half
+    print(" and half", flush=True)
 for step in range(400):
     print(f"step {step}", flush=True)
     if step % 100 == 50:
@@ -54,7 +58,7 @@ def look(output: Locator) -> None:
     expect(text).to_contain_text("step 399")
     # On a busy machine a rank is late now and then, which the line `[1] same` tells.
     lines = int(re.fullmatch(r"(\d+) lines", bar.get_by_role("status").inner_text())[1])
-    assert 409 <= lines < 450
+    assert 410 <= lines < 450
     expect(text).to_contain_text(f"{lines - 200} more lines")
     expect(text).to_contain_text("step 399")
     expect(output.locator("[data-dtrain='text']").first).to_be_hidden()
@@ -65,7 +69,8 @@ def look(output: Locator) -> None:
     assert text.locator("pre .ansi-red-fg").count() == 4
     bar.get_by_role("searchbox").fill("")
     choice.select_option("Differences only")
-    expect(bar.get_by_role("status")).to_have_text(f"8 of {lines} lines")
+    expect(bar.get_by_role("status")).to_have_text(f"9 of {lines} lines")
+    expect(text).to_contain_text("[0] half and half")
     expect(text).to_contain_text("[0] batch of rank 0 at 50")
 
 

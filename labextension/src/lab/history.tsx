@@ -126,9 +126,7 @@ function Row({
 }): JSX.Element {
   const loss = run.losses[0];
   const facts = [clock(run.elapsed)];
-  // The list's loss of a run that goes on is older than that in the chart above.
-  if (loss !== undefined && run.outcome !== "running")
-    facts.push(`${loss.name} ${loss.last === null ? "NaN" : number(loss.last)}`);
+  if (loss !== undefined) facts.push(`${loss.name} ${loss.last === null ? "NaN" : number(loss.last)}`);
   if (run.kept) facts.push(trans.__("kept"));
   return (
     <button
@@ -155,12 +153,12 @@ function Row({
   );
 }
 
-/** The run as its world knows it, if that lives: the store is up to a second behind. */
+/** The run as its world knows it, if that lives. The store is behind: its losses are older than those in the chart. */
 function live(run: StoredRun, worlds: World[]): StoredRun {
   if (run.outcome !== "running") return run;
   const world = worlds.find((one) => one.name === run.world);
   const known = [world?.run, ...(world?.runs ?? [])].find((one) => one?.number === run.number);
   if (known == null) return run;
   const until = known.ended ?? Date.now() / 1000;
-  return { ...run, outcome: known.outcome, elapsed: Math.max(0, until - known.started) };
+  return { ...run, outcome: known.outcome, elapsed: Math.max(0, until - known.started), losses: [] };
 }

@@ -143,7 +143,7 @@ function WorldRow({
         <button
           className="dtrain-name"
           aria-pressed={chosen}
-          title={trans.__("Show this world's ranks and losses. Drag it into a notebook to attach the notebook.")}
+          title={trans.__("Show its ranks and losses. To attach a notebook, drag it there.")}
           onClick={select}
           onMouseDown={(event) => {
             dragCode(event, code, world.name);

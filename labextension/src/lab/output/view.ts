@@ -15,6 +15,7 @@ import { linesOf, ranksIn, select, type Line, type Look } from "./lines";
 
 const STDOUT = "application/vnd.jupyter.stdout";
 const STDERR = "application/vnd.jupyter.stderr";
+const PLAIN = "text/plain";
 
 /** Lines that are shown without folding, and those of the beginning and of the end that a fold leaves. */
 export const UNFOLDED = 200;
@@ -59,11 +60,12 @@ export interface OutputCell {
   };
 }
 
-/** The ranks of an output, if it has any, and whether the output is only the caption of the next one. */
+/** The ranks of an output, if it has any; whether it is only the caption of the next one, or one printed line. */
 interface Origin {
   rank?: number;
   ranks?: number[];
   caption?: boolean;
+  line?: boolean;
 }
 
 /** The place of an output: outputs of a group may be exchanged, in which nothing else is between figures and tables. */
@@ -158,9 +160,10 @@ export class OutputView {
       streamText?.changed.connect(this.later); // once, however often it is called
       const origin = (metadata.dtrain ?? {}) as Origin;
       const node = widgets[index]?.node;
+      const text = textOf(type, data, origin);
       const kind: string =
-        type === "stream" ? "text" : origin.caption === true ? "caption" : caption !== null ? "side" : "other";
-      if (type === "stream") texts.push((data[STDOUT] ?? data[STDERR] ?? "") as string);
+        text !== null ? "text" : origin.caption === true ? "caption" : caption !== null ? "side" : "other";
+      if (text !== null) texts.push(text);
       if (node !== undefined && node.dataset.dtrain !== kind) node.dataset.dtrain = kind;
       if (node !== undefined && kind === "side") node.dataset.dtrainRanks = this.caption(caption!);
       const alone = kind !== "caption" && kind !== "side" ? 1 : 0;
@@ -254,6 +257,12 @@ export class OutputView {
       },
     };
   }
+}
+
+/** The printed text of an output; null for figures, tables and all else. */
+function textOf(type: string, data: Record<string, unknown>, { line }: Origin): string | null {
+  if (type === "stream") return (data[STDOUT] ?? data[STDERR] ?? "") as string;
+  return line === true ? `${data[PLAIN] as string}\n` : null;
 }
 
 /** Put the first output of each rank side by side, then the second: a rank shows all of its own before another's. */
