@@ -34,7 +34,7 @@ ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all faults storm soak mpi4py horovod bare oldest lint typescript
-.PHONY: bench clean
+.PHONY: pictures bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -90,6 +90,9 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 # Old versions warn about themselves.
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
+
+pictures: $(VENV)/installed $(VENV)/chromium ## take the pictures of README and docs anew, in a stranger's first session
+	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench

@@ -164,7 +164,12 @@ describe("the worlds of a page", () => {
     for (const listed of ["before the answer", "after the answer", "never"]) {
       const made = asking.start("local", { n: 2, name: "new" }, "", 2);
       expect(ids()).toEqual(["asked"]);
-      if (listed === "before the answer") last().tell({ type: "worlds", worlds: [world(listed)] });
+      if (listed === "before the answer") {
+        last().tell({ type: "worlds", worlds: [world("other", { name: "other", state: "starting" })] });
+        expect(ids()).toEqual(["other", "asked"]);
+        last().tell({ type: "worlds", worlds: [world(listed, { name: "new", state: "starting" })] });
+        expect(ids()).toEqual([listed]);
+      }
       await vi.advanceTimersByTimeAsync(0);
       accept(new Response(JSON.stringify({ id: listed, name: "new" }), { status: 202 }));
       expect(await made).toBe(listed);

@@ -111,12 +111,15 @@ def output_of(page: Page, cell: int) -> Locator:
     return page.locator(".jp-Notebook .jp-CodeCell").nth(cell).locator(".jp-OutputArea").first
 
 
-def keep(page: Page, name: str) -> None:
-    """A picture for README or docs, in light. ``DTRAIN_PICTURES`` names the folder that it is written to."""
+def keep(page: Page, name: str, part: Locator | None = None) -> None:
+    """A picture for README or docs, in light, of the page or a part. ``DTRAIN_PICTURES`` names the folder for it."""
     theme(page, "JupyterLab Light")
     page.wait_for_timeout(700)
     path = SHOTS / f"{name}.png"
-    page.screenshot(path=path)
+    box = None if part is None else part.bounding_box()
+    if box is not None:  # as far as it is in sight, above the status bar
+        box["height"] = min(box["height"], page.viewport_size["height"] - 26 - box["y"])
+    page.screenshot(path=path, clip=box)
     if folder := os.environ.get("DTRAIN_PICTURES"):
         shutil.copy(path, Path(folder) / path.name)
 
@@ -304,12 +307,13 @@ def look_at_runs(page: Page, panel: Locator) -> None:
     tab = page.get_by_role("region", name="Runs", exact=True)
     rows = tab.get_by_role("table", name="Stored runs").locator("tbody tr")
     expect(rows.first).to_be_visible()
-    for name in ("rate 0.05", "rate 0.5"):
-        rows.filter(has_text=name).get_by_role("checkbox").check()
+    for name, wanted in (("rate 0.05", True), ("rate 0.5", True), ("too fast", False)):
+        rows.filter(has_text=name).get_by_role("checkbox").set_checked(wanted)
     expect(tab.get_by_role("figure").locator("canvas").first).to_be_visible()
     print("runs:", *(row.inner_text().replace("\n", " ") for row in rows.all()), sep="\n  ")
     shoot(page, "stranger-17-runs")
     tab.get_by_role("slider", name="Smoothing").fill("0.8")
-    page.wait_for_timeout(500)
-    keep(page, "runs")
+    page.set_viewport_size({"width": 2100, "height": 880})
+    page.add_style_tag(content="#react-toastify-container { display: none; }")
+    keep(page, "runs", tab)
     print("panel:", panel.get_by_role("list", name="Earlier runs").inner_text().splitlines())
