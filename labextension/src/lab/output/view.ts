@@ -34,7 +34,7 @@ interface Output {
   readonly type: string;
   readonly data: Record<string, unknown>;
   readonly metadata: Record<string, unknown>;
-  /** Of a stream: text that comes later is added to it, of which the outputs say nothing. */
+  /** Text that comes later is added to a stream, and the outputs send no signal for it. */
   readonly streamText?: { changed: { connect(slot: () => void): boolean } };
 }
 
