@@ -118,7 +118,7 @@ export class Pills {
       worlds.stepOf(id, run),
     );
     if (found === null) return Decoration.none;
-    const title = this.trans.__("This cell runs on the world's ranks. Click to show the panel.");
+    const title = this.trans.__("This cell runs on the ranks. Click to show the panel.");
     const widget = new Pill(found.text, found.look, title, this.show);
     return Decoration.set([Decoration.widget({ widget, side: 1 }).range(doc.line(found.line + 1).to)]);
   }

@@ -136,8 +136,8 @@ function Contents(props: {
         <div className="dtrain-banner" role="status">
           <span>
             {worlds.everConnected
-              ? trans.__("Connection lost; this view may be out of date. Reconnecting…")
-              : trans.__("Connecting to the server's jupyter_dtrain extension…")}
+              ? trans.__("Connection lost; reconnecting…")
+              : trans.__("Connecting to the server…")}
           </span>
           <button
             onClick={() => {

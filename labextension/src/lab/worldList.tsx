@@ -38,8 +38,8 @@ export function WorldList(
       {worlds.length === 0 && (
         <div className="dtrain-empty">
           <p>{trans.__("A world is a set of processes, its ranks, that train together.")}</p>
-          <p>{trans.__("A notebook cell that begins with %%distributed runs on all of them.")}</p>
-          <p>{trans.__("Their state and their losses appear here while it runs.")}</p>
+          <p>{trans.__("A cell that begins with %%distributed runs on all of them.")}</p>
+          <p>{trans.__("Their state and losses appear here while it runs.")}</p>
           <button
             className="jp-mod-styled jp-mod-accept dtrain-start"
             onClick={() => {

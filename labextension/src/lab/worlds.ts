@@ -261,12 +261,13 @@ export class Worlds {
 
   /** Join the worlds that the server lists and those that the page has just asked for. */
   private join(change: Change): void {
-    this.asked = this.asked.filter((one) => !this.listed.some((world) => world.id === one.id));
     // Before it answers, a busy server may list the world that it was asked for.
-    const starts = this.listed.filter((world) => world.state === "starting").map((world) => world.name);
-    const unlisted = ({ id, name }: World): boolean =>
-      id !== ASKED || !(name === "" ? starts.length > 0 : starts.includes(name));
-    this.worlds = [...this.listed, ...this.asked.filter(unlisted)];
+    const listed = ({ id, name }: World): boolean =>
+      this.listed.some(
+        (one) => one.id === id || (id === ASKED && one.state === "starting" && (!name || one.name === name)),
+      );
+    this.asked = this.asked.filter((one) => !listed(one));
+    this.worlds = [...this.listed, ...this.asked];
     this.rewatch();
     this.changedSignal.emit(change);
   }
