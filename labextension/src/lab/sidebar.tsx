@@ -135,9 +135,7 @@ function Contents(props: {
       {!worlds.connected && (
         <div className="dtrain-banner" role="status">
           <span>
-            {worlds.everConnected
-              ? trans.__("Connection lost; reconnecting…")
-              : trans.__("Connecting to the server…")}
+            {worlds.everConnected ? trans.__("Connection lost; reconnecting…") : trans.__("Connecting to the server…")}
           </span>
           <button
             onClick={() => {
