@@ -272,6 +272,7 @@ def look_at_outputs(page: Page, moved: int) -> None:
     output.get_by_role("combobox", name="Output of").select_option("Differences only")
     expect(output.locator(".dtrain-output-text")).to_contain_text("rank 1 has")
     print("differences:", output.locator(".dtrain-output-text").inner_text().splitlines())
+    shoot(page, "stranger-13-differences")
 
 
 def meet_failures(page: Page, panel: Locator, moved: int) -> None:
