@@ -91,7 +91,7 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
 
-pictures: $(VENV)/installed $(VENV)/chromium ## take the pictures of README and docs anew, in a stranger's first session
+pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in a stranger's first session
 	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json

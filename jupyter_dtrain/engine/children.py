@@ -66,7 +66,7 @@ class Children:
         self._lock = threading.Lock()
         self._began = 0
         self._present: set[str] = set()
-        """The processes that ran when the cell began. Linux notes starts in ticks of 10 ms, too coarse to tell."""
+        """The ids of the processes that ran when the cell began. Linux notes a start to 10 ms, too coarse to tell."""
         self._runs = False
         self._told: dict[tuple[int, int], int] = {}
         """How many of the signals of :data:`ENDING` a process of this cell has had."""

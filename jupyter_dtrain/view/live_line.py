@@ -123,8 +123,9 @@ class LiveLine:
 
     def _content(self, line: _Line) -> tuple[dict[str, str], dict[str, object]]:
         text = label((line.rank,), self._size) + line.text
-        # The mark "line" tells JupyterLab's view of the output that this display is one of the printed lines.
-        return {"text/plain": text}, {"dtrain": {**metadata_of((line.rank,), {})["dtrain"], "line": True}}
+        metadata = metadata_of((line.rank,), {})
+        metadata["dtrain"]["line"] = True  # JupyterLab's view of the output counts this display as a printed line
+        return {"text/plain": text}, metadata
 
     def _redraw(self, now: float, *, force: bool = False) -> None:
         line = self._line

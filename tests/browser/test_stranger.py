@@ -1,6 +1,6 @@
 """A stranger's first session, from JupyterLab's Launcher to the charts of stored runs, with a picture of each step.
 
-The pictures of README and docs come from here, too: ``make pictures``. Times are printed, not asserted.
+README's pictures come from here, too: ``make pictures``. Times are printed, not asserted.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def output_of(page: Page, cell: int) -> Locator:
 
 
 def keep(page: Page, name: str, part: Locator | None = None) -> None:
-    """A picture for README or docs, in light, of the page or a part. ``DTRAIN_PICTURES`` names the folder for it."""
+    """Take a picture for README, in light, of the page or a part. ``DTRAIN_PICTURES`` names the folder for it."""
     theme(page, "JupyterLab Light")
     page.wait_for_timeout(700)
     path = SHOTS / f"{name}.png"
@@ -233,7 +233,11 @@ def train(page: Page, panel: Locator, moved: int) -> None:
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
     expect(output_of(page, FIRST + moved)).to_contain_text(re.compile(r"step 400: loss"))
     show(page, FIRST + moved)
-    print("states:", page.evaluate(STATES))
+    states = page.evaluate(STATES)
+    print("states:", states)
+    assert (states["cell"], states["sidebar"]) == ("running", "run 1")
+    assert states["pill"].startswith("all ranks · running · step")
+    assert states["status"].startswith(f"{WORLD} · run 1 · step")
     shoot(page, "stranger-07-training")
     keep(page, "training")
     page.reload()
@@ -245,6 +249,7 @@ def train(page: Page, panel: Locator, moved: int) -> None:
     page.locator(".jp-Notebook .dtrain-run").get_by_role("button", name="Interrupt").click()
     wait_idle(page)
     expect(page.locator(".jp-Notebook .dtrain-badge").first).to_have_text("interrupted")
+    expect(panel.locator(".dtrain-world .dtrain-state")).to_have_text("idle")
     print("stopped:", page.evaluate(STATES))
     shoot(page, "stranger-09-stopped")
     run_cell(page, SECOND + moved)
@@ -252,7 +257,9 @@ def train(page: Page, panel: Locator, moved: int) -> None:
     run_cell(page, NAN + moved)
     wait_idle(page)
     show(page, NAN + moved)
-    print("diverged:", page.locator(".jp-Notebook .dtrain-badge").all_inner_texts())
+    badges = page.locator(".jp-Notebook .dtrain-badge")
+    expect(badges).to_have_text(["interrupted", "ok", "ok, but NaN"])
+    print("diverged:", badges.all_inner_texts())
     shoot(page, "stranger-10-nan")
 
 
@@ -271,7 +278,9 @@ def look_at_outputs(page: Page, moved: int) -> None:
     shoot(page, "stranger-12-many-lines")
     output.get_by_role("combobox", name="Output of").select_option("Differences only")
     expect(output.locator(".dtrain-output-text")).to_contain_text("rank 1 has")
-    print("differences:", output.locator(".dtrain-output-text").inner_text().splitlines())
+    lines = output.locator(".dtrain-output-text").inner_text().splitlines()
+    print("differences:", lines)
+    assert sorted(lines) == ["[0] rank 0 has 899 images", "[1] rank 1 has 898 images"]
     shoot(page, "stranger-13-differences")
 
 
@@ -280,8 +289,10 @@ def meet_failures(page: Page, panel: Locator, moved: int) -> None:
     run_cell(page, STUCK + moved)
     page.wait_for_timeout(6000)  # for what is shown of a rank that says nothing
     show(page, STUCK + moved)
-    cell = page.locator(".jp-Notebook .dtrain-run").last.inner_text()
-    print("native code:", cell.splitlines(), panel.locator(".dtrain-does").all_inner_texts(), page.evaluate(STATES))
+    cell = page.locator(".jp-Notebook .dtrain-run").last.inner_text().splitlines()
+    print("native code:", cell, page.evaluate(STATES))
+    assert cell[-4:] == ["rank 0", "running", "rank 1", "done"]
+    assert panel.locator(".dtrain-does").all_inner_texts() == ["running", "done"]
     shoot(page, "stranger-14-native-code")
     wait_idle(page)
     run_cell(page, EXIT + moved)
@@ -295,9 +306,7 @@ def meet_failures(page: Page, panel: Locator, moved: int) -> None:
     shoot(page, "stranger-15-exit")
     keep(page, "failure")
     attention.get_by_role("button", name=re.compile("Restart")).first.click()
-    confirm = page.get_by_role("dialog").get_by_role("button", name=re.compile("Restart"))
-    if confirm.count():
-        confirm.click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("Restart")).click()
     expect(panel.locator(".dtrain-world .dtrain-state")).to_have_text("idle")
     shoot(page, "stranger-16-restarted")
 

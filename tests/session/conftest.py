@@ -54,4 +54,4 @@ def idle(request: pytest.FixtureRequest) -> Iterator[None]:
         left = world.running
         world.interrupt()
         for run in left:
-            run.wait(PATIENCE)
+            assert run.wait(PATIENCE)

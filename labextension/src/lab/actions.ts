@@ -83,7 +83,7 @@ export class Actions {
 
   async stop(world: World): Promise<void> {
     const title = this.trans.__("Stop world %1?", world.name);
-    const body = this.trans.__("All ranks end, and their variables are lost. Stored runs stay.");
+    const body = this.trans.__("All ranks end, and their variables are lost. Stored runs are kept.");
     if (await this.confirm(title, body, this.trans.__("Stop"))) await this.attempt(() => this.worlds.stop(world.id));
   }
 
@@ -104,7 +104,7 @@ export class Actions {
 
   copyCode(world: World): void {
     Clipboard.copyToSystem(attachCode(world));
-    Notification.info(this.trans.__("Code copied. Run it in a notebook to attach that to %1.", world.name), {
+    Notification.info(this.trans.__("Code copied. Run it to attach a notebook to %1.", world.name), {
       autoClose: 4000,
     });
   }
@@ -113,7 +113,7 @@ export class Actions {
   async attach(world: World): Promise<void> {
     const panel = this.notebooks?.currentWidget;
     if (panel == null) {
-      this.fail(new Error(this.trans.__("First open a notebook to attach.")));
+      this.fail(new Error(this.trans.__("Open a notebook first, then attach it.")));
       return;
     }
     insertCell(panel, attachCode(world));

@@ -143,7 +143,7 @@ function WorldRow({
         <button
           className="dtrain-name"
           aria-pressed={chosen}
-          title={trans.__("Show its ranks and losses. To attach a notebook, drag it there.")}
+          title={trans.__("Show its ranks and losses. Drag it into a notebook to attach.")}
           onClick={select}
           onMouseDown={(event) => {
             dragCode(event, code, world.name);
