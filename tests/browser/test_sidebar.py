@@ -124,6 +124,7 @@ def test_a_rank_that_dies_needs_attention_and_a_stop_leaves_nothing(steered):
     world = panel.locator(".dtrain-world")
     victim = panel.locator("li[data-rank='2']")
     victim.locator(".dtrain-rank").click()
+    expect(victim).to_contain_text(re.compile(r"pid \d+"))
     pid = int(re.search(r"pid (\d+)", victim.inner_text())[1])
     asked = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -210,8 +211,7 @@ def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
         assert time.monotonic() < deadline
         page.wait_for_timeout(100)
     # The curve of the widget's own component shows where it begins and ends.
-    label = panel.locator(".dtrain-plot").first.get_attribute("aria-label") or ""
-    assert "loss over steps 0 to" in label
+    expect(panel.locator(".dtrain-plot").first).to_have_attribute("aria-label", re.compile("loss over steps 0 to"))
     page.reload()
     panel.get_by_role("button", name="Stop crashed").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
