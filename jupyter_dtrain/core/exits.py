@@ -71,6 +71,14 @@ def _recursion(said: str) -> str:
     return ""
 
 
+def describe_signal(number: int) -> str:
+    """The name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def describe_unknown_end(rank: int, why: str) -> str:
     """A rank is gone, and no process of ours saw how; ``why`` it was not seen."""
     return f"rank {rank} ended for an unknown reason: {why}"
@@ -82,7 +90,7 @@ def describe_mpiexec_end(code: int, living: Sequence[int], size: int) -> str:
     if not living:
         return f"mpiexec has ended ({_status(code)}), and so have all ranks. {cure}"
     who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
-    return f"mpiexec has ended ({_status(code)}). {who}, but if a rank ends, its exit status stays unknown. {cure}"
+    return f"mpiexec has ended ({_status(code)}). {who}. {cure}"
 
 
 def _goes(ranks: Sequence[int]) -> str:
@@ -96,9 +104,4 @@ def describe_controller_end(code: int) -> str:
 
 def _status(code: int) -> str:
     """The end of a process, from the exit code that :mod:`subprocess` gives."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else describe_signal(-code)

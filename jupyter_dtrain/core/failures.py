@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from .declarations import declarations, load_rows
 from .settings import Settings
 
-After = Literal["whole", "busy", "dead", "unhealable", "ended"]
+After = Literal["whole", "busy", "dead", "empty", "unhealable", "ended"]
 """The state of the world once the cell has ended."""
 
 AFTER: dict[After, str] = {
@@ -22,7 +22,9 @@ AFTER: dict[After, str] = {
     "take cells (`-r`).",
     "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`), and `%distributed restart` "
     "starts fresh ranks.",
-    "unhealable": "cells run on all ranks, with the same objects. If a rank ends, its exit status stays unknown.",
+    "empty": "no rank of that host is left. The world refuses cells on all ranks, and `%distributed restart` starts "
+    "fresh ranks.",
+    "unhealable": "cells run on all ranks, with the same objects. `%distributed restart` starts another `mpiexec`.",
     "ended": "nothing of the world is left. `%distributed start` starts another one.",
 }
 """Sentences that go on after a time, such as "Afterwards, "."""
@@ -294,22 +296,31 @@ SITUATIONS: tuple[Situation, ...] = (
         ("rank {rank} ended with exit code 3", ECHO),
     ),
     Situation(
-        "watch-killed",
-        "A rank's watch, its parent process, is killed (SIGKILL), and others wait.",
-        after(span(0.0), "Linux ends the rank together with its watch (parent-death signal)."),
+        "slot-killed",
+        "The process that `mpiexec` has started for a rank is killed (SIGKILL), and others wait.",
+        by(AT_ONCE, "the watch notices that the process is gone, and ends the rank, which has a second for that."),
         (
-            by(
-                span(5.0),
-                "the steward notices that the process is gone, counts the rank as dead, and informs every client.",
-            ),
-            by(span("release_grace", 5.0), "the steward frees every waiting rank, as above."),
+            by(span(2.0), "the steward counts the rank as dead, and informs every client."),
+            by(span("release_grace", 3.0), "the steward frees every waiting rank, as above."),
         ),
         span("release_grace", 6.0),
         "lost",
-        ("rank {rank} ended for an unknown reason: its watch is gone", ECHO),
+        ("rank {rank} was killed (SIGTERM), mpiexec has ended its place in MPI", ECHO),
         OF_THE_OTHERS,
         "dead",
         "dead",
+    ),
+    Situation(
+        "watch-killed",
+        "The watch, the parent process of all ranks of a host, is killed (SIGKILL).",
+        after(span(0.0), "Linux ends the ranks together with their watch (parent-death signal)."),
+        (by(AT_ONCE, "the steward counts the host's ranks as dead, and informs every client."),),
+        span(3.0),
+        "lost",
+        ("rank {rank} ended for an unknown reason: its watch is gone",),
+        LOGS_ALONE,
+        "empty",
+        "empty",
     ),
     Situation(
         "disk-full",
@@ -355,7 +366,7 @@ SITUATIONS: tuple[Situation, ...] = (
         "mpiexec-killed",
         "`mpiexec` is killed.",
         by(span(1.5), "the steward notices that the process is gone."),
-        (by(span(1.5), "the steward informs every client. From then on it checks by itself whether the ranks live."),),
+        (by(span(1.5), "the steward informs every client. The watch still reports how ranks end."),),
         span(1.0),
         "ok",
         ("mpiexec has ended",),

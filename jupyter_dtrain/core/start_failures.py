@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from .exits import describe_signal
+
 MOST_LINES: Final = 12
 """The lines of a log that a failure shows."""
 AGAIN: Final = "Start the world again. If this happens again, the machine may lack the memory for so many ranks."
@@ -70,9 +72,8 @@ def process_ended(what: str, code: int, log: str) -> StartFailure:
     lines = relevant(log)
     error = _last_error(log)
     why = f": {error.rstrip('.')}" if error else ""
-    return StartFailure(
-        f"{what} ended with exit code {code} while the world was starting{why}.", MEND if lines else AGAIN, lines
-    )
+    end = f"ended with exit code {code}" if code >= 0 else f"was killed ({describe_signal(-code)})"
+    return StartFailure(f"{what} {end} while the world was starting{why}.", MEND if lines else AGAIN, lines)
 
 
 def _last_error(log: str) -> str:

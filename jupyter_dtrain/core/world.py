@@ -47,6 +47,8 @@ class Rank(msgspec.Struct, frozen=True):
     """The role of the rank, in its framework's words; empty where all ranks are alike."""
     asked: bool = False
     """Whether a person asked for its end: ``%distributed kill``, the sidebar, or an interrupt with ``--force``."""
+    watch: str = ""
+    """Routing identity of the watch of its host. An inner detail."""
 
 
 class Node(msgspec.Struct, frozen=True):

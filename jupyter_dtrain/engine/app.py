@@ -26,7 +26,7 @@ from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
-from jupyter_dtrain.wire.requests import RANK_SPEC_VARIABLE, RankSpec
+from jupyter_dtrain.wire.requests import RankSpec
 
 from .agent import Agent
 from .bars import install_bars
@@ -185,7 +185,6 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
     told = comm.allgather((socket.gethostname(), plugins.introduce()))
     place = placements([host for host, _ in told])[comm.rank]
-    del os.environ[RANK_SPEC_VARIABLE]
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
     # mpiexec keeps some variables for itself.

@@ -64,6 +64,8 @@ class Holder:
         self.pipes = dict(pipes)
         """Those that are still open."""
         self.channel = channel
+        self.hears = True
+        """Whether the rank has its end open: user code may close all descriptors."""
         self._rank = rank
         # Text that the rank has not spooled yet, in order: stream, bytes. The first ``_sent`` entries are on their way.
         # An entry without bytes tells the rank that it has all text from before its request.
@@ -120,7 +122,11 @@ class Holder:
     def hear(self) -> None:
         """Read the rank's messages."""
         with contextlib.suppress(OSError):
-            while message := self.channel.recv(64):
+            while True:
+                message = self.channel.recv(64)
+                if not message:
+                    self.hears = False
+                    return
                 self._heard = time.monotonic()
                 if message == _DRAIN:
                     for stream in tuple(self.pipes):

@@ -19,13 +19,15 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.start_failures import StartFailure, process_ended, relevant
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.wire.requests import RankSpec, WorldRequest
+from jupyter_dtrain.wire.requests import WorldRequest
 
 from . import options
 
 OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
 """The number of ranks by default where there is no GPU."""
+
+_SLOT_HOLDER: Final = Path(__file__).parent.parent / "engine" / "slot_holder.py"
 
 _BOOTSTRAP = (
     "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
@@ -166,7 +168,7 @@ def client_file(request: WorldRequest) -> str:
 
 
 def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
-    """``mpiexec`` with one watch per rank."""
+    """``mpiexec`` with one process per rank, which hands its slot to the watch; see :mod:`.engine.slot_holder`."""
     command = [mpi.path, "-n", str(request.size)]
     if mpi.open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
@@ -176,22 +178,36 @@ def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
         # where an earlier one of that id was killed and could not remove its own: so every world has its own place.
         # Only the command line sets this; PRTE_MCA_prte_tmpdir_base in the environment does not (Open MPI 5.0.11).
         command += ["--prtemca", "prte_tmpdir_base", request.scratch]
-    return [*command, *program("jupyter_dtrain.engine.watch")]
+    # By its path, and without the package's surroundings: with 64 ranks these processes would take most of a start.
+    return [*command, sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch]
 
 
-def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
-    """The environment of ``mpiexec``, which the ranks inherit.
+def watch_command() -> list[str]:
+    """The watch, which forks the ranks of this machine."""
+    return program("jupyter_dtrain.engine.watch")
+
+
+def launched_variables(request: WorldRequest) -> dict[str, Variable]:
+    """The variables that the ranks have from their first moment, each with its reason.
 
     ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host, unless the user sets it.
     """
+    return _ROOT_VARIABLES | where_unset(_wanted_variables(request), _plain_environment() | request.options.env)
+
+
+def ranks_environment(request: WorldRequest) -> dict[str, str]:
+    """The environment of ``mpiexec`` and the watch, which the ranks inherit."""
+    return _plain_environment() | values_of(launched_variables(request)) | request.options.env
+
+
+def _plain_environment() -> dict[str, str]:
+    """The environment of this process, without the variables that would say something wrong to a rank."""
     env = dict(os.environ)
     for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "IPP_CONNECTION_INFO", "MPLBACKEND"):
         env.pop(name, None)
     for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
         del env[name]
-    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.options.env)
-    spec = msgspec.structs.replace(spec, launched=launched, given=list(request.options.env))
-    return env | values_of(launched) | request.options.env | spec.to_environment()
+    return env
 
 
 def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:

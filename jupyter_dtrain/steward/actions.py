@@ -154,7 +154,7 @@ class Actions:
         world, channel = bound
         for rank in world.ranks:
             if rank.rank in ranks and rank.state != "dead":
-                channel.ask_watch(rank.engine, SendSignal(int(signal.SIGKILL), reason))
+                channel.ask_watch(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason))
 
     def _ask_positions(self) -> dict[int, Future[RankPosition]]:
         if (bound := self._bound()) is None:

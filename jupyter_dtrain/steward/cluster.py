@@ -1,4 +1,4 @@
-"""The processes of a world, from one launch to their end: controller, ``mpiexec`` with the ranks, rendezvous.
+"""The processes of a world, from one launch to their end: controller, watch with the ranks, ``mpiexec``, rendezvous.
 
 One object is one launch; a restarted world gets another. It decides nothing. It passes on the reports of the watches
 and the end of ``mpiexec``, and answers questions, such as whether a start still moves.
@@ -33,7 +33,7 @@ from jupyter_dtrain.wire.reports import Report, rank_in, read_report
 from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
-    abort_grandchildren,
+    abort_children,
     collect_orphans,
     die_with_parent,
     end_process,
@@ -51,8 +51,11 @@ if TYPE_CHECKING:
 ASK_AGAIN = 0.2
 """Seconds after which the steward repeats its request to a rank to end."""
 
+WATCH_PATIENCE = 5.0
+"""Seconds that the watch has to end: its ranks have one second, and their own processes up to two."""
+
 MPIEXEC_PATIENCE = 3.0
-"""Seconds that ``mpiexec`` has to end after its ranks: their watches take up to 2 to end the ranks' own processes.
+"""Seconds that ``mpiexec`` has to end after its ranks: their watch takes up to 2 to end the ranks' own processes.
 
 About once in some hundred times prterun does not end by itself (Open MPI 5.0.11)."""
 
@@ -69,6 +72,7 @@ class Cluster:
         self._umask = umask
         self._logs = Path(request.folder) / "logs"
         self._controller: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
@@ -82,12 +86,14 @@ class Cluster:
         progress: Progress,
         report: Callable[[Report], None],
         ended: Callable[[int], None],
+        watch_ended: Callable[[int], None],
     ) -> local.Mpi:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
         ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
-        rank or its watch, ``ended`` the exit code of ``mpiexec``; the last two on a thread of its own. Raises
-        :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or :class:`OSError`.
+        rank or its watch, ``ended`` and ``watch_ended`` the exit codes of ``mpiexec`` and the watch; these three on
+        threads of their own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or
+        :class:`OSError`.
         """
         request = self._request
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,42 +126,51 @@ class Cluster:
             settings=request.settings,
             roles=request.roles,
             generation=generation,
+            launched=local.launched_variables(request),
+            given=list(request.options.env),
             protocol=PROTOCOL,
         )
-        environment = local.ranks_environment(request, spec)
-        mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment, pipe=True)
-        progress.begin(Work(process.pid for process in (self._controller, mpiexec)))
-        threading.Thread(target=self._read, args=(mpiexec, report, ended), name="dtrain-reports", daemon=True).start()
+        environment = local.ranks_environment(request)
+        watch = self._watch = self._spawn(local.watch_command(), "watch", environment, piped=True)
+        mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment)
+        progress.begin(Work(process.pid for process in (self._controller, watch, mpiexec)))
+        for process, work in ((watch, lambda: self._read(watch, spec, report)), (mpiexec, lambda: None)):
+            end = watch_ended if process is watch else ended
+            threading.Thread(target=self._follow, args=(process, work, end), name="dtrain-follow", daemon=True).start()
         return mpi
 
     def _spawn(
-        self, command: list[str], log: str, env: dict[str, str] | None = None, *, pipe: bool = False
+        self, command: list[str], log: str, env: dict[str, str] | None = None, *, piped: bool = False
     ) -> subprocess.Popen[bytes]:
+        """Start a process; ``piped``: with pipes to its standard input and from its standard output."""
         with open(self._logs / f"{log}.log", "ab") as file:
             return subprocess.Popen(
                 command,
                 env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipe else file,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 cwd=self._request.cwd,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
-                umask=self._umask if pipe else -1,
+                umask=self._umask if piped else -1,
             )
 
-    def _read(
-        self, mpiexec: subprocess.Popen[bytes], report: Callable[[Report], None], ended: Callable[[int], None]
-    ) -> None:
-        assert mpiexec.stdout is not None
-        with mpiexec.stdout, open(self._logs / "mpiexec.log", "ab") as log:
-            for line in mpiexec.stdout:
+    def _read(self, watch: subprocess.Popen[bytes], spec: RankSpec, report: Callable[[Report], None]) -> None:
+        """Send the watch what it needs to begin, and pass its reports on until it ends."""
+        assert watch.stdin is not None
+        assert watch.stdout is not None
+        with contextlib.suppress(OSError):  # it has ended, which the end of its output says too
+            watch.stdin.write(spec.to_line())
+            watch.stdin.flush()
+        with watch.stdout:
+            for line in watch.stdout:
                 found = read_report(line)
                 if found is not None:
                     report(found)
-                else:
-                    log.write(line)
-                    log.flush()
-        ended(mpiexec.wait())
+
+    def _follow(self, process: subprocess.Popen[bytes], work: Callable[[], None], ended: Callable[[int], None]) -> None:
+        work()
+        ended(process.wait())
 
     # Questions.
 
@@ -178,13 +193,13 @@ class Cluster:
 
     def collect_orphans(self) -> None:
         """Collect what ended beneath the steward and has no other parent any more."""
-        own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
+        own = {process.pid for process in (self._controller, self._watch, self._mpiexec) if process is not None}
         own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
         collect_orphans(own)
 
     def abort_ranks(self) -> None:
         """Have unreachable ranks print where they are, and end them."""
-        abort_grandchildren(self._mpiexec)
+        abort_children(self._watch)
 
     def prepare_to_connect(self) -> None:
         """Import what :meth:`connect` needs, so that the supervisor does not stand still for ipyparallel later.
@@ -213,6 +228,10 @@ class Cluster:
             self._channel = None
         self._end_ranks(list(ranks))
         end_process(self._mpiexec, MPIEXEC_PATIENCE)
+        end_process(self._watch, WATCH_PATIENCE)
+        if self._watch is not None and self._watch.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._watch.stdin.close()
         end_process(self._controller, 2.0)
         if self._rendezvous is not None:
             self._rendezvous.close()

@@ -87,26 +87,17 @@ def describe_descendants() -> str:
     return ", ".join(words) or "no processes"
 
 
-def abort_grandchildren(process: subprocess.Popen[bytes] | None) -> None:
-    """Send SIGABRT to the grandchildren of ``process``: Python processes then print where they are."""
+def abort_children(process: subprocess.Popen[bytes] | None) -> None:
+    """Send SIGABRT to the children of ``process``: Python processes then print where they are."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(process.pid).children() if process is not None else []:
-            for grandchild in child.children():
-                grandchild.send_signal(signal.SIGABRT)
+            child.send_signal(signal.SIGABRT)
 
 
 def is_running(pid: int) -> bool:
     """Whether a process has this id and is more than an exit status that waits to be collected."""
     try:
         return _runs(psutil.Process(pid))
-    except psutil.Error:
-        return False
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process has this id and was stopped (SIGSTOP)."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
 

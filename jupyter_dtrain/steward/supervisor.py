@@ -50,7 +50,7 @@ from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
 from .open_runs import OpenRuns
-from .processes import become_subreaper, describe_descendants, is_running, is_stopped
+from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
 from .requests import Requests
 from .state import State
@@ -216,6 +216,7 @@ class Supervisor:
                 progress,
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
+                lambda code: post(self._watch_ended, code),
             )
             self._state.mpi = self._mpi.version
             if not self._mpi.modern:
@@ -249,7 +250,17 @@ class Supervisor:
             self._gpus = local.count_gpus()
         device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus else "cpu"
         role = self._request.roles[ready.rank] if self._request.roles else ""
-        rank = Rank(ready.rank, ready.node, ready.host, ready.local_rank, device, ready.pid, ready.engine, role=role)
+        rank = Rank(
+            ready.rank,
+            ready.node,
+            ready.host,
+            ready.local_rank,
+            device,
+            ready.pid,
+            ready.engine,
+            role=role,
+            watch=ready.watch,
+        )
         self._state.add_rank(rank)
         if self._state.is_complete and self._state.phase == "starting":
             # First: a client may join the moment that the world runs.
@@ -294,6 +305,15 @@ class Supervisor:
             # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way.
             living = [rank.rank for rank in ranks if rank.state != "dead" and is_running(rank.pid)]
             self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
+
+    def _watch_ended(self, code: int) -> None:
+        """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        if self._state.phase == "starting":
+            self._fail(process_ended("The watch of the ranks", code, self._cluster.said("watch", 40)))
+        elif self._state.phase == "running":
+            for rank in self._state.ranks:
+                if rank.state != "dead":
+                    self._ended_unseen(rank.rank, "its watch is gone")
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -343,17 +363,10 @@ class Supervisor:
             return
         now = time.monotonic()
         for rank in self._state.ranks:
-            if rank.state == "dead":
-                continue
-            if is_running(rank.pid):
-                if not self._state.healable and is_stopped(rank.pid) != (rank.state == "stopped"):
-                    self._rank_paused(Paused(rank.rank, rank.state != "stopped"))
-                continue
-            # Without mpiexec no watch can report; a watch that was killed took its rank along and reports nothing.
-            if not self._state.healable:
-                self._ended_unseen(rank.rank, "mpiexec is gone")
-            elif now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
-                self._ended_unseen(rank.rank, "its watch is gone")
+            # Its watch reports the end; if not, whatever the reason, nobody may wait for this rank.
+            gone = rank.state != "dead" and not is_running(rank.pid)
+            if gone and now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
+                self._ended_unseen(rank.rank, "its watch does not report")
 
     def _ended_unseen(self, rank: int, why: str) -> None:
         for open_run in self._open_runs():
@@ -369,9 +382,8 @@ class Supervisor:
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()
-        for rank in self._state.ranks:
-            if rank.state != "dead":
-                channel.ask_watch(rank.engine, RenewWatch())
+        for watch in {rank.watch for rank in self._state.ranks if rank.state != "dead"}:
+            channel.ask_watch(watch, RenewWatch())
 
     def _bound(self) -> tuple[World, RanksChannel] | None:
         """The world and the way to its ranks, while it runs."""

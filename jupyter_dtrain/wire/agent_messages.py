@@ -204,23 +204,26 @@ AnyAgentRequest = (
 
 
 class WatchRequest(Request[A], frozen=True):
-    """A request that the rank's watch answers, whatever the rank does."""
+    """A request that the watch of a host answers, whatever its ranks do."""
 
 
 class SendSignal(WatchRequest[Done], frozen=True, tag="signal"):
-    """Send the rank a signal."""
+    """Send a rank a signal."""
 
+    rank: int
     signal: int
     reason: str = ""
     """Why, for the report of the rank's death."""
 
 
 class RenewWatch(WatchRequest[Done], frozen=True, tag="lease"):
-    """Renew the rank's lease."""
+    """Renew the lease of all ranks of the host."""
 
 
 class InspectRank(WatchRequest[Stack], frozen=True, tag="stacks"):
-    """Ask where the main thread is, seen from outside; the answer takes up to five seconds."""
+    """Ask where a rank's main thread is, seen from outside; the answer takes up to five seconds."""
+
+    rank: int
 
 
 AnyWatchRequest = SendSignal | RenewWatch | InspectRank

@@ -41,7 +41,6 @@ from .messages import (
     Request,
     read_answer,
     to_content,
-    watch_identity,
 )
 from .steward_messages import AnyBroadcast, StewardRequest, read_broadcast
 
@@ -149,9 +148,9 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         """Ask the agent of a rank; the future's result is the answer."""
         return self._request(engine, request)
 
-    def ask_watch(self, engine: str, request: WatchRequest[A]) -> Future[A]:
-        """Ask the watch of a rank."""
-        return self._request(watch_identity(engine), request)
+    def ask_watch(self, watch: str, request: WatchRequest[A]) -> Future[A]:
+        """Ask the watch of a host; ``watch`` is its routing identity."""
+        return self._request(watch, request)
 
     def _request(self, identity: str, request: Request[A]) -> Future[A]:
         answer: Future[A] = Future()

@@ -39,7 +39,7 @@ import msgspec
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.structs import readable
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """The protocol that this version speaks."""
 UNNUMBERED: Final = 0
 """The protocol of worlds that were started before protocols had numbers."""
@@ -64,11 +64,6 @@ STEWARD_EVENT: Final = "dtrain_world_event"
 
 A = TypeVar("A", bound=msgspec.Struct)
 M = TypeVar("M")
-
-
-def watch_identity(engine: str) -> str:
-    """The routing identity, on the control channel, of the watch of ``engine``."""
-    return f"{engine}-watch"
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, tag_field="op"):

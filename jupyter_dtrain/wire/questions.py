@@ -43,7 +43,7 @@ def ask_agents(world: World, channel: RanksChannel, ranks: list[int], question: 
 
 def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
     """Ask the watches where the living ones among ``ranks`` are."""
-    return {rank: channel.ask_watch(world.ranks[rank].engine, InspectRank()) for rank in _living(world, ranks)}
+    return {rank: channel.ask_watch(world.ranks[rank].watch, InspectRank(rank)) for rank in _living(world, ranks)}
 
 
 def silent(answers: Answers[A]) -> list[int]:

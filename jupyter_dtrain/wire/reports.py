@@ -1,4 +1,4 @@
-"""Reports of a rank and its watch to the steward: one JSON object a line, on the output that ``mpiexec`` carries.
+"""Reports of a rank and its watch to the steward: one JSON object a line, on the watch's standard output.
 
 A rank's own reports go through a pipe to its watch, which passes them on.
 """
@@ -19,7 +19,7 @@ REPORT_PREFIX: Final = b"dtrain "
 
 
 Step = Literal["started", "mpi"]
-"""The steps of a start before a rank is ready: its watch has imported the engine; the rank has imported MPI."""
+"""The steps of a start before a rank is ready: its watch has forked it; it has imported MPI."""
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):
@@ -39,6 +39,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     engine: str
     local_rank: int
     node: int
+    watch: str = ""
+    """Routing identity of its watch, which adds it."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):

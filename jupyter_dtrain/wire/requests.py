@@ -1,12 +1,10 @@
 """The request for a world, and the data that each rank needs to start.
 
-Both travel as JSON over a pipe or in the environment, never on a command line: they may hold secrets.
+Both travel as JSON over a pipe, never on a command line: they may hold secrets.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -19,9 +17,6 @@ from jupyter_dtrain.core.variables import HIDDEN, Variable
 from jupyter_dtrain.core.world import MAX_RANKS
 
 from .messages import PROTOCOL
-
-RANK_SPEC_VARIABLE: Final = "DTRAIN_RANK_SPEC"
-"""The environment variable that carries a :class:`RankSpec` to every rank; the rank removes it once read."""
 
 MAIN: Final = {"main": True}
 
@@ -171,21 +166,20 @@ class RankSpec(msgspec.Struct, frozen=True):
         """Where the world's ranks meet: host and port."""
         return self.master_addr, self.master_port
 
-    def to_environment(self) -> dict[str, str]:
-        """The environment variable that carries this to a rank."""
-        return {RANK_SPEC_VARIABLE: msgspec.json.encode(self).decode()}
+    def to_line(self) -> bytes:
+        """The line that carries this to a watch."""
+        return msgspec.json.encode(self) + b"\n"
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> RankSpec:
+    def from_line(cls, line: bytes) -> RankSpec:
         """The specification that the steward wrote.
 
-        Raises :class:`KeyError` outside a world, and :class:`OtherVersion` where a steward of another version wrote it:
-        an upgrade between a world's start and its restart.
+        Raises :class:`OtherVersion` where a steward of another version wrote it: an upgrade between a world's start and
+        its restart.
         """
-        written = (os.environ if environ is None else environ)[RANK_SPEC_VARIABLE]
         try:
-            spec = msgspec.json.decode(written, type=readable(cls))
-        except msgspec.ValidationError:
+            spec = msgspec.json.decode(line, type=readable(cls))
+        except msgspec.MsgspecError:
             spec = None
         if spec is None or spec.protocol != PROTOCOL:
             raise OtherVersion(

@@ -102,7 +102,9 @@ def test_last_words_of_a_library_say_what_a_crash_was() -> None:
 
 def test_the_end_of_mpiexec_names_the_ranks_that_go_on():
     """``MPI_Abort`` ends it together with the rank that calls."""
-    assert "mpiexec has ended (exit code 0). Ranks 1-2 go on, but" in describe_mpiexec_end(0, [1, 2], 3)
-    assert "mpiexec has ended (exit code 3). Rank 1 goes on, but" in describe_mpiexec_end(3, [1], 3)
-    assert "mpiexec has ended (SIGKILL). The ranks go on, but" in describe_mpiexec_end(-9, [0, 1], 2)
+    assert "mpiexec has ended (exit code 0). Ranks 1-2 go on. %distributed restart" in describe_mpiexec_end(
+        0, [1, 2], 3
+    )
+    assert "mpiexec has ended (exit code 3). Rank 1 goes on. %distributed restart" in describe_mpiexec_end(3, [1], 3)
+    assert "mpiexec has ended (SIGKILL). The ranks go on. %distributed restart" in describe_mpiexec_end(-9, [0, 1], 2)
     assert "and so have all ranks. %distributed restart" in describe_mpiexec_end(3, [], 2)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tests.faults import libraries
 
 PREPARE = """
-import ctypes, os, resource, signal, sys, time
-import numpy
+import contextlib, ctypes, os, resource, signal, sys, time
+import numpy, psutil
 import torch, torch.distributed as dist
 from mpi4py import MPI
 rank, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
@@ -19,6 +19,15 @@ kept_id = id(kept)
 dist.init_process_group()
 lock = ctypes.create_string_buffer(64)
 ctypes.CDLL(None).pthread_mutex_lock(lock)
+
+def slot():  # the process that mpiexec has started for this rank
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            theirs = process.environ()
+            if "slot_holder" in " ".join(process.cmdline()) and all(
+                theirs.get(name) == os.environ[name] for name in ("DTRAIN_WORLD", "OMPI_COMM_WORLD_RANK")
+            ):
+                return process.pid
 
 def go(path):
     print("here", flush=True)
@@ -67,7 +76,8 @@ CELLS = {
     "segfault": _ALONE.format("ctypes.string_at(0)"),
     "exit-0": _ALONE.format("os._exit(0)"),
     "exit-3": _ALONE.format("os._exit(3)"),
-    "watch-killed": _ALONE.format("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"),
+    "slot-killed": _ALONE.format("os.kill(slot(), signal.SIGKILL); time.sleep(60)"),
+    "watch-killed": "rank == victim and os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)",
     "sizes-torch": "dist.all_reduce(torch.ones(2 if rank == victim else 1))\nmeet()\n",
     "types-torch": "dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == victim else torch.float32))\nmeet()\n",
     "sizes-mpi": "a = numpy.ones(50 if rank == victim else 3)\nMPI.COMM_WORLD.Allreduce(a, a.copy())\nmeet()\n",

@@ -30,7 +30,7 @@ LIBRARIES: tuple[Framework, ...] = tuple(
     name for name in get_args(Framework) if name in libraries.MEET and importlib.util.find_spec(libraries.NEEDS[name])
 )
 """The libraries that are installed."""
-DEATHS = ("killed", "segfault", "exit-0", "exit-3", "watch-killed", "types-torch")
+DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed", "types-torch")
 """Situations in which a rank dies: an interrupt comes at the same time."""
 SERVERS = ("worker-killed", "server-killed")
 """Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""

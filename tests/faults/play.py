@@ -164,6 +164,12 @@ class Play:
                 self._comes(lambda: session._link.ask(ReadState()).healable is False, "it is said to be healable")
                 self._check_ranks(session, before, everybody, meet=True)
                 self.broken = True
+            case "empty":
+                self._until(lambda: len(session.world.dead) == self.plan.size, "all ranks are dead")
+                with contextlib.suppress(RanksDead):
+                    session.run("1", view=None)
+                    self.problems.append("a cell on all ranks is not refused")
+                world.restart()
             case "dead":
                 # An interrupt may be over before the death is noticed.
                 self._until(lambda: session.world.dead, "a rank is dead")

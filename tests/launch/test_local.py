@@ -6,29 +6,13 @@ import pytest
 
 from jupyter_dtrain import Settings
 from jupyter_dtrain.launch import local, options, starting
-from jupyter_dtrain.wire.requests import RankSpec
 
 
 def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) -> str | None:
     """The variable that chooses Open MPI's transports, as ranks of a world get it."""
     request = starting._make_request(options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec}), Settings(), None)
     starting._remove_folders(request)
-    spec = RankSpec(
-        world="world",
-        world_id=request.id,
-        engine_file="",
-        folder="",
-        scratch="",
-        secret="",
-        spool="",
-        path=[],
-        master_addr="",
-        master_port=0,
-        options={},
-        servers={},
-        settings=request.settings,
-    )
-    return local.ranks_environment(request, spec).get("OMPI_MCA_btl")
+    return local.ranks_environment(request).get("OMPI_MCA_btl")
 
 
 @pytest.fixture

@@ -87,6 +87,15 @@ def test_a_rank_imports_no_debugger_and_a_cell_may(world):
     assert set(values(later).values()) == {True}
 
 
+def test_each_rank_draws_random_numbers_of_its_own(world):
+    """One process has imported for all of them and was forked: no generator may go on from a state that they share."""
+    code = "import random, uuid, numpy, tempfile\n"
+    code += "(random.random(), numpy.random.rand(), str(uuid.uuid4()), next(tempfile._get_candidate_names()))"
+    drawn = values(run(world, code)).values()
+
+    assert all(len(set(one)) == len(drawn) for one in zip(*drawn, strict=True))
+
+
 def test_all_ranks_agree_on_the_rendezvous(world):
     """One address, one port that is a port, one id: the world's."""
     cell = run(world, "(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), os.environ['TORCHELASTIC_RUN_ID'])")

@@ -133,7 +133,7 @@ def test_a_steward_that_is_asked_to_end_ends_the_world_in_order(launch, mark) ->
 
 
 def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
-    """mpiexec is killed: cells go on and run, no rank can be replaced, deaths are still seen, stop leaves nothing."""
+    """mpiexec is killed: cells go on and run, the ends of ranks are still reported in full, stop leaves nothing."""
     session = launch(n=3)
     run = session.run("import time; time.sleep(1); 'slept'", wait=False, view=None)
     child_named(session, "prterun").kill()
@@ -143,18 +143,22 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     last = sleep_everywhere(session)
     os.kill(session.world.ranks[1].pid, signal.SIGKILL)
     until(lambda: last.outcomes.get(1) == "lost")
+    until(lambda: zombies(session) == [])
+    states = [rank.state for rank in session.world.ranks]
+    words = session.world.ranks[1].words
     watch_of(session, 2).kill()
     until(lambda: last.outcomes.get(2) == "lost")
-    until(lambda: zombies(session) == [])
 
     assert (run.outcome, again.outcome) == ("ok", "ok")
-    assert [rank.state for rank in session.world.ranks] == ["running", "dead", "dead"]
+    assert states == ["running", "dead", "running"]
+    assert words.startswith("rank 1 was killed (SIGKILL)")
+    assert session.world.ranks[2].words == "rank 2 ended for an unknown reason: its watch is gone"
     session.stop()
     assert wait_until_gone(mark) == []
 
 
 def test_ranks_that_die_together_with_much_to_say_are_all_reported(launch, mark) -> None:
-    """Each report is tens of kilobytes, and mpiexec carries them over one pipe: none is torn."""
+    """Each report is tens of kilobytes, and one pipe carries them: none is torn."""
     session = launch(n=4)
     code = "import os, signal; os.write(1, b'last words\\n' * 5000); os.kill(os.getpid(), signal.SIGKILL)"
     run = session.run(code, wait=False, view=None)

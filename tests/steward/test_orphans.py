@@ -105,7 +105,7 @@ def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
     until(lambda: not state_of(session).healable)
     session.stop()
 
-    assert there == ["multiprocessing", "ompi", "sm_segment", "sm_segment"]
+    assert there == ["multiprocessing", "ompi", "slots", "sm_segment", "sm_segment"]
     assert not scratch.exists()
     assert wait_for_segments(segments) == set()
     assert wait_until_gone(mark, patience=0) == []

@@ -17,7 +17,7 @@ from jupyter_client.session import Session as Messages
 from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.engine.plugins import Plugins
-from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST, watch_identity
+from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST
 from tests.steward.until import family, runs, state_of, until, watch_of
 
 HIDDEN = "hunter2-5f1c9e"
@@ -33,6 +33,8 @@ LISTENERS = {
     "jax": LOOPBACK,
     # Ours has none here: it talks to the controller.
     "watch": set(),
+    # It talks to the watch over a unix socket.
+    "slot": set(),
     # Open MPI's, as documented on the security page: prterun listens for its daemons and tools, and each rank's TCP
     # transport (btl/tcp) for the other ranks.
     "prterun": ANYWHERE,
@@ -69,7 +71,7 @@ def roles(session: Session) -> dict[psutil.Process, str]:
         else:
             parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch.store": "store"}
             parts["jax.coordinator"] = "jax"
-            parts["engine.watch"] = "watch"
+            parts |= {"engine.watch": "watch", "slot_holder": "slot"}
             found[process] = next(role for part, role in parts.items() if part in line)
     return found
 
@@ -235,8 +237,8 @@ def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> No
     messages, info = forger(client_file, key=key)
     honest, _ = forger(client_file, key=info["key"].encode())
     rank = session.world.ranks[1]
-    target = (rank.engine if who == "agent" else watch_identity(rank.engine)).encode()
-    forged = {"op": "state"} if who == "agent" else {"op": "signal", "signal": 9}
+    target = (rank.engine if who == "agent" else rank.watch).encode()
+    forged = {"op": "state"} if who == "agent" else {"op": "signal", "rank": 1, "signal": 9}
     harmless = {"op": "state"} if who == "agent" else {"op": "lease"}
     watch = watch_of(session, 1)
     socket = dealer(f"{info['interface']}:{info['control']}")

@@ -152,20 +152,28 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_watch_that_is_killed_while_the_world_starts(fails, mark) -> None:
-    """It can report nothing, and the other rank waits in MPI's start."""
+@pytest.mark.parametrize(
+    ("part", "number", "words"),
+    [
+        ("engine.watch", None, r"The watch of the ranks was killed \(SIGKILL\) while the world was starting"),
+        ("slot_holder", "1", "Rank 1 (ended for an unknown reason|was killed)"),
+    ],
+    ids=["the watch", "a slot"],
+)
+def test_a_process_of_ours_that_is_killed_while_the_world_starts(fails, mark, part, number, words) -> None:
+    """The watch, which can report nothing then; or what holds one rank's slot, for which the others wait in MPI."""
 
     def kill() -> None:
-        def watches() -> list[psutil.Process]:
-            found = [psutil.Process(int(line.split(":")[0])) for line in processes_of(mark)]
-            return [process for process in found if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"]
+        def found() -> list[psutil.Process]:
+            lines = [line for line in processes_of(mark) if part in line]
+            processes = [psutil.Process(int(line.split(":")[0])) for line in lines]
+            return [one for one in processes if number in (None, one.environ().get("OMPI_COMM_WORLD_RANK"))]
 
-        # Its first process; the rank itself comes later.
-        until(watches)[0].kill()
+        until(found)[0].kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
-    fails("Rank 1 ended for an unknown reason: its watch is gone, while the world was starting. Start the world again")
+    fails(words)
     killer.join()
 
 

@@ -54,7 +54,7 @@ def child_named(session: Session, part: str) -> psutil.Process:
 
 
 def watch_of(session: Session, rank: int) -> psutil.Process:
-    """The watch of a rank: its parent process."""
+    """The watch of a rank's host: the parent process of its ranks."""
     watch = psutil.Process(session.world.ranks[rank].pid).parent()
     assert watch is not None
     return watch

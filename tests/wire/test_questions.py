@@ -27,10 +27,10 @@ class Channel:
         self.agents[engine] = question, Future()
         return self.agents[engine][1]
 
-    def ask_watch(self, engine, question):
+    def ask_watch(self, watch, question):
         """Ask a watch."""
-        self.watches[engine] = question, Future()
-        return self.watches[engine][1]
+        self.watches[watch] = question, Future()
+        return self.watches[watch][1]
 
 
 class Scene:
@@ -53,10 +53,10 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """A scene with ranks whose engines are named after them."""
+    """A scene with ranks whose engines and watches are named after them."""
 
     def make_rank(rank, state="idle"):
-        return Rank(rank, 0, "host", rank, "cpu", 1, f"e{rank}", state)
+        return Rank(rank, 0, f"h{rank}", 0, "cpu", 1, f"e{rank}", state, watch=f"w{rank}")
 
     return Scene(make_rank)
 
@@ -102,10 +102,10 @@ def test_the_watch_of_a_silent_rank_says_where_it_is(scene):
     scene.questions.stacks([0, 1], 1.0, scene.answers.append)
     scene.channel.agents["e0"][1].set_result(RUNNING)
     scene.tick(1.0)
-    assert scene.channel.watches.keys() == {"e1"}
-    assert (scene.channel.agents["e1"][0], scene.channel.watches["e1"][0]) == (ReadStack(), InspectRank())
+    assert scene.channel.watches.keys() == {"w1"}
+    assert (scene.channel.agents["e1"][0], scene.channel.watches["w1"][0]) == (ReadStack(), InspectRank(1))
     assert scene.tick() == 101 + OUTSIDE_PATIENCE
-    scene.channel.watches["e1"][1].set_result(NATIVE)
+    scene.channel.watches["w1"][1].set_result(NATIVE)
     scene.tick()
 
     assert scene.answers == [{0: RUNNING, 1: NATIVE}]

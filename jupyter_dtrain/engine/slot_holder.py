@@ -1,0 +1,83 @@
+"""The process that ``mpiexec`` starts for each rank: it hands its slot in the MPI world to the host's watch.
+
+``mpiexec`` runs this file by its path and imports neither the package nor the standard library's larger modules: one
+slot costs a hundredth of a second. The process sends its environment, its processors and what ``mpiexec`` has opened
+for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
+
+Under failure: it ends with 0 where the rank did, and kills itself with SIGKILL where the rank ended in another way, or
+where the watch is gone. A process that calls ``_exit`` with another code leaves the other ranks' ``Shrink`` stuck (Open
+MPI 5.0), a killed one does not. Its own end closes the socket, by which the watch ends the rank.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # signal itself imports enum, which takes twice the time of the rest
+import _socket
+import os
+import sys
+import time
+
+PATIENCE = 600.0
+"""Seconds that the watch may take to listen: it starts at the same time, and imports more."""
+PAUSE = 0.02
+LENGTH = 4
+"""Bytes of a number on the socket: the length of the message, and the rank's exit code."""
+CPUS = b"DTRAIN_CPUS"
+"""The entry of the message that lists the processors to which ``mpiexec`` has bound the process."""
+INHERITED = b"PMI_FD"
+"""The variable with the descriptor by which MPICH's launcher reaches its process. It goes along with the message."""
+
+
+SOCKET = "slots"
+"""The name of the watch's socket."""
+
+
+def connect(folder: str) -> _socket.socket:
+    """The watch's socket in ``folder``. Raises :class:`OSError` where no process listens for :data:`PATIENCE` seconds.
+
+    It goes by the open folder: a unix socket's path may have no more than 107 bytes.
+    """
+    deadline = time.monotonic() + PATIENCE
+    path = f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}/{SOCKET}"
+    while True:
+        watch = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            watch.connect(path)
+        except OSError:
+            watch.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
+        else:
+            return watch
+
+
+def hand_over(watch: _socket.socket) -> None:
+    """Send the slot: the length of the message and, as for ``/proc/PID/environ``, the variables."""
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0)))).encode()
+    entries = [name + b"=" + value for name, value in os.environb.items()]
+    message = b"\0".join([*entries, CPUS + b"=" + cpus])
+    passed = []
+    if os.environb.get(INHERITED, b"").isdigit():
+        descriptor = int(os.environb[INHERITED]).to_bytes(LENGTH, sys.byteorder)
+        passed = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)]
+    watch.sendmsg([len(message).to_bytes(LENGTH, "big")], passed)
+    watch.sendall(message)
+
+
+def main() -> None:
+    """Hold the slot until the rank has ended."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    try:
+        watch = connect(sys.argv[1])
+        hand_over(watch)
+        code = watch.recv(LENGTH)
+    except OSError:
+        code = b""
+    if code != bytes(LENGTH):
+        os.kill(os.getpid(), _signal.SIGKILL)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

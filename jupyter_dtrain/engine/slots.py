@@ -1,0 +1,113 @@
+"""The slots of the MPI world on this host, as ``mpiexec`` hands them to the watch.
+
+A unix socket in the world's 0700 folder takes one connection from each :mod:`.slot_holder`. The connection's end is the
+slot's end: ``mpiexec`` has ended its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import slot_holder
+
+_LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_", "HYDRA_", "HYDI_", "SLURM_")
+"""How the variables begin by which an MPI program finds its place in its world."""
+
+
+class Slots:
+    """The socket on which slots come in."""
+
+    def __init__(self, folder: str) -> None:
+        """``folder``: where the socket is. Raises :class:`OSError` where it cannot be made."""
+        (Path(folder) / slot_holder.SOCKET).unlink(missing_ok=True)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.socket.bind(f"/proc/self/fd/{here}/{slot_holder.SOCKET}")
+        finally:
+            os.close(here)
+        self.socket.listen(1024)
+        self.socket.setblocking(False)
+
+    def accept(self) -> Iterator[Slot]:
+        """The connections that wait."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self.socket.accept()
+                connection.setblocking(False)
+                yield Slot(connection)
+
+
+class Slot:
+    """One slot: a connection to the process that ``mpiexec`` started."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.environment: dict[str, str] = {}
+        """The variables of that process, once it has sent them all."""
+        self.cpus: set[int] = set()
+        """The processors to which it is bound."""
+        self.descriptor: int | None = None
+        """What its launcher has opened for it, as a descriptor of this process."""
+        self._received = b""
+
+    def read(self) -> bool:
+        """Read what has come; returns whether the slot is complete. Raises :class:`EOFError` when it was given up."""
+        with contextlib.suppress(BlockingIOError):
+            while not self._complete:
+                data, passed, _, _ = socket.recv_fds(self.socket, 1 << 16, 1)
+                if not data:
+                    raise EOFError
+                self._received += data
+                if passed:
+                    self.descriptor = passed[0]
+        if self._complete:
+            self._unpack()
+        return self._complete
+
+    @property
+    def _complete(self) -> bool:
+        have = len(self._received) - slot_holder.LENGTH
+        return have >= 0 and have >= int.from_bytes(self._received[: slot_holder.LENGTH], "big")
+
+    def _unpack(self) -> None:
+        for entry in self._received[slot_holder.LENGTH :].split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == slot_holder.CPUS:
+                self.cpus = {int(number) for number in value.split(b",")}
+            else:
+                self.environment[os.fsdecode(name)] = os.fsdecode(value)
+
+    def take(self) -> None:
+        """Take the slot in a rank's process: its variables, its processors, its launcher's descriptor.
+
+        The watch has the user's variables already, so the slot's count where the launcher sets them, or where the watch
+        has none of that name.
+        """
+        for name, value in self.environment.items():
+            if name.startswith(_LAUNCHER) or name not in os.environ:
+                os.environ[name] = value
+        with contextlib.suppress(OSError):  # the processors can have been taken away
+            os.sched_setaffinity(0, self.cpus)
+        if self.descriptor is not None:
+            number = int(self.environment[slot_holder.INHERITED.decode()])
+            if number != self.descriptor:
+                os.dup2(self.descriptor, number)
+            os.set_inheritable(number, True)
+
+    def end(self, *, well: bool) -> None:
+        """Report the rank's end: ``well`` ends the slot's process with 0, else it kills itself."""
+        with contextlib.suppress(OSError):
+            self.socket.send((0 if well else 1).to_bytes(slot_holder.LENGTH, "big"))
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
