@@ -1,7 +1,7 @@
 """One rank as its watch sees it: the process, its descriptors 1 and 2, its stack from outside, and its end.
 
 Under failure: a rank that dies leaves the last events of its run in its spool, after its last output; the report of its
-death carries them too. What a method cannot do to a process that is gone, it leaves.
+death carries them too. A method that comes too late, to a process that is gone, does nothing.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class RankProcess:
         rank_channel.close()
         self._holder = Holder(self._pipes, channel, psutil.Process(self.pid))
 
-    # What the watch polls.
+    # Polled by the watch.
 
     def interests(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
         """What to wait for now: a descriptor, the events, and the method that serves it."""

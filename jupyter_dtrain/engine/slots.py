@@ -52,7 +52,7 @@ class Slot:
         self.cpus: set[int] = set()
         """The processors to which it is bound."""
         self.descriptor: int | None = None
-        """What its launcher has opened for it, as a descriptor of this process."""
+        """The channel that its launcher has opened for it, as a descriptor of this process."""
         self._received = b""
 
     def read(self) -> bool:

@@ -107,7 +107,7 @@ def test_a_holder_waits_for_a_watch_that_comes_later(tmp_path):
     slots.socket.close()
 
 
-def test_what_the_launcher_has_opened_comes_along(slots):
+def test_the_channel_of_the_launcher_comes_along(slots):
     """MPICH's ranks speak with their launcher through such a descriptor."""
     folder, slots = slots
     ours, theirs = socket.socketpair()
