@@ -18,6 +18,7 @@ import multiprocessing.process
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
 
+LOOK = 0.005
+"""Seconds between two looks whether all ranks have imported MPI."""
 MAX_SOCKET_FOLDER = 85
 """Bytes of a folder's path: a unix socket's may have 107, and multiprocessing adds up to 20."""
 
@@ -182,6 +185,10 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     comm = MPI.COMM_WORLD
     report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
+    # A rank that waits in MPI keeps a processor busy, which the ranks that still start need.
+    arrived = comm.Ibarrier()
+    while not arrived.Test():
+        time.sleep(LOOK)
     # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
     told = comm.allgather((socket.gethostname(), plugins.introduce()))
     place = placements([host for host, _ in told])[comm.rank]

@@ -110,7 +110,7 @@ class RankProcess:
     # Polled by the watch.
 
     def interests(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
-        """What to wait for now: a descriptor, the events, and the method that serves it."""
+        """The descriptors to wait for now, each with its events and the method that serves it."""
         holder = self._holder
         for stream in holder.pipes if holder.reads else ():
             yield self._pipes[stream], selectors.EVENT_READ, lambda stream=stream: holder.read(stream)  # type: ignore[misc]
