@@ -37,6 +37,10 @@ PROGRAM_PATIENCE = 8.0
 """Seconds that another program, such as nvidia-smi, may take."""
 END_PATIENCE = 3.0
 """Seconds that killed processes may take to be gone."""
+SETTLE = 0.5
+"""Seconds after which a process of a world that has just ended is gone by itself."""
+DEEPEST = 100
+"""Processes above one another that are looked at."""
 SHOWN = 120
 """Characters of a command line that are told."""
 STEWARD = "jupyter_dtrain.steward"
@@ -90,7 +94,7 @@ def collect(answer: Json, asked: Json) -> None:
     take("limits", limits)
     take("interfaces", interfaces)
     take("devices", devices)
-    take("leftovers", lambda: leftovers(asked["mark"], asked["living"]))
+    take("leftovers", lambda: settled(asked["mark"], asked["living"]))
     if asked.get("shared"):
         take("shared", lambda: sees(asked["shared"]["path"], asked["shared"]["nonce"]))
     take("nvidia", lambda: nvidia(asked["mark"]))
@@ -278,20 +282,31 @@ def leftovers(mark: str, living: list[str]) -> list[Json]:
             marked[one["pid"]] = one
     alive = set(living)
     for one in marked.values():
-        if one["world"] not in alive and (STEWARD in one["command"] or is_held(one["pid"], marked)):
+        if one["world"] not in alive and (STEWARD in one["command"] or is_held(one["pid"])):
             alive.add(one["world"])
     return [dict(one, command=one["command"][:SHOWN]) for one in marked.values() if one["world"] not in alive]
 
 
-def is_held(pid: int, marked: dict[int, Json]) -> bool:
-    """Whether a daemon of another machine's is above the process. It has no mark: it began before the world's."""
-    for _ in range(100):
-        pid = status(pid)[0] if pid > 1 else 0
+def settled(mark: str, living: list[str]) -> list[Json]:
+    """The leftovers that still run after :data:`SETTLE` seconds: a world that has just ended takes a moment."""
+    found = leftovers(mark, living)
+    if found:
+        time.sleep(SETTLE)
+        again = leftovers(mark, living)
+        found = [one for one in found if one in again]
+    return found
+
+
+def is_held(pid: int) -> bool:
+    """Whether a daemon that another machine started is above the process, or is the process."""
+    for _ in range(DEEPEST):
+        # The first process adopts orphans, whatever it is called.
         if pid <= 1:
             return False
         with contextlib.suppress(OSError):
-            if pid not in marked and read(f"/proc/{pid}/comm") in DAEMONS:
+            if read(f"/proc/{pid}/comm") in DAEMONS:
                 return True
+        pid = status(pid)[0]
     return True
 
 
