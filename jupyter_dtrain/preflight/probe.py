@@ -30,6 +30,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+CHILDREN: list[subprocess.Popen[str]] = []
+"""The programs that were started, so that none outlives this one."""
+
 if TYPE_CHECKING:
     Json = dict[str, Any]  # an old Python, on the machine where this runs, does not know it
 
@@ -59,6 +62,8 @@ def main(text: str) -> None:
         answer["clock"] = time.time()
         sys.stdout.write(f"\n{asked['nonce']} {json.dumps(answer)}\n")
         sys.stdout.flush()
+        for child in CHILDREN:
+            child.kill()
         os._exit(0)
 
     signal.signal(signal.SIGALRM, tell)
@@ -403,12 +408,15 @@ def read(path: str | Path) -> str:
 
 def run(command: list[str]) -> str:
     """The output of a program. Raises ``OSError`` and ``SubprocessError``."""
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=PROGRAM_PATIENCE,
-        check=True,
-    ).stdout
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        CHILDREN.append(child)
+        try:
+            output = child.communicate(timeout=PROGRAM_PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
+    return output
