@@ -111,7 +111,7 @@ class Ssh(msgspec.Struct, frozen=True):
     def ask_config(self, host: str, timeout: float = 5.0) -> dict[str, str]:
         """The values that ssh would use for ``host``, by lower-case name; empty if ssh gives none.
 
-        Of a name with several values it has the first. It connects to nothing.
+        A name with several values has its first. It connects to nothing.
         """
         try:
             said = subprocess.run(
@@ -132,7 +132,7 @@ class Ssh(msgspec.Struct, frozen=True):
         return found
 
     def _call(self) -> list[str]:
-        # Of several values for one option ssh takes the first, so a person's options stand before ours.
+        # ssh takes the first of several values for one option, so a person's options stand before ours.
         return ["ssh", *_FIXED, *self.args, *_DEFAULTS]
 
 
@@ -316,7 +316,7 @@ _CAUSES: Final[tuple[tuple[str, Kind, str, str], ...]] = (
         "Its log (journalctl -u ssh) has the reason; MaxStartups and hosts.deny are frequent ones.",
     ),
 )
-"""What ssh says, and what it means. The first row that matches counts."""
+"""The words of ssh, and their meaning. The first row that matches counts."""
 
 
 class _Processes:

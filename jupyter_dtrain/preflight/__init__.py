@@ -1,4 +1,4 @@
-"""What a person should know before ranks start: facts about each machine, and findings with their cures.
+"""The things to know before ranks start: facts about each machine, and findings with their cures.
 
 :mod:`.doctor` asks this machine and the hosts of a world over ssh, and :mod:`.findings` judges the answers. Facts are
 told from findings: :mod:`.probe` and :mod:`.meeting` run on the hosts, need nothing but Python and judge nothing; the

@@ -18,14 +18,15 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.hostlist import Host, parse_hosts, read_hostfile
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.ssh import Ssh, Unreached
 from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
-from . import software
-from .facts import HERE, Examined, Facts
+from . import probe, software
+from .facts import HERE, Examined, Facts, Interface
 from .findings import Chosen, Connection, Finding, Scene, judge
 from .ports import try_connections
 from .remote import MARGIN, Program, ask_all, ask_here
@@ -82,7 +83,7 @@ class Examination(msgspec.Struct, frozen=True):
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """What became of the leftovers on a machine."""
+    """The end of the leftovers on a machine."""
 
     ended: list[int] = []
     """Process ids."""
@@ -132,13 +133,12 @@ def examine(
     """
     began = time.monotonic()
     ssh = Ssh.parse(ssh_args)
+    known = own_interfaces()
+    wanted = None if interface is None else interfaces.named(known, interface)
     there = python or sys.executable
     names = [host.name for host in hosts]
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
     machines = _facts(names, ssh, there, patience)
-    here = machines[HERE]
-    known = here.interfaces if isinstance(here, Facts) else []
-    wanted = None if interface is None else interfaces.named(known, interface)
     ways = interfaces.ways_to([name for name in names if isinstance(machines[name], Facts)], known, ssh)
     chosen: dict[str, Chosen | None] = {HERE: wanted or interfaces.settle(ways)}
     chosen |= {
@@ -197,6 +197,14 @@ def remove(
     if HERE in programs:
         found[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Removal, timeout=REMOVAL_PATIENCE)
     return found | ask_all(hosts, programs, ssh=ssh, python=there, kind=Removal, timeout=REMOVAL_PATIENCE)
+
+
+def own_interfaces() -> list[Interface]:
+    """The network interfaces of this machine; none where they cannot be listed."""
+    try:
+        return msgspec.convert(probe.interfaces(), readable(list[Interface]))
+    except (OSError, ValueError):
+        return []
 
 
 def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined:

@@ -1,4 +1,4 @@
-"""What :mod:`.probe` tells of one machine, typed. Each field has a default: an answer may lack any of them."""
+"""The answer of :mod:`.probe` on one machine, typed. Each field has a default: an answer may lack any of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Package(msgspec.Struct, frozen=True):
 
     path: str
     digest: str
-    """Of its sources: two checkouts of one version may differ."""
+    """A hash of its sources: two checkouts of one version may differ."""
 
 
 class Space(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What one machine tells of itself."""
+    """The facts that one machine tells of itself."""
 
     hostname: str = ""
     place: str = ""
@@ -147,4 +147,4 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 Examined = dict[str, Facts | Unreached]
-"""What is known of each machine, by the host's name."""
+"""Each machine's facts, or why there are none, by the host's name."""

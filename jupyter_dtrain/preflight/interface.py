@@ -1,7 +1,7 @@
 """Which network interface of a machine leads to the others.
 
-Of this machine it is asked from Linux: the route to the address that ssh would connect to. Of a host it is the
-interface that the ssh connection came in by, or the one that the person named.
+Linux tells it of this machine: the route to the address that ssh would connect to. On a host it is the interface that
+the ssh connection came in by, or the one that the person named.
 
 Under failure: an interface that cannot be found is None, and a finding says so. A name that no interface of this
 machine has raises :class:`~jupyter_dtrain.core.errors.BadRequest`.

@@ -29,11 +29,11 @@ from .scene import Chosen, Connection
 PATIENCE: Final = 3.0
 """Seconds that a connection may take: twice Linux's first retry."""
 MOST_TARGETS: Final = 16
-"""Of more machines, each tries the next ones in the order of the hosts, and the first."""
+"""With more machines, each tries the next ones in the order of the hosts, and the first."""
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """What a machine tells of its attempts."""
+    """The attempts of one machine."""
 
     failures: list[str]
     """By target; empty where the connection was made."""

@@ -1,4 +1,4 @@
-"""What the checks look at, and what they say: machines with their facts, and findings with their cures."""
+"""The material of the checks and their results: machines with their facts, and findings with their cures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True):
     why: str = ""
     """Why it matters; empty where nothing is wrong."""
     cure: str = ""
-    """What to do about it; empty where nothing needs to be done."""
+    """The way to mend it; empty where nothing needs to be done."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -70,12 +70,12 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> dict[str, Facts]:
-        """Of each machine that answered."""
+        """The facts of each machine that answered."""
         return {name: one for name, one in self.examined.items() if isinstance(one, Facts)}
 
     @property
     def hosts(self) -> dict[str, Facts]:
-        """Of the machines that get ranks: the hosts, or this machine where no host was named."""
+        """The facts of the machines that get ranks: the hosts, or this machine where no host was named."""
         found = self.facts
         return found if len(self.examined) == 1 else {name: one for name, one in found.items() if name != HERE}
 

@@ -191,7 +191,7 @@ def test_devices_are_read_with_their_ports(tmp_path):
 
 
 def test_the_kernel_tells_the_same_interfaces_as_the_program_ip(monkeypatch, tmp_path):
-    """Of several IPv4 addresses it tells the first."""
+    """It tells the first of several IPv4 addresses."""
     with_ip = {one["name"]: one for one in probe.interfaces()}
     without = {one["name"]: one for one in probe.interfaces_of_kernel()}
 
