@@ -49,7 +49,7 @@ BUDGETS = {
     "faults": 180,
     "steward": 235,
     "session": 280,
-    "magics": 160,
+    "magics": 155,
     "store": 70,
     "frameworks": 365,
     "server": 75,
