@@ -187,7 +187,8 @@ def test_options_with_which_no_program_can_run_are_refused(text, words):
 
 
 def test_a_persons_options_stand_before_ours(server):
-    """ssh takes the first of several values."""
+    """ssh takes the first of several values. That it asks nobody stands before all others."""
+    assert Ssh.parse("-o BatchMode=no").ask_config("a")["batchmode"] == "yes"
     assert Ssh.parse("-p2222 -4 -o ConnectTimeout=9 -i~/key").args[0] == "-p2222"
     assert Ssh.parse(f"{server.args} -o ConnectTimeout=9").ask_config("a")["connecttimeout"] == "9"
     assert Ssh.parse(server.args).ask_config("a")["connecttimeout"] == "5"
