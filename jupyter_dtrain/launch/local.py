@@ -91,7 +91,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     try:
         answer = subprocess.run(
             [path, "--version"],
-            env=os.environ | values_of(_ROOT_VARIABLES),
+            env=os.environ | values_of(ROOT_VARIABLES),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -110,7 +110,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     return Mpi(path, line, open_mpi, modern)
 
 
-_ROOT_VARIABLES = dict.fromkeys(
+ROOT_VARIABLES = dict.fromkeys(
     (
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -189,7 +189,7 @@ def ranks_environment(request: WorldRequest, spec: RankSpec) -> dict[str, str]:
         env.pop(name, None)
     for name in [name for name in env if name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_"))]:
         del env[name]
-    launched = _ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.options.env)
+    launched = ROOT_VARIABLES | where_unset(_wanted_variables(request), env | request.options.env)
     spec = msgspec.structs.replace(spec, launched=launched, given=list(request.options.env))
     return env | values_of(launched) | request.options.env | spec.to_environment()
 

@@ -102,7 +102,7 @@ class Ssh(msgspec.Struct, frozen=True):
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:
         """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there."""
-        return [*self._call(), "--", target(host), quote(program)]
+        return [*self.call(), "--", target(host), quote(program)]
 
     def by_hand(self, host: str) -> str:
         """The line with which a person connects to ``host`` in a terminal."""
@@ -115,7 +115,7 @@ class Ssh(msgspec.Struct, frozen=True):
         """
         try:
             said = subprocess.run(
-                [*self._call(), "-G", "--", target(host)],
+                [*self.call(), "-G", "--", target(host)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -131,7 +131,8 @@ class Ssh(msgspec.Struct, frozen=True):
             found.setdefault(name.lower(), value)
         return found
 
-    def _call(self) -> list[str]:
+    def call(self) -> list[str]:
+        """The words that stand before a host."""
         # ssh takes the first of several values for one option, so a person's options stand before ours.
         return ["ssh", *_FIXED, *self.args, *_DEFAULTS]
 
@@ -216,9 +217,11 @@ def run_on(
         pool.shutdown()
 
 
-def run_here(program: Sequence[str], *, timeout: float, stdin: str = "") -> Answer | Unreached:
-    """Run ``program`` on this machine, in the manner of :func:`run_on`."""
-    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout)
+def run_here(
+    program: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+) -> Answer | Unreached:
+    """Run ``program`` on this machine, in the manner of :func:`run_on`. ``env``: default this process's."""
+    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout, env)
 
 
 def explain(answer: Answer, host: str, ssh: Ssh, program: str) -> Answer | Unreached:
@@ -327,7 +330,9 @@ class _Processes:
         self._open: set[subprocess.Popen[str]] = set()
         self._killed = False
 
-    def run(self, command: list[str], stdin: str, deadline: float, timeout: float) -> Answer | Unreached:
+    def run(
+        self, command: list[str], stdin: str, deadline: float, timeout: float, env: Mapping[str, str] | None = None
+    ) -> Answer | Unreached:
         """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
         late = Unreached(
             "timed out",
@@ -338,7 +343,7 @@ class _Processes:
             return late
         sent = time.time()
         try:
-            process = start(command)
+            process = start(command, env)
         except OSError as error:
             return _not_started(command[0], error)
         with self._lock:
@@ -365,8 +370,8 @@ class _Processes:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def start(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command in a session of its own, with pipes.
+def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a command in a session of its own, with pipes. ``env``: default this process's.
 
     Without a terminal, ssh and the programs that it starts (a jump, a proxy) can ask nobody for a password.
     """
@@ -378,7 +383,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[str]:
         text=True,
         errors="replace",
         start_new_session=True,
-        env=os.environ | {"SSH_ASKPASS_REQUIRE": "never"},
+        env={**(os.environ if env is None else env), "SSH_ASKPASS_REQUIRE": "never"},
     )
 
 

@@ -31,14 +31,17 @@ from .findings import Chosen, Connection, Finding, Scene, judge
 from .ports import try_connections
 from .remote import MARGIN, Program, ask_all, ask_here
 from .report import show
+from .speed import interpreter, measure
 
-LONGEST: Final = 40.0
+LONGEST: Final = 65.0
 QUICK: Final = 15.0
 FACTS_PATIENCE: Final = 15.0
 """Seconds for the facts of all machines; in the quick form 10."""
 QUICK_FACTS_PATIENCE: Final = 10.0
 PORTS_PATIENCE: Final = 15.0
 """Seconds for the connections between all machines."""
+SPEED_PATIENCE: Final = 25.0
+"""Seconds for the all-reduces."""
 REMOVAL_PATIENCE: Final = 12.0
 
 
@@ -129,7 +132,8 @@ def examine(
 
     ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
     one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
-    tries no connections between machines. Raises :class:`BadRequest` for a request that makes no sense.
+    tries neither connections nor all-reduces between machines. Raises :class:`BadRequest` for a request that makes no
+    sense.
     """
     began = time.monotonic()
     ssh = Ssh.parse(ssh_args)
@@ -159,6 +163,8 @@ def examine(
         wanted=interface,
         connections=connections,
     )
+    if not quick:
+        scene = _timed(scene, ssh)
     return Examination(names, machines, judge(scene), round(time.monotonic() - began, 2), quick)
 
 
@@ -197,6 +203,16 @@ def remove(
     if HERE in programs:
         found[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Removal, timeout=REMOVAL_PATIENCE)
     return found | ask_all(hosts, programs, ssh=ssh, python=there, kind=Removal, timeout=REMOVAL_PATIENCE)
+
+
+def _timed(scene: Scene, ssh: Ssh) -> Scene:
+    """``scene`` with the speed of all-reduces, where an MPI job can run at all."""
+    hosts = list(scene.hosts)
+    path = interpreter(scene)
+    if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
+        return scene
+    speeds = measure(hosts, ssh=ssh, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
+    return msgspec.structs.replace(scene, timed=hosts, speeds=speeds)
 
 
 def own_interfaces() -> list[Interface]:

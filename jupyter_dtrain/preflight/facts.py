@@ -146,5 +146,21 @@ class Facts(msgspec.Struct, frozen=True):
         return next((one for one in self.interfaces if one.name == name), None)
 
 
+class Pair(msgspec.Struct, frozen=True):
+    """Two hosts, by their places in the list, and the seconds of a small and a large all-reduce between them."""
+
+    pair: tuple[int, int]
+    small: float
+    large: float
+
+
+class Speeds(msgspec.Struct, frozen=True):
+    """The answer of :mod:`.allreduce`."""
+
+    pairs: list[Pair]
+    all: float
+    """Seconds of a large all-reduce over all hosts."""
+
+
 Examined = dict[str, Facts | Unreached]
 """Each machine's facts, or why there are none, by the host's name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import machines, networks, software
+from . import machines, networks, software, speed
 from .scene import SEVERITIES, Chosen, Connection, Finding, Scene, Severity
 
 __all__ = ["SEVERITIES", "Chosen", "Connection", "Finding", "Scene", "Severity", "judge"]
@@ -10,5 +10,5 @@ __all__ = ["SEVERITIES", "Chosen", "Connection", "Finding", "Scene", "Severity",
 
 def judge(scene: Scene) -> list[Finding]:
     """All findings, the gravest first; one for each distinct cause."""
-    found = [*machines.find(scene), *software.find(scene), *networks.find(scene)]
+    found = [*machines.find(scene), *software.find(scene), *networks.find(scene), *speed.find(scene)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))

@@ -45,6 +45,7 @@ def find(scene: Scene) -> Iterator[Finding]:
     """All findings about machines."""
     yield from _reach(scene)
     yield from _same_machine(scene)
+    yield from _names(scene)
     yield from _clocks(scene)
     yield from _limits(scene)
     yield from _memory(scene)
@@ -79,8 +80,22 @@ def _same_machine(scene: Scene) -> Iterator[Finding]:
                 "warning",
                 f"{name_some(names)} are one machine.",
                 names,
-                "Ranks would share its cores, memory and GPUs, and count them twice.",
+                "Ranks would share its cores, memory and GPUs, and MPI's collectives fail between hosts of one name.",
                 "Name each machine once, with all its ranks.",
+            )
+
+
+def _names(scene: Scene) -> Iterator[Finding]:
+    machines = {one.place: name for name, one in reversed(scene.hosts.items())}
+    names = group({name: one.hostname for name, one in scene.hosts.items() if machines[one.place] == name})
+    for hostname, hosts in names.items():
+        if hostname and len(hosts) > 1:
+            yield Finding(
+                "warning",
+                f"{name_some(hosts)} call themselves by one name, {hostname!r}.",
+                hosts,
+                "Open MPI takes hosts of one name for one: its collectives fail there with 'message truncated'.",
+                "Give each host a name of its own with `hostnamectl set-hostname`.",
             )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.launch.ssh import Unreached
 
-from .facts import HERE, Examined, Facts
+from .facts import HERE, Examined, Facts, Speeds
 
 Severity = Literal["error", "warning", "note", "ok"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note", "ok")
@@ -67,6 +67,10 @@ class Scene(msgspec.Struct, frozen=True):
     wanted: str | None = None
     """The interface that the person asked for."""
     connections: list[Connection] = []
+    timed: list[str] = []
+    """The hosts whose all-reduces were timed, in the order of :attr:`speeds`."""
+    speeds: Speeds | str | None = None
+    """Or why there are none; None if they were not timed."""
 
     @property
     def facts(self) -> dict[str, Facts]:

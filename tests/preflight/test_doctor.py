@@ -39,7 +39,7 @@ def broken(server):
 @pytest.fixture(scope="module")
 def whole(server):
     """A full examination of two hosts."""
-    return doctor("a:2,b:2", ssh_args=server.args, python="python3")
+    return doctor("a:2,b:2", ssh_args=server.args)
 
 
 def about(examination, host, severity="error"):
@@ -53,6 +53,7 @@ def test_two_hosts_that_are_fine_have_no_error(whole):
     assert [type(one) for one in whole.machines.values()] == [Facts] * 3
     assert [one.what for one in whole.findings if one.severity == "warning"] == ["a, b are one machine."]
     assert any(one.what == "TCP works between all machines (6 connections tried)." for one in whole.findings)
+    assert any(one.what.startswith("All-reduce between two hosts: ") for one in whole.findings)
     assert any("All hosts see the working directory" in one.what for one in whole.findings)
     assert whole.check() is None
 

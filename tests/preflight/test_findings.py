@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from jupyter_dtrain.launch.ssh import Unreached
+from jupyter_dtrain.preflight import allreduce
 from jupyter_dtrain.preflight.facts import (
     HERE,
     Device,
@@ -16,7 +17,9 @@ from jupyter_dtrain.preflight.facts import (
     Leftover,
     Nvidia,
     Package,
+    Pair,
     Space,
+    Speeds,
 )
 from jupyter_dtrain.preflight.findings import Chosen, Connection, Scene, judge
 from jupyter_dtrain.preflight.interface import by_address, named, of_host, settle
@@ -25,7 +28,6 @@ GIB = 2**30
 ETH = Interface("eth0", addresses=["10.0.0.1/24", "fe80::1/64"])
 LO = Interface("lo", loopback=True, addresses=["127.0.0.1/8", "::1/128"])
 FINE = Facts(
-    hostname="n",
     place="p",
     python="3.11.2",
     packages={"jupyter-dtrain": "1.0", "ipyparallel": "9.2.0", "mpi4py": "4.1.0", "torch": "2.13.0+cu130"},
@@ -51,7 +53,9 @@ def scene(machines, **more):
     """This machine and hosts, each a machine of its own."""
     examined = {HERE: facts(place="here"), **machines}
     examined = {
-        name: msgspec.structs.replace(one, place=name) if isinstance(one, Facts) and one.place == "p" else one
+        name: msgspec.structs.replace(one, place=name, hostname=one.hostname or name)
+        if isinstance(one, Facts) and one.place == "p"
+        else one
         for name, one in examined.items()
     }
     chosen = {name: Chosen("eth0", "10.0.0.1") for name in examined}
@@ -158,6 +162,13 @@ def test_two_names_of_one_machine_are_seen():
     one = only({"a": facts(place="same"), "b": facts(place="same")})
 
     assert (one.severity, one.what, one.where) == ("warning", "a, b are one machine.", ["a", "b"])
+
+
+def test_two_machines_of_one_name_are_seen():
+    one = only({"a": facts(hostname="node"), "b": facts(hostname="node"), "c": FINE})
+
+    assert (one.severity, one.where) == ("warning", ["a", "b"])
+    assert one.what == "a, b call themselves by one name, 'node'."
 
 
 def test_drivers_and_numbers_of_gpus_are_compared():
@@ -280,6 +291,30 @@ def test_hosts_that_lie_behind_different_interfaces_are_a_warning():
 
     assert "eth0 leads to a; eth1 leads to b" in several.what
     assert unknown.where == ["c"]
+
+
+def test_all_reduces_are_told_and_a_slow_pair_is_a_warning():
+    hosts = dict.fromkeys("abc", FINE)
+    pairs = [Pair((0, 1), 2e-5, 0.004), Pair((0, 2), 2e-5, 0.004), Pair((1, 2), 2e-5, 0.05)]
+    told, slow = sorted(found(hosts, timed=list(hosts), speeds=Speeds(pairs, 0.01)), key=lambda one: one.severity)
+
+    assert "20 µs for 8 bytes, 1.05 GB/s for 4 MiB (median of 3 pairs); over all hosts 10.0 ms." in told.what
+    assert (slow.severity, slow.where) == ("warning", ["b", "c"])
+    assert "b and c (0.08 GB/s)" in slow.what
+    assert only(hosts, speeds="no slots").what == "An MPI job on the hosts failed: no slots"
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 16])
+def test_each_pair_is_timed_once_beside_pairs_without_its_hosts(size):
+    rounds = allreduce.pairs(size)
+    every = [pair for one in rounds for pair in one]
+
+    assert sorted(every) == [(low, high) for low in range(size) for high in range(low + 1, size)]
+    assert all(len({rank for pair in one for rank in pair}) == 2 * len(one) for one in rounds)
+
+
+def test_with_many_hosts_each_is_timed_with_its_neighbours():
+    assert sorted(pair for one in allreduce.pairs(40) for pair in one) == [(rank, rank + 1) for rank in range(39)]
 
 
 def test_the_gravest_findings_come_first():
