@@ -218,10 +218,18 @@ def run_on(
 
 
 def run_here(
-    program: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+    program: Sequence[str],
+    *,
+    timeout: float,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    farewell: float = 0.0,
 ) -> Answer | Unreached:
-    """Run ``program`` on this machine, in the manner of :func:`run_on`. ``env``: default this process's."""
-    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout, env)
+    """Run ``program`` on this machine, in the manner of :func:`run_on`.
+
+    ``env``: default this process's. ``farewell``: seconds that it gets after a SIGTERM, when its time is over.
+    """
+    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout, env, farewell)
 
 
 def explain(answer: Answer, host: str, ssh: Ssh, program: str) -> Answer | Unreached:
@@ -331,7 +339,13 @@ class _Processes:
         self._killed = False
 
     def run(
-        self, command: list[str], stdin: str, deadline: float, timeout: float, env: Mapping[str, str] | None = None
+        self,
+        command: list[str],
+        stdin: str,
+        deadline: float,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        farewell: float = 0.0,
     ) -> Answer | Unreached:
         """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
         late = Unreached(
@@ -354,6 +368,10 @@ class _Processes:
             output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.0))
             return Answer(output, errors, process.returncode, sent, time.time())
         except subprocess.TimeoutExpired:
+            if farewell:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    process.terminate()
+                    process.communicate(timeout=farewell)
             return late
         finally:
             end(process)

@@ -30,6 +30,8 @@ from .scene import Finding, Scene, name_some
 
 MARGIN: Final = 3.0
 """Seconds that the job has to end after its ranks have."""
+FAREWELL: Final = 3.0
+"""Seconds that mpiexec has to end its daemons and to remove its folders, when its time is over."""
 SLOW: Final = 0.5
 """A pair below this part of the median bandwidth is slow."""
 CODE: Final = "from jupyter_dtrain.preflight.allreduce import main; main()"
@@ -61,7 +63,7 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
         ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES))
+        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES), farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
     for line in done.output.splitlines():
