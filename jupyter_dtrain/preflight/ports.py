@@ -64,8 +64,9 @@ def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, time
     finally:
         for one in listeners.values():
             one.release()
+        end_by = time.monotonic() + LAST_WORDS
         for one in listeners.values():
-            one.close()
+            one.close(end_by)
 
 
 def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> list[Connection]:
@@ -150,9 +151,9 @@ class _Listener:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def close(self) -> None:
+    def close(self, deadline: float) -> None:
         """Wait for the end. A connection that does not end is cut; its listener then ends by its own deadline."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LAST_WORDS)
+                self._process.wait(max(deadline - time.monotonic(), 0.0))
             end(self._process)
