@@ -26,7 +26,7 @@ from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
 from . import probe, software
-from .facts import HERE, Examined, Facts, Interface
+from .facts import HERE, Examined, Facts, Interface, Speeds
 from .findings import Chosen, Connection, Finding, Scene, judge
 from .ports import try_connections
 from .remote import MARGIN, Program, ask_all, ask_here
@@ -56,6 +56,10 @@ class Examination(msgspec.Struct, frozen=True):
     seconds: float
     """How long it took."""
     quick: bool = False
+    timed: list[str] = []
+    """The hosts between which all-reduces were timed."""
+    speeds: Speeds | str | None = None
+    """The seconds that these took, or why they could not be timed; None if that was not tried."""
 
     @property
     def ok(self) -> bool:
@@ -165,7 +169,9 @@ def examine(
     )
     if not quick:
         scene = _timed(scene, ssh)
-    return Examination(names, machines, judge(scene), round(time.monotonic() - began, 2), quick)
+    findings = judge(scene)
+    took = round(time.monotonic() - began, 2)
+    return Examination(names, machines, findings, took, quick, scene.timed, scene.speeds)
 
 
 def remove(

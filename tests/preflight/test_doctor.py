@@ -58,6 +58,14 @@ def test_two_hosts_that_are_fine_have_no_error(whole):
     assert whole.check() is None
 
 
+def test_all_reduces_between_hosts_are_timed(whole):
+    [pair] = whole.speeds.pairs
+
+    assert (whole.timed, pair.pair) == (["a", "b"], (0, 1))
+    assert 0 < pair.small < pair.large < 5
+    assert json.loads(whole.to_json())["speeds"]["all"] > 0
+
+
 def test_each_broken_host_has_one_finding(broken):
     [bare] = about(broken, "bare")
     [shut] = about(broken, "shut")

@@ -159,7 +159,7 @@ def test_a_clock_within_the_round_trip_is_right():
 
 
 def test_two_names_of_one_machine_are_seen():
-    one = only({"a": facts(place="same"), "b": facts(place="same")})
+    one = only({"a": facts(place="same", hostname="vm"), "b": facts(place="same", hostname="vm")})
 
     assert (one.severity, one.what, one.where) == ("warning", "a, b are one machine.", ["a", "b"])
 
@@ -283,6 +283,14 @@ def test_a_blocked_port_names_both_ends():
     assert one.severity == "error"
     assert one.what == "b (10.0.0.2) cannot be reached from a, this machine: Connection refused."
     assert "firewalls" in one.cure
+
+
+def test_a_machine_that_cannot_listen_is_one_finding():
+    failure = "cannot listen: Cannot assign requested address"
+    one = only({"a": FINE, "b": FINE}, connections=[Connection("b", "b", "10.0.0.9", failure)])
+
+    assert (one.severity, one.where) == ("error", ["b"])
+    assert one.what == f"b {failure} (10.0.0.9)."
 
 
 def test_hosts_that_lie_behind_different_interfaces_are_a_warning():
