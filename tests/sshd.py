@@ -64,6 +64,12 @@ class SshServer:
             self._process.wait(PATIENCE)
 
     @property
+    def pid(self) -> int:
+        """The server's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def args(self) -> str:
         """Options that let ssh find the aliases."""
         return f"-F {shlex.quote(str(self.config))}"

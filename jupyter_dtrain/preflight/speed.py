@@ -32,6 +32,8 @@ MARGIN: Final = 3.0
 """Seconds that the job has to end after its ranks have."""
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons and to remove its folders, when its time is over."""
+MOST_WORDS: Final = 600
+"""Characters of its last words that are told."""
 SLOW: Final = 0.5
 """A pair below this part of the median bandwidth is slow."""
 CODE: Final = "from jupyter_dtrain.preflight.allreduce import main; main()"
@@ -70,7 +72,9 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         begin, _, value = line.partition(" ")
         if begin == nonce:
             return msgspec.json.decode(value, type=readable(Speeds))
-    return relevant(done.errors or done.output) or f"mpiexec ended with exit code {done.code}"
+    # MPI wraps its words, and sometimes says nulls.
+    words = " ".join("".join(one if one.isprintable() else " " for one in relevant(done.errors or done.output)).split())
+    return words[-MOST_WORDS:] or f"mpiexec ended with exit code {done.code}"
 
 
 def find(scene: Scene) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
@@ -217,6 +219,40 @@ def test_stop_ends_the_connections_at_once(server, ssh, tmp_path):
 
     assert time.monotonic() - began < 30
     assert wait_until_gone(mark) == []
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_is_noticed_within_ten_seconds(server, ssh, tmp_path):
+    """Its server stops in the middle of a program, as if the network were gone; ssh asks it three times."""
+    mark = str(tmp_path / "sleeper")
+    code = "import time; time.sleep(40)"
+    stopped = []
+
+    def sleeper():
+        for one in psutil.Process(server.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if mark in one.cmdline():
+                    return one
+        return None
+
+    def cut():
+        one = until(sleeper)
+        session = one.parent()
+        stopped.append((one, session, time.monotonic()))
+        session.suspend()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    found = run_on(["a"], [sys.executable, "-c", code, mark], ssh=ssh, timeout=60)["a"]
+    cutter.join()
+    [(one, session, at)] = stopped
+    took = time.monotonic() - at
+    one.kill()
+    session.resume()
+
+    assert found.kind == "timed out"
+    assert "not responding" in found.said
+    assert took < 10.5
 
 
 def test_this_machine_runs_programs_in_the_same_manner():

@@ -22,6 +22,7 @@ def test_a_job_that_cannot_start_gives_the_reason(server):
 
     assert isinstance(found, str)
     assert "prted" in found
+    assert found.isprintable()
 
 
 def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, monkeypatch):
