@@ -278,12 +278,14 @@ def leftovers(mark: str, living: list[str]) -> list[Json]:
 
     A process belongs to the world that the variable ``mark`` in its environment names. The world lives if its id is
     among ``living``, if its steward or guard runs on this machine, or if a daemon that started its processes from
-    another machine is still above one of them.
+    another machine is still above one of them. This process and those above it are none: a notebook may have been
+    started from a rank.
     """
     marked: dict[int, Json] = {}
+    spared = set(line(os.getpid()))
     for folder in Path("/proc").iterdir():
         one = identity(int(folder.name), mark) if folder.name.isdigit() else None
-        if one is not None:
+        if one is not None and one["pid"] not in spared:
             marked[one["pid"]] = one
     alive = set(living)
     for one in marked.values():
@@ -304,15 +306,20 @@ def settled(mark: str, living: list[str]) -> list[Json]:
 
 def is_held(pid: int) -> bool:
     """Whether a daemon that another machine started is above the process, or is the process."""
-    for _ in range(DEEPEST):
-        # The first process adopts orphans, whatever it is called.
-        if pid <= 1:
-            return False
+    for each in line(pid):
         with contextlib.suppress(OSError):
-            if read(f"/proc/{pid}/comm") in DAEMONS:
+            if read(f"/proc/{each}/comm") in DAEMONS:
                 return True
+    return False
+
+
+def line(pid: int) -> Iterator[int]:
+    """The process and those above it, without the first of all: that one adopts orphans, whatever it is called."""
+    for _ in range(DEEPEST):
+        if pid <= 1:
+            return
+        yield pid
         pid = status(pid)[0]
-    return True
 
 
 def identity(pid: int, mark: str) -> Json | None:

@@ -222,6 +222,13 @@ def test_a_world_whose_steward_runs_has_no_leftovers(orphan, world):
     assert leftovers_of(world) == []
 
 
+def test_a_notebook_that_was_started_from_a_rank_is_no_leftover(world, monkeypatch):
+    """Nor is the probe, which has the mark from it."""
+    monkeypatch.setenv(MARK, world)
+
+    assert leftovers_of(world) == []
+
+
 def test_ranks_below_a_daemon_of_another_machine_are_no_leftovers(tmp_path, world):
     """MPI's daemon keeps them for a steward elsewhere. A rank whose daemon is gone is a leftover."""
     prted = tmp_path / "prted"
