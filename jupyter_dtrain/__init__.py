@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Node, Rank, World
     from jupyter_dtrain.engine.scripts import run_script
 
+    from .preflight.doctor import doctor
     from .rank_api import log, log_to_csv, progress, resync
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
@@ -73,6 +74,7 @@ _HOMES = {
     "Store": "store",
     "StoredRun": "store",
     "compare": "store",
+    "doctor": "preflight.doctor",
     "runs": "store",
     "Node": "core.world",
     "Rank": "core.world",
@@ -117,6 +119,7 @@ __all__ = [
     "__version__",
     "compare",
     "current",
+    "doctor",
     "load_ipython_extension",
     "log",
     "log_to_csv",

@@ -93,7 +93,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     try:
         answer = subprocess.run(
             [path, "--version"],
-            env=os.environ | values_of(_ROOT_VARIABLES),
+            env=os.environ | values_of(ROOT_VARIABLES),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -112,7 +112,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     return Mpi(path, line, open_mpi, modern)
 
 
-_ROOT_VARIABLES = dict.fromkeys(
+ROOT_VARIABLES = dict.fromkeys(
     (
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -192,7 +192,7 @@ def launched_variables(request: WorldRequest) -> dict[str, Variable]:
 
     ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host, unless the user sets it.
     """
-    return _ROOT_VARIABLES | where_unset(_wanted_variables(request), _plain_environment() | request.options.env)
+    return ROOT_VARIABLES | where_unset(_wanted_variables(request), _plain_environment() | request.options.env)
 
 
 def ranks_environment(request: WorldRequest) -> dict[str, str]:

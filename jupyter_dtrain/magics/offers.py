@@ -67,3 +67,21 @@ def stored_worlds(_start: str) -> list[str]:
     from jupyter_dtrain.store import Store
 
     return Store.open().worlds()
+
+
+def ssh_hosts(_start: str) -> list[str]:
+    """Aliases in this user's configuration of ssh; patterns are none."""
+    found: dict[str, None] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("~/.ssh/config").expanduser().read_text(errors="replace").splitlines():
+            key, *names = line.replace("=", " ", 1).split()[:MOST_RANKS] or [""]
+            if key.lower() == "host":
+                found.update(dict.fromkeys(name for name in names if not set(name) & set('*?!"')))
+    return list(found)
+
+
+def interfaces(_start: str) -> list[str]:
+    """Network interfaces of this machine that have an address."""
+    from jupyter_dtrain.preflight.doctor import own_interfaces
+
+    return [one.name for one in own_interfaces() if one.up and one.addresses]

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import joining, running, scripts, stored, worlds
+from . import doctor, joining, running, scripts, stored, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -52,6 +52,12 @@ _OWN: tuple[Verb, ...] = (
         "show what each framework finds on the ranks, and which variables were set and why",
         running.env_arguments,
         running.env,
+    ),
+    Verb(
+        "doctor",
+        "examine this machine, or the hosts of a world, before ranks start there",
+        doctor.doctor_arguments,
+        doctor.doctor,
     ),
     Verb("list", "list your worlds on this machine and the client that drives each", _none, joining.listing),
     Verb("attach", "join a world that another kernel started", joining.attach_arguments, joining.attach),

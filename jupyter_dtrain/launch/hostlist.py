@@ -1,0 +1,213 @@
+"""The hosts of a world: how a person names them, and which rank goes to which host.
+
+Hosts come from an option (``gpu1:8,gpu2:8``) or from a file in Open MPI's format. ssh resolves the names: each may be
+an alias of ``~/.ssh/config``. Nothing here connects to a host.
+
+Under failure: every function raises :class:`~jupyter_dtrain.core.errors.BadRequest`, which names the option, the place
+in the text and the cure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import MAX_RANKS
+
+LARGEST_FILE: Final = 1_000_000
+"""Bytes of a hostfile: a larger file is something else."""
+SYNTAX: Final = "Write hosts as NAME:RANKS with commas between them, such as gpu1:8,gpu2:8."
+FILE_SYNTAX: Final = "Write a host per line, such as `gpu1 slots=8`, `gpu1:8` or `gpu1`."
+
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_ZONE: Final = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
+"""An IPv6 address and its zone, by the characters that they may have."""
+_SLOT_KEYS: Final = ("slots", "max_slots", "max-slots")
+
+
+class Host(msgspec.Struct, frozen=True):
+    """One host of a world."""
+
+    name: str
+    """As the person wrote it, for ssh: an alias, a name or an address, perhaps with ``user@``; IPv6 in brackets."""
+    slots: int
+    """The most ranks that it takes."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one rank runs."""
+
+    host: str
+    """The host's name."""
+    node: int
+    """The host's index among those that have ranks: ``NODE_RANK``."""
+    local_rank: int
+    local_size: int
+    """How many ranks the host has."""
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """The hosts in ``gpu1:8,gpu2:8``; a name alone has one slot. Raises :class:`BadRequest` (option ``hosts``)."""
+    found: list[Host] = []
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            what = "is empty" if not text.strip() else f"has an empty item in {text!r}"
+            raise BadRequest(f"The list of hosts {what}. {SYNTAX}", option="hosts")
+        try:
+            name, slots = _name_and_slots(item)
+        except ValueError as error:
+            raise BadRequest(f"{error} {SYNTAX}", option="hosts") from None
+        if any(host.name == name for host in found):
+            words = f"The host {name!r} is named twice. Name each host once, with all its ranks: {name}:2."
+            raise BadRequest(words, option="hosts")
+        found.append(Host(name, 1 if slots is None else slots))
+    return found
+
+
+def read_hostfile(path: str | Path) -> list[Host]:
+    """The hosts in a file, in order; of a name that stands alone on a line, each repeat adds a slot, as in Open MPI.
+
+    A line without a number of slots has one slot, not one per core. ``#`` and ``//`` begin comments. Raises
+    :class:`BadRequest` (option ``hostfile``), with the number of the line that is wrong.
+    """
+    plain: dict[str, int] = {}
+    numbered: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for number, line in enumerate(_read(Path(path)).splitlines(), 1):
+        words = re.split(r"#|//", line, maxsplit=1)[0].strip()
+        if not words:
+            continue
+        try:
+            name, slots = _parse_line(words)
+        except ValueError as error:
+            raise BadRequest(f"{path}, line {number}: {error} {FILE_SYNTAX}", option="hostfile") from None
+        if name in numbered or (slots is not None and name in plain):
+            raise BadRequest(
+                f"{path}, line {number}: the host {name!r} is on line {first[name]} already. Name it once, with all "
+                "its slots.",
+                option="hostfile",
+            )
+        first.setdefault(name, number)
+        if slots is None:
+            plain[name] = plain.get(name, 0) + 1
+        else:
+            numbered[name] = slots
+    if not first:
+        raise BadRequest(f"{path} names no host: all its lines are empty or comments. {FILE_SYNTAX}", option="hostfile")
+    return [Host(name, plain.get(name) or numbered[name]) for name in first]
+
+
+def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:
+    """Where each of ``n`` ranks runs, by rank: ranks fill the hosts in order. ``n``: default all slots.
+
+    Raises :class:`BadRequest` (option ``n``) for more ranks than slots, fewer than 1, or more than a world may have.
+    """
+    slots = sum(host.slots for host in hosts)
+    if n is None:
+        n = slots
+    if n < 1:
+        raise BadRequest(f"A world needs at least 1 rank, not {n}.", option="n")
+    if n > slots:
+        there = "The host has" if len(hosts) == 1 else f"The {len(hosts)} hosts have"
+        raise BadRequest(
+            f"{there} {_count(slots, 'slot')}, too few for {_count(n, 'rank')}. Ask for at most {slots}, or give a "
+            "host more slots: NAME:RANKS.",
+            option="n",
+        )
+    if n > MAX_RANKS:
+        raise BadRequest(f"A world has at most {MAX_RANKS} ranks, not {n}. Ask for fewer with -n.", option="n")
+    found: list[Place] = []
+    for node, host in enumerate(hosts):
+        size = min(host.slots, n - len(found))
+        found += [Place(host.name, node, local, size) for local in range(size)]
+    return found
+
+
+def format_hosts(hosts: Iterable[Host]) -> str:
+    """``gpu1:8,gpu2:8``: the text from which :func:`parse_hosts` makes these hosts."""
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def _read(path: Path) -> str:
+    """The text of a hostfile."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            # Reading a pipe could wait for ever.
+            raise BadRequest(f"{path} is no file. Name a hostfile.", option="hostfile")
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        words = f"The hostfile {path} cannot be read: {error.strerror}. Check its path and its permissions."
+        raise BadRequest(words, option="hostfile") from None
+    if len(data) > LARGEST_FILE:
+        raise BadRequest(f"{path} is larger than a hostfile can be. {FILE_SYNTAX}", option="hostfile")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise BadRequest(f"{path}, line {line}: this is no text. {FILE_SYNTAX}", option="hostfile") from None
+
+
+def _parse_line(words: str) -> tuple[str, int | None]:
+    """The name and the slots of a line; None where it gives no number. Raises ``ValueError``."""
+    name, *fields = re.sub(r"\s*=\s*", "=", words).split()
+    name, slots = _name_and_slots(name)
+    values: dict[str, int] = {}
+    for field in fields:
+        key, equals, value = field.partition("=")
+        if not equals or key not in _SLOT_KEYS:
+            raise ValueError(f"{field!r} is not known here; only slots= and max_slots= are.")
+        values[key.replace("-", "_")] = _slots(value, field)
+    if slots is not None and "slots" in values:
+        raise ValueError(f"{words!r} gives the number of slots twice.")
+    slots = values.get("slots", slots)
+    most = values.get("max_slots")
+    if most is not None and most < (slots or 1):
+        raise ValueError(f"{words!r} has max_slots below its slots.")
+    return name, slots
+
+
+def _name_and_slots(item: str) -> tuple[str, int | None]:
+    """``user@gpu1:8`` as a name and a number, None without one. Raises ``ValueError``."""
+    if item.startswith("-"):
+        # ssh would read it as an option, and some of its options run programs.
+        raise ValueError(f"{item!r} begins with '-', so it names no host.")
+    at = item.rfind("@")
+    user, rest = item[: max(at, 0)], item[at + 1 :]
+    if at >= 0 and not _USER.fullmatch(user):
+        raise ValueError(f"{item!r} has no user name before its '@'.")
+    address, bracket, tail = rest.partition("]")
+    if bracket and address.startswith("[") and tail[:1] in ("", ":"):
+        try:
+            ipaddress.IPv6Address(address[1:] if _ZONE.fullmatch(address[1:]) else "")
+        except ValueError:
+            raise ValueError(f"{rest!r} has no IPv6 address in its brackets.") from None
+        name, colon, number = address + bracket, tail[:1], tail[1:]
+    else:
+        if rest.count(":") > 1:
+            raise ValueError(f"{item!r} has several colons. An IPv6 address stands in brackets: [fd00::1]:8.")
+        name, colon, number = rest.partition(":")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{item!r} does not begin with the name of a host.")
+    return (f"{user}@{name}" if user else name), (_slots(number, item) if colon else None)
+
+
+def _slots(number: str, where: str) -> int:
+    """A number of slots. Raises ``ValueError``."""
+    if not number.isascii() or not number.isdecimal():
+        raise ValueError(f"{where!r} has {number!r} where a number of ranks should be.")
+    if not 1 <= int(number[:9]) <= MAX_RANKS:
+        raise ValueError(f"{where!r} must give a host from 1 to {MAX_RANKS} ranks; leave out a host that gets none.")
+    return int(number)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,454 @@
+"""Programs on other hosts, over the ssh of this machine.
+
+ssh itself resolves names and aliases, reads ``~/.ssh/config`` and finds keys; nothing here speaks its protocol. No
+command can wait for a person: ssh may ask for neither a password nor the trust in a host's key, and has no terminal.
+
+Secrets and variables for a remote program go to its standard input. A command line has none: other users can read it.
+
+Under failure: nothing raises for a host. :func:`run_on` gives an :class:`Unreached` with reason and cure for each
+host that cannot be used, and returns at its deadline, with no ssh process left here. A remote program may outlive the
+connection, so each one that this package sends has a deadline of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Literal
+
+import msgspec
+
+from jupyter_dtrain.core.errors import BadRequest
+
+SIDE_BY_SIDE: Final = 64
+"""The most connections at a time."""
+CONNECT_PATIENCE: Final = 5
+"""Seconds that ssh waits for a connection, unless ``ssh_args`` say otherwise."""
+LAST_WORDS: Final = 1.0
+"""Seconds in which a killed ssh must be gone."""
+SSH_FAILED: Final = 255
+"""The exit code by which ssh tells of its own failure."""
+NOT_RUN: Final = (126, 127)
+"""The exit codes of a shell that cannot run a program."""
+
+Kind = Literal[
+    "no ssh",
+    "bad options",
+    "unknown host",
+    "refused",
+    "no route",
+    "timed out",
+    "host key changed",
+    "host key unknown",
+    "permission denied",
+    "closed",
+    "no program",
+    "failed",
+]
+
+
+class Unreached(msgspec.Struct, frozen=True):
+    """A host on which the program could not be run."""
+
+    kind: Kind
+    reason: str
+    """A sentence."""
+    cure: str
+    """A sentence."""
+    said: str = ""
+    """The words of ssh, or of the shell there."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The end of a program that ran."""
+
+    output: str
+    errors: str
+    code: int
+    sent: float
+    """This machine's clock before the connection was made, in seconds since the epoch."""
+    received: float
+    """The same after the program had ended."""
+
+
+class Ssh(msgspec.Struct, frozen=True):
+    """The way in which ssh is called."""
+
+    args: tuple[str, ...] = ()
+    """A person's own options. They override ours, except those by which ssh asks nobody anything."""
+
+    @classmethod
+    def parse(cls, text: str) -> Ssh:
+        """Options as in a shell, such as ``-p 2222 -i ~/.ssh/cluster``.
+
+        Raises :class:`BadRequest` (option ``ssh_args``) for words that are no options, and for options with which no
+        program can be run, such as ``-N``.
+        """
+        try:
+            words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
+        except ValueError as error:
+            raise BadRequest(f"The options for ssh, {text!r}, cannot be split: {error}.", option="ssh_args") from None
+        _check_args(words)
+        return cls(tuple(words))
+
+    def command(self, host: str, program: Sequence[str]) -> list[str]:
+        """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there."""
+        return [*self.call(), "--", target(host), quote(program)]
+
+    def by_hand(self, host: str) -> str:
+        """The line with which a person connects to ``host`` in a terminal."""
+        return shlex.join(["ssh", *self.args, target(host)])
+
+    def ask_config(self, host: str, timeout: float = 5.0) -> dict[str, str]:
+        """The values that ssh would use for ``host``, by lower-case name; empty if ssh gives none.
+
+        A name with several values has its first. It connects to nothing.
+        """
+        try:
+            said = subprocess.run(
+                [*self.call(), "-G", "--", target(host)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return {}
+        found: dict[str, str] = {}
+        for line in said.stdout.splitlines() if said.returncode == 0 else ():
+            name, _, value = line.partition(" ")
+            found.setdefault(name.lower(), value)
+        return found
+
+    def call(self) -> list[str]:
+        """The words that stand before a host."""
+        # ssh takes the first of several values for one option, so a person's options stand before ours.
+        return ["ssh", *_FIXED, *self.args, *_DEFAULTS]
+
+
+_FIXED: Final = ("-T", "-x", "-o", "BatchMode=yes")
+"""No terminal, no windows, no question: with BatchMode, ssh refuses an unknown host key where it would ask."""
+_DEFAULTS: Final = (
+    "-o",
+    f"ConnectTimeout={CONNECT_PATIENCE}",
+    # A host that is cut off is noticed after three intervals: 9 s.
+    "-o",
+    "ServerAliveInterval=3",
+    "-o",
+    "ServerAliveCountMax=2",
+    # A connection that is shared with others would end with them, and one that stays open would outlive its owner.
+    "-o",
+    "ControlMaster=no",
+    "-o",
+    "ControlPath=none",
+    "-o",
+    "ClearAllForwardings=yes",
+)
+
+_WITH_VALUE: Final = "BbcDEeFIiJLlmOoPpQRSWw"
+_REFUSED: Final = {
+    "E": "hides its errors",
+    "f": "leaves it in the background",
+    "G": "only prints its options",
+    "M": "shares a connection",
+    "N": "runs no program",
+    "n": "takes away its input",
+    "O": "runs no program",
+    "Q": "runs no program",
+    "s": "runs no program",
+    "t": "asks for a terminal",
+    "V": "only prints its version",
+    "W": "runs no program",
+    "y": "hides its errors",
+}
+
+
+def target(host: str) -> str:
+    """``host`` as ssh takes it: an IPv6 address without its brackets."""
+    user, at, name = host.rpartition("@")
+    return f"{user}{at}{name[1:-1] if name.startswith('[') else name}"
+
+
+def quote(program: Sequence[str]) -> str:
+    """A command for a POSIX shell; the program takes the shell's place, so that it gets its signals."""
+    first, *rest = program
+    home = first.startswith("~/")
+    return f"exec {'~/' if home else ''}{shlex.join([first[2:] if home else first, *rest])}"
+
+
+def run_on(
+    hosts: Sequence[str],
+    program: Sequence[str],
+    *,
+    ssh: Ssh,
+    timeout: float,
+    stdin: str | Mapping[str, str] = "",
+) -> dict[str, Answer | Unreached]:
+    """Run ``program`` on all ``hosts`` side by side, and wait at most ``timeout`` seconds for all of them together.
+
+    ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order.
+    """
+    deadline = time.monotonic() + timeout
+    open_ones = _Processes()
+
+    def run(host: str) -> Answer | Unreached:
+        text = stdin if isinstance(stdin, str) else stdin.get(host, "")
+        done = open_ones.run(ssh.command(host, program), text, deadline, timeout)
+        return explain(done, host, ssh, program[0]) if isinstance(done, Answer) else done
+
+    pool = ThreadPoolExecutor(min(SIDE_BY_SIDE, max(len(hosts), 1)), thread_name_prefix="ssh")
+    try:
+        return dict(zip(hosts, pool.map(run, hosts), strict=True))
+    except BaseException:
+        open_ones.kill()  # a person pressed Stop
+        raise
+    finally:
+        pool.shutdown()
+
+
+def run_here(
+    program: Sequence[str],
+    *,
+    timeout: float,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    farewell: float = 0.0,
+) -> Answer | Unreached:
+    """Run ``program`` on this machine, in the manner of :func:`run_on`.
+
+    ``env``: default this process's. ``farewell``: seconds that it gets after a SIGTERM, when its time is over.
+    """
+    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout, env, farewell)
+
+
+def explain(answer: Answer, host: str, ssh: Ssh, program: str) -> Answer | Unreached:
+    """``answer``, or why ``program`` did not run on ``host`` at all."""
+    said = answer.errors.strip()
+    if answer.code in NOT_RUN:
+        return Unreached(
+            "no program",
+            f"{program} cannot be run there: {_last_line(said)}",
+            "Install it there, or name its path on the hosts with --python.",
+            said,
+        )
+    if answer.code != SSH_FAILED:
+        return answer
+    for pattern, kind, reason, cure in _CAUSES:
+        if re.search(pattern, said):
+            # ssh names the file and the entry, which no one else knows: an alias may stand for them.
+            remove = re.search(r"ssh-keygen -f .*", said)
+            words = {
+                "host": host,
+                "line": ssh.by_hand(host),
+                "remove": remove[0].strip() if remove else f"ssh-keygen -R {target(host)}",
+                "said": _last_line(said),
+            }
+            return Unreached(kind, reason.format(**words), cure.format(**words), said)
+    reason = f"ssh ended before the program did: {_last_line(said)}"
+    return Unreached("failed", reason, f"See whether `{ssh.by_hand(host)}` works in a terminal.", said)
+
+
+_CAUSES: Final[tuple[tuple[str, Kind, str, str], ...]] = (
+    (
+        r"IDENTIFICATION HAS CHANGED|host key for .* has changed|Host key for .* has changed",
+        "host key changed",
+        "The key of {host} is not the one that ssh knows: it was installed anew, or another machine answers.",
+        "If that is as it should be, forget the old key with `{remove}`, then accept the new one with `{line}`.",
+    ),
+    (
+        r"Host key verification failed|host key is known for",
+        "host key unknown",
+        "ssh does not know the key of {host}, and may not ask whether to trust it.",
+        "Run `{line}` once in a terminal and accept the key.",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "unknown host",
+        "No host is known by the name {host}.",
+        "Check the name, or give it a HostName in ~/.ssh/config.",
+    ),
+    (
+        r"Permission denied \(|Too many authentication failures|Permission denied, please",
+        "permission denied",
+        "{host} takes none of the keys that ssh offers.",
+        (
+            "ssh may not ask for a password: put a key there with `ssh-copy-id`, load yours with `ssh-add`, or name it "
+            'with --ssh-args "-i KEY". `{line}` must work without a question.'
+        ),
+    ),
+    (
+        (
+            r"Bad configuration option|Bad owner or permissions|[Cc]ommand-line:? line 0|terminating, \d+ bad config|"
+            r"unknown option|illegal option|usage: ssh|Can't open user config|Bad port|missing argument"
+        ),
+        "bad options",
+        "ssh refuses its options or its configuration: {said}",
+        "Mend --ssh-args or ~/.ssh/config.",
+    ),
+    (
+        r"Cannot execute command-line and remote command",
+        "bad options",
+        "The configuration of ssh has a RemoteCommand for {host}, so no other program can run there.",
+        'Start with --ssh-args "-o RemoteCommand=none".',
+    ),
+    (
+        r"Connection refused",
+        "refused",
+        "No ssh server listens where ssh looks for {host}.",
+        'Start sshd there; if it has another port, name that in ~/.ssh/config or with --ssh-args "-p PORT".',
+    ),
+    (
+        r"No route to host|[Nn]etwork is unreachable",
+        "no route",
+        "No network leads to {host}: {said}",
+        "See whether that host is on and its network is up.",
+    ),
+    (
+        r"timed out|not responding",
+        "timed out",
+        "{host} does not answer.",
+        "See whether it is on and no firewall is in between.",
+    ),
+    (
+        r"[Cc]onnection closed|[Cc]onnection reset|closed by remote host|Broken pipe|Connection to .* closed",
+        "closed",
+        "{host} closed the connection: {said}",
+        "Its log (journalctl -u ssh) has the reason; MaxStartups and hosts.deny are frequent ones.",
+    ),
+)
+"""The words of ssh, and their meaning. The first row that matches counts."""
+
+
+class _Processes:
+    """Processes that are killed at a deadline, or all at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[subprocess.Popen[str]] = set()
+        self._killed = False
+
+    def run(
+        self,
+        command: list[str],
+        stdin: str,
+        deadline: float,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        farewell: float = 0.0,
+    ) -> Answer | Unreached:
+        """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
+        late = Unreached(
+            "timed out",
+            f"There was no answer within {timeout:g} s.",
+            "See whether that host is on and not overloaded, then try again.",
+        )
+        if self._killed or time.monotonic() >= deadline:
+            return late
+        sent = time.time()
+        try:
+            process = start(command, env)
+        except OSError as error:
+            return _not_started(command[0], error)
+        with self._lock:
+            self._open.add(process)
+        try:
+            if self._killed:
+                return late
+            output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.0))
+            return Answer(output, errors, process.returncode, sent, time.time())
+        except subprocess.TimeoutExpired:
+            if farewell:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    process.terminate()
+                    process.communicate(timeout=farewell)
+            return late
+        finally:
+            end(process)
+            with self._lock:
+                self._open.discard(process)
+
+    def kill(self) -> None:
+        """End all that run, and all that would start later."""
+        self._killed = True
+        with self._lock:
+            left = list(self._open)
+        for process in left:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a command in a session of its own, with pipes. ``env``: default this process's.
+
+    Without a terminal, ssh and the programs that it starts (a jump, a proxy) can ask nobody for a password.
+    """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env={**(os.environ if env is None else env), "SSH_ASKPASS_REQUIRE": "never"},
+    )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process that :func:`start` started, with all of its session, and close its pipes."""
+    if process.poll() is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LAST_WORDS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            if pipe is not None:
+                pipe.close()
+
+
+def _not_started(program: str, error: OSError) -> Unreached:
+    if program == "ssh" and shutil.which("ssh") is None:
+        return Unreached(
+            "no ssh", "This machine has no ssh program.", "Install OpenSSH's client (Debian: openssh-client)."
+        )
+    return Unreached("no program", f"{program} cannot be run: {error.strerror}.", "Check that path.")
+
+
+def _check_args(words: Sequence[str]) -> None:
+    """Raise :class:`BadRequest` for options with which ssh would run no program."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        letters = word[1:]
+        if not word.startswith("-") or not letters or letters.startswith("-"):
+            words_ = f"{word!r} is no option of ssh: hosts belong to --hosts, and values follow their options."
+            raise BadRequest(f"--ssh-args: {words_}", option="ssh_args")
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter in _REFUSED:
+                raise BadRequest(
+                    f"--ssh-args: ssh's option -{letter} {_REFUSED[letter]}. Leave it out.", option="ssh_args"
+                )
+            if letter in _WITH_VALUE:
+                if not letters and not rest:
+                    raise BadRequest(f"--ssh-args: the option -{letter} of ssh needs a value.", option="ssh_args")
+                if not letters:
+                    rest.pop(0)
+                break
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing."

@@ -1,0 +1,87 @@
+"""Times all-reduces between machines. Runs as the ranks of a small MPI job with one rank on each host.
+
+Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SMALL: Final = 8
+"""Bytes of the all-reduce that shows latency."""
+SMALL_ROUNDS: Final = 50
+LARGE: Final = 4 << 20
+"""Bytes of the all-reduce that shows bandwidth."""
+LARGE_ROUNDS: Final = 4
+ALL_PAIRS: Final = 16
+"""With more machines than these, each is timed with the next one alone."""
+
+
+def pairs(size: int) -> list[list[tuple[int, int]]]:
+    """Rounds of pairs: the pairs of a round share no rank, so they run side by side. Each pair comes once."""
+    if size > ALL_PAIRS:
+        even = [(rank, rank + 1) for rank in range(0, size - 1, 2)]
+        return [even, [(rank, rank + 1) for rank in range(1, size - 1, 2)]]
+    # The circle method of tournaments: one stays, the others move on by one; with an odd number one has a rest.
+    circle = list(range(size + size % 2))
+    rounds = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        both = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(pair), max(pair)) for pair in both if max(pair) < size])
+        circle[1:] = [circle[-1], *circle[1:-1]]
+    return rounds
+
+
+def time_pair(comm: MPI.Comm) -> dict[str, float]:
+    """Seconds of a small and of a large all-reduce, each the mean of several after one that does not count."""
+    from mpi4py import MPI
+
+    found = {}
+    for name, size, rounds in (("small", SMALL, SMALL_ROUNDS), ("large", LARGE, LARGE_ROUNDS)):
+        ours, theirs = [bytearray(size), MPI.FLOAT], [bytearray(size), MPI.FLOAT]
+        comm.Allreduce(ours, theirs)
+        began = time.perf_counter()
+        for _ in range(rounds):
+            comm.Allreduce(ours, theirs)
+        found[name] = (time.perf_counter() - began) / rounds
+    return found
+
+
+def main() -> None:
+    """Time all pairs, then all ranks together; rank 0 prints a line of JSON. Arguments: nonce, seconds."""
+    signal.alarm(int(sys.argv[2]))
+    from mpi4py import MPI
+
+    try:
+        run(MPI.COMM_WORLD)
+    except BaseException:  # noqa: BLE001 — told, and the job ends
+        # The others would wait for this rank.
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)
+
+
+def run(world: MPI.Intracomm) -> None:
+    """The work of one rank."""
+    mine: list[dict[str, Any]] = []
+    for one in pairs(world.size):
+        for pair in one:
+            if world.rank in pair:
+                comm = world.Create_group(world.group.Incl(pair))
+                mine.append({"pair": pair, **time_pair(comm)})
+                comm.Free()
+        world.Barrier()
+    everyone = time_pair(world)
+    told = world.gather([entry for entry in mine if entry["pair"][0] == world.rank])
+    if told is not None:
+        answer = {"pairs": [entry for entries in told for entry in entries], "all": everyone["large"]}
+        sys.stdout.write(f"\n{sys.argv[1]} {json.dumps(answer)}\n")
+        sys.stdout.flush()

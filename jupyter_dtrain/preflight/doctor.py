@@ -1,0 +1,269 @@
+"""Examines this machine and the hosts of a world: asks all of them for facts side by side, and judges the answers.
+
+Under failure: a machine that cannot be examined is a finding. The whole examination ends within :data:`LONGEST`
+seconds, in its quick form within :data:`QUICK`. Only a request that makes no sense raises, before anything is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.launch.hostlist import Host, parse_hosts, read_hostfile
+from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
+from jupyter_dtrain.launch.ssh import Ssh, Unreached
+from jupyter_dtrain.launch.worlds import list_worlds
+
+from . import interface as interfaces
+from . import probe, software
+from .facts import HERE, Examined, Facts, Interface, Speeds
+from .findings import Chosen, Connection, Finding, Scene, judge
+from .ports import try_connections
+from .remote import MARGIN, Program, ask_all, ask_here
+from .report import show
+from .speed import interpreter, measure
+
+LONGEST: Final = 80.0
+QUICK: Final = 15.0
+FACTS_PATIENCE: Final = 15.0
+"""Seconds for the facts of all machines; in the quick form 10."""
+QUICK_FACTS_PATIENCE: Final = 10.0
+PORTS_PATIENCE: Final = 15.0
+"""Seconds for the connections between all machines."""
+SPEED_PATIENCE: Final = 25.0
+"""Seconds for the all-reduces."""
+REMOVAL_PATIENCE: Final = 12.0
+
+
+class Examination(msgspec.Struct, frozen=True):
+    """The result: the facts of each machine, and the findings with the gravest first."""
+
+    hosts: list[str]
+    """The names of the hosts; empty where this machine alone was examined."""
+    machines: Examined
+    """Facts by machine, or why there are none; this machine first, as ``this machine``."""
+    findings: list[Finding]
+    seconds: float
+    """How long it took."""
+    quick: bool = False
+    timed: list[str] = []
+    """The hosts between which all-reduces were timed."""
+    speeds: Speeds | str | None = None
+    """The seconds that these took, or why they could not be timed; None if that was not tried."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding is an error."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings with which no world should start."""
+        return [one for one in self.findings if one.severity == "error"]
+
+    def check(self) -> None:
+        """Raise :class:`StartFailed` with all errors and their cures, if there are any."""
+        if self.errors:
+            first, *others = self.errors
+            more = "\n".join(f"{one.what} {one.cure}".strip() for one in others)
+            raise StartFailed(first.what, first.cure, more, option="hosts" if self.hosts else "")
+
+    def to_json(self) -> str:
+        """All of it as JSON, indented."""
+        return msgspec.json.format(msgspec.json.encode({"ok": self.ok, **msgspec.to_builtins(self)}), indent=2).decode()
+
+    def __str__(self) -> str:
+        return self._repr_mimebundle_()["text/plain"]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return show(self.hosts, self.findings, self.seconds)
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """The end of the leftovers on a machine."""
+
+    ended: list[int] = []
+    """Process ids."""
+    left: dict[str, str] = {}
+    """Why the others were left, by process id."""
+
+
+def doctor(
+    hosts: str | None = None,
+    *,
+    hostfile: str | Path | None = None,
+    ssh_args: str = "",
+    python: str | None = None,
+    interface: str | None = None,
+    quick: bool = False,
+) -> Examination:
+    """Examine the machines of a world before it starts, as ``%distributed doctor`` does.
+
+    ``hosts``: as in ``gpu1:8,gpu2:8``; ``hostfile``: a file in Open MPI's format; without either, this machine alone.
+    The rest as for :func:`examine`. Raises :class:`BadRequest`.
+    """
+    return examine(named_hosts(hosts, hostfile), ssh_args=ssh_args, python=python, interface=interface, quick=quick)
+
+
+def named_hosts(hosts: str | None, hostfile: str | Path | None) -> list[Host]:
+    """The hosts of two options, of which at most one may be given. Raises :class:`BadRequest`."""
+    if hosts is not None and hostfile is not None:
+        raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    return [] if hostfile is None else read_hostfile(hostfile)
+
+
+def examine(
+    hosts: Sequence[Host] = (),
+    *,
+    ssh_args: str = "",
+    python: str | None = None,
+    interface: str | None = None,
+    quick: bool = False,
+) -> Examination:
+    """Ask this machine and ``hosts`` for facts, and judge them.
+
+    ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
+    one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
+    tries neither connections nor all-reduces between machines. Raises :class:`BadRequest` for a request that makes no
+    sense.
+    """
+    began = time.monotonic()
+    ssh = Ssh.parse(ssh_args)
+    known = own_interfaces()
+    wanted = None if interface is None else interfaces.named(known, interface)
+    there = python or sys.executable
+    names = [host.name for host in hosts]
+    patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
+    machines = _facts(names, ssh, there, patience)
+    ways = interfaces.ways_to([name for name in names if isinstance(machines[name], Facts)], known, ssh)
+    chosen: dict[str, Chosen | None] = {HERE: wanted or interfaces.settle(ways)}
+    chosen |= {
+        name: interfaces.of_host(one, interface)
+        for name, one in machines.items()
+        if name != HERE and isinstance(one, Facts)
+    }
+    connections: list[Connection] = []
+    usable = {name: one for name, one in chosen.items() if one is not None}
+    if names and not quick and len(usable) > 1:
+        connections = try_connections(usable, ssh=ssh, python=there, timeout=PORTS_PATIENCE)
+    scene = Scene(
+        machines,
+        python=there,
+        slots={host.name: host.slots for host in hosts},
+        chosen=chosen,
+        ways=ways,
+        wanted=interface,
+        connections=connections,
+    )
+    if not quick:
+        scene = _timed(scene, ssh)
+    findings = judge(scene)
+    took = round(time.monotonic() - began, 2)
+    return Examination(names, machines, findings, took, quick, scene.timed, scene.speeds)
+
+
+def remove(
+    examination: Examination, *, worlds: Sequence[str] = (), ssh_args: str = "", python: str | None = None
+) -> dict[str, Removal | Unreached]:
+    """End the processes of dead worlds that an examination found, each after it was verified once more.
+
+    ``worlds``: the ids of the worlds to end (default: all that are dead). ``ssh_args`` and ``python`` as for
+    :func:`examine`. The result has each machine with leftovers.
+    """
+    living = _living()
+    ssh = Ssh.parse(ssh_args)
+    programs: dict[str, Program] = {}
+    if not worlds:
+        remove_leftovers()  # it knows the folders of this machine's worlds as well
+    seen: set[str] = set()
+    for name, one in examination.machines.items():
+        if not isinstance(one, Facts) or one.place in seen:
+            continue
+        seen.add(one.place)
+        wanted = [each for each in one.leftovers if not worlds or each.world in worlds]
+        if wanted:
+            programs[name] = Program(
+                "probe",
+                REMOVAL_PATIENCE - MARGIN,
+                task="remove",
+                mark=MARK,
+                living=living,
+                place=one.place,
+                leftovers=msgspec.to_builtins(wanted),
+            )
+    hosts = [name for name in programs if name != HERE]
+    there = python or sys.executable
+    found: dict[str, Removal | Unreached] = {}
+    if HERE in programs:
+        found[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Removal, timeout=REMOVAL_PATIENCE)
+    return found | ask_all(hosts, programs, ssh=ssh, python=there, kind=Removal, timeout=REMOVAL_PATIENCE)
+
+
+def _timed(scene: Scene, ssh: Ssh) -> Scene:
+    """``scene`` with the speed of all-reduces, where an MPI job can run at all."""
+    hosts = list(scene.hosts)
+    path = interpreter(scene)
+    if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
+        return scene
+    speeds = measure(hosts, ssh=ssh, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
+    return msgspec.structs.replace(scene, timed=hosts, speeds=speeds)
+
+
+def own_interfaces() -> list[Interface]:
+    """The network interfaces of this machine; none where they cannot be listed."""
+    try:
+        return msgspec.convert(probe.interfaces(), readable(list[Interface]))
+    except (OSError, ValueError):
+        return []
+
+
+def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined:
+    """The facts of this machine and of ``hosts``."""
+    with _shared_file(bool(hosts)) as shared, ThreadPoolExecutor(1) as beside:
+        program = Program(
+            "probe",
+            patience - MARGIN,
+            task="facts",
+            packages=software.asked(),
+            package=software.OWN,
+            mark=MARK,
+            living=_living(),
+            shared=shared,
+        )
+        here = beside.submit(ask_here, program, python=sys.executable, kind=Facts, timeout=patience)
+        there = ask_all(hosts, dict.fromkeys(hosts, program), ssh=ssh, python=python, kind=Facts, timeout=patience)
+        return {HERE: here.result(), **there}
+
+
+@contextlib.contextmanager
+def _shared_file(wanted: bool) -> Iterator[dict[str, str] | None]:  # noqa: FBT001 — it is the only question
+    """A file in the working directory that hosts look for; None if there can be none."""
+    nonce = secrets.token_hex(8)
+    path: Path | None = None
+    try:
+        if wanted:
+            with contextlib.suppress(OSError):
+                made = Path.cwd() / f".dtrain-preflight-{nonce}"
+                made.write_text(nonce)
+                path = made
+        yield None if path is None else {"path": str(path), "nonce": nonce}
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _living() -> list[str]:
+    return [listing.id for listing in list_worlds()]

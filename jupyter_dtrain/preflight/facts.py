@@ -1,0 +1,166 @@
+"""The answer of :mod:`.probe` on one machine, typed. Each field has a default: an answer may lack any of them."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.launch.ssh import Unreached
+
+HERE: Final = "this machine"
+"""The name of the machine of the notebook, among hosts. No host can have it: it has a space."""
+
+
+class Package(msgspec.Struct, frozen=True):
+    """Our own package on a machine."""
+
+    path: str
+    digest: str
+    """A hash of its sources: two checkouts of one version may differ."""
+
+
+class Space(msgspec.Struct, frozen=True):
+    """Bytes of memory or of a file system."""
+
+    total: int
+    free: int
+    path: str = ""
+
+
+class Interface(msgspec.Struct, frozen=True):
+    """A network interface."""
+
+    name: str
+    up: bool = True
+    loopback: bool = False
+    addresses: list[str] = []
+    """Each as ``address/prefix``."""
+
+    def bare(self) -> list[str]:
+        """The addresses without prefixes: IPv4 first, those that need no zone before those that do."""
+        found = [ipaddress.ip_interface(address).ip for address in self.addresses]
+        return [str(one) for one in sorted(found, key=lambda one: (one.is_link_local, one.version))]
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A port of an InfiniBand or RoCE device."""
+
+    device: str
+    port: int = 1
+    layer: str = ""
+    """``InfiniBand``, or ``Ethernet`` for RoCE."""
+    active: bool = False
+    rate: str = ""
+    interfaces: list[str] = []
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    world: str = ""
+    """The world that it belongs to; empty if it belongs to none, or to another user."""
+    used: int = 0
+    """Bytes."""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """A GPU. Sizes in bytes."""
+
+    index: int
+    name: str = ""
+    used: int = 0
+    total: int = 0
+    held_by: list[Holder] = []
+
+
+class Nvidia(msgspec.Struct, frozen=True):
+    """NVIDIA's driver and its GPUs."""
+
+    driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver runs."""
+    gpus: list[Gpu] = []
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """A process of a dead world, by its identity."""
+
+    pid: int
+    started: int
+    """Ticks since the machine's boot."""
+    world: str
+    command: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The facts that one machine tells of itself."""
+
+    hostname: str = ""
+    place: str = ""
+    """Where process ids and addresses mean the same. Two hosts with one place are one machine."""
+    user: str = ""
+    python: str = ""
+    executable: str = ""
+    packages: dict[str, str] = {}
+    package: Package | None = None
+    """Our own package; None if it cannot be imported."""
+    cores: int = 0
+    memory: Space | None = None
+    shm: Space | None = None
+    tmp: Space | None = None
+    limits: dict[str, int] = {}
+    """``memlock``, ``nofile`` and ``nproc``; -1 for no limit."""
+    interfaces: list[Interface] = []
+    devices: list[Device] = []
+    ssh: list[str] = []
+    """The connection as sshd sees it: the client's address and port, then its own."""
+    shared: bool | None = None
+    """Whether it sees the file that this machine has written; None if it was not asked."""
+    nvidia: Nvidia | None = None
+    leftovers: list[Leftover] = []
+    unknown: dict[str, str] = {}
+    """The facts that could not be had, each with the reason."""
+    clock: float = 0.0
+    """Seconds since the epoch, read as the last fact."""
+    sent: float = 0.0
+    """This machine's clock before the question."""
+    received: float = 0.0
+    """The same after the answer."""
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which its clock is ahead of this machine's, at the least: what the way there cannot explain."""
+        return min(self.clock - self.sent, 0.0) + max(self.clock - self.received, 0.0) if self.clock else 0.0
+
+    def interface_of(self, address: str) -> Interface | None:
+        """The interface with this address."""
+        return next((one for one in self.interfaces if address in one.bare()), None)
+
+    def interface(self, name: str) -> Interface | None:
+        """The interface of this name."""
+        return next((one for one in self.interfaces if one.name == name), None)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two hosts, by their places in the list, and the seconds of a small and a large all-reduce between them."""
+
+    pair: tuple[int, int]
+    small: float
+    large: float
+
+
+class Speeds(msgspec.Struct, frozen=True):
+    """The answer of :mod:`.allreduce`."""
+
+    pairs: list[Pair]
+    all: float
+    """Seconds of a large all-reduce over all hosts."""
+
+
+Examined = dict[str, Facts | Unreached]
+"""Each machine's facts, or why there are none, by the host's name."""

@@ -1,0 +1,185 @@
+"""Findings about networks: the interface of each machine, fast fabrics, and connections that were tried."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from .facts import HERE, Device
+from .scene import Chosen, Finding, Scene, group, name_some
+
+LISTEN_FAILED: Final = "cannot listen"
+"""How the failure of a connection begins whose target could not listen."""
+MOST_TOLD: Final = 8
+"""Machines whose interfaces are told."""
+NAME_ONE: Final = "Name another interface with --interface."
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    """All findings about networks."""
+    yield from _ways(scene)
+    yield from _interfaces(scene)
+    if scene.several:
+        yield from _fabrics(scene)
+    yield from _connections(scene)
+
+
+def _ways(scene: Scene) -> Iterator[Finding]:
+    """Whether this machine reaches all hosts by one interface."""
+    ways = {host: way.name for host, way in scene.ways.items() if way is not None}
+    names = group(ways)
+    if len(names) > 1:
+        words = "; ".join(f"{name} leads to {name_some(hosts)}" for name, hosts in names.items())
+        yield Finding(
+            "warning",
+            f"This machine reaches the hosts by different interfaces: {words}.",
+            list(ways),
+            "The controller listens on one address, which some hosts may not reach.",
+            NAME_ONE,
+        )
+    unknown = [host for host, way in scene.ways.items() if way is None and host in scene.facts]
+    if unknown and not scene.wanted:
+        yield Finding(
+            "warning",
+            f"The interface of this machine that leads to {name_some(unknown)} is not known.",
+            unknown,
+            "ssh may go through a jump host or a tunnel, and ranks connect without it.",
+            "Name an interface that all hosts reach with --interface.",
+        )
+
+
+def _interfaces(scene: Scene) -> Iterator[Finding]:
+    if not scene.several:
+        return
+    machines = {name: scene.chosen.get(name) for name in scene.facts}
+    without = [name for name, one in machines.items() if one is None]
+    if without and scene.wanted:
+        there = {
+            name: ", ".join(one.name for one in scene.facts[name].interfaces if one.up and one.addresses) or "none"
+            for name in without
+        }
+        yield Finding(
+            "error",
+            f"There is no interface {scene.wanted!r} with an address on {name_some(without)}.",
+            without,
+            "Ranks there could not be reached.",
+            f"Name one that is there: {'; '.join(f'{found} on {name}' for name, found in there.items())}.",
+        )
+    elif without:
+        yield Finding(
+            "error",
+            f"No interface with an address is up on {name_some(without)}.",
+            without,
+            "Ranks on several hosts reach each other by their addresses; a loopback address reaches nobody else.",
+            "Bring its network up; see `ip addr` there.",
+        )
+    chosen = {name: one for name, one in machines.items() if one is not None}
+    versions = group({name: str(ipaddress.ip_address(one.address).version) for name, one in chosen.items()})
+    if len(versions) > 1:
+        yield Finding(
+            "error",
+            "The machines have no common network: "
+            + "; ".join(f"IPv{version} on {name_some(names)}" for version, names in versions.items())
+            + ".",
+            list(chosen),
+            "An IPv4 address cannot connect to an IPv6 address.",
+            NAME_ONE,
+        )
+    if chosen:
+        yield _told(chosen)
+
+
+def _told(chosen: dict[str, Chosen]) -> Finding:
+    shown = list(chosen.items())[:MOST_TOLD]
+    words = "; ".join(f"{one.name} ({one.address}) on {name}" for name, one in shown)
+    more = f"; and {len(chosen) - MOST_TOLD} more" if len(chosen) > MOST_TOLD else ""
+    names = list(dict.fromkeys(one.name for name, one in chosen.items() if name != HERE))
+    cure = f"Should they hang at the start: --env NCCL_SOCKET_IFNAME={','.join(names)}"
+    if len(names) == 1:  # NCCL takes those of a list that a host has; gloo takes one that all hosts have
+        cure += f" GLOO_SOCKET_IFNAME={names[0]}"
+    return Finding(
+        "note",
+        f"Machines reach each other by {words}{more}.",
+        [],
+        "gloo and NCCL choose interfaces by themselves, and sometimes one that leads nowhere.",
+        f"{cure}.",
+    )
+
+
+def _fabrics(scene: Scene) -> Iterator[Finding]:
+    active = {name: [one for one in facts.devices if one.active] for name, facts in scene.hosts.items()}
+    down = [name for name, facts in scene.hosts.items() if facts.devices and not active[name]]
+    having = [name for name, found in active.items() if found]
+    if down:
+        yield Finding(
+            "warning",
+            f"InfiniBand or RoCE devices are there, but no port of them is active on {name_some(down)}.",
+            down,
+            "All traffic between hosts would take the slower network.",
+            "See `ibstat` there: a cable, the switch or the subnet manager is down.",
+        )
+    lacking = [name for name in active if name not in having and name not in down]
+    if having and lacking:
+        yield Finding(
+            "warning",
+            f"{name_some(having)} have InfiniBand or RoCE, and there is none on {name_some(lacking)}.",
+            lacking,
+            "NCCL must use one transport everywhere: it would hang or fall back to TCP.",
+            "Leave those hosts out, or start with --env NCCL_IB_DISABLE=1.",
+        )
+    elif having and not down:
+        devices = [device for found in active.values() for device in found]
+        names = ",".join(dict.fromkeys(device.device for device in devices))
+        ports = ",".join(dict.fromkeys(f"{device.device}:{device.port}" for device in devices))
+        yield Finding(
+            "note",
+            f"All hosts have a fast fabric: {_fabric(devices)}.",
+            having,
+            "NCCL and MPI use it where they find it.",
+            f"To pin them to it: --env NCCL_IB_HCA={names} UCX_NET_DEVICES={ports}.",
+        )
+    elif not having and not down and active:
+        yield Finding(
+            "note",
+            "No host has InfiniBand or RoCE.",
+            [],
+            "Ranks on different hosts exchange gradients over TCP, which limits large models.",
+        )
+
+
+def _fabric(devices: list[Device]) -> str:
+    kinds = {
+        f"{'InfiniBand' if one.layer == 'InfiniBand' else 'RoCE'} {one.device}{f' ({one.rate})' if one.rate else ''}"
+        for one in devices
+    }
+    return ", ".join(sorted(kinds))
+
+
+def _connections(scene: Scene) -> Iterator[Finding]:
+    if not scene.connections:
+        return
+    failed = [one for one in scene.connections if one.failure]
+    deaf = {one.target: one for one in failed if one.failure.startswith(LISTEN_FAILED)}
+    for target, one in deaf.items():
+        yield Finding(
+            "error",
+            f"{target} {one.failure} ({one.address}).",
+            [target],
+            "Ranks there could not be reached.",
+            NAME_ONE,
+        )
+    blocked: dict[tuple[str, str, str], list[str]] = {}
+    for one in failed:
+        if one.target not in deaf:
+            blocked.setdefault((one.target, one.address, one.failure), []).append(one.source)
+    for (target, address, failure), sources in blocked.items():
+        yield Finding(
+            "error",
+            f"{target} ({address}) cannot be reached from {name_some(sources)}: {failure}.",
+            [*sources, target],
+            "Ranks and MPI's daemons connect to each other on ports that the system chooses.",
+            "Open all TCP ports between these machines in their firewalls, or name another interface with --interface.",
+        )
+    if not failed:
+        yield Finding("ok", f"TCP works between all machines ({len(scene.connections)} connections tried).")

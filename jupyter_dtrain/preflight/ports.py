@@ -1,0 +1,159 @@
+"""Tries TCP connections between machines, on ports that the system chooses, as MPI and frameworks do.
+
+Each machine listens on the address of its chosen interface, and the others connect to it.
+
+Under failure: a machine that cannot listen or cannot be reached is a :class:`~.scene.Connection` with the reason. All
+of it ends at one deadline, and no listener outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.launch.ssh import LAST_WORDS, Ssh, Unreached, end, start
+
+from .facts import HERE
+from .networks import LISTEN_FAILED
+from .remote import Program, ask_all, ask_here, command
+from .scene import Chosen, Connection
+
+PATIENCE: Final = 3.0
+"""Seconds that a connection may take: twice Linux's first retry."""
+MOST_TARGETS: Final = 16
+"""With more machines, each tries the next ones in the order of the hosts, and the first."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """The attempts of one machine."""
+
+    failures: list[str]
+    """By target; empty where the connection was made."""
+
+
+def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, timeout: float) -> list[Connection]:
+    """Connect each machine in ``chosen`` to the others, within ``timeout`` seconds.
+
+    This machine is :data:`~.facts.HERE`; the others are hosts.
+    """
+    deadline = time.monotonic() + timeout
+    listeners = {
+        name: _Listener(name, one.address, ssh.command(name, command(python)), timeout)
+        if name != HERE
+        else _Listener(name, one.address, command(sys.executable), timeout)
+        for name, one in chosen.items()
+    }
+    try:
+        for one in listeners.values():
+            one.await_port(max(min(deadline - time.monotonic(), timeout / 2), 0.0))
+        found = [
+            Connection(one.name, one.name, one.address, f"{LISTEN_FAILED}: {one.failure}")
+            for one in listeners.values()
+            if one.failure
+        ]
+        ready = [one for one in listeners.values() if not one.failure]
+        return found + _connect(ready, ssh, python, deadline)
+    finally:
+        for one in listeners.values():
+            one.release()
+        end_by = time.monotonic() + LAST_WORDS
+        for one in listeners.values():
+            one.close(end_by)
+
+
+def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> list[Connection]:
+    """Let each machine connect to the others that listen."""
+    left = max(deadline - time.monotonic(), 1.0)
+    targets = {one.name: _targets(ready, index) for index, one in enumerate(ready)}
+    programs = {
+        name: Program(
+            "meeting",
+            left,
+            task="connect",
+            targets=[[one.address, one.port, one.greeting] for one in others],
+            patience=min(PATIENCE, left),
+        )
+        for name, others in targets.items()
+        if others
+    }
+    hosts = [name for name in programs if name != HERE]
+    answers = ask_all(hosts, programs, ssh=ssh, python=python, kind=Tried, timeout=left)
+    if HERE in programs:
+        answers[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Tried, timeout=left)
+    found = []
+    for name, answer in answers.items():
+        others = targets[name]
+        failures = [answer.reason] * len(others) if isinstance(answer, Unreached) else answer.failures
+        found += [
+            Connection(name, one.name, one.address, failure) for one, failure in zip(others, failures, strict=True)
+        ]
+    return found
+
+
+def _targets(ready: list[_Listener], index: int) -> list[_Listener]:
+    """The machines to which one connects: those after it, round to those before it; the first always."""
+    others = [*ready[index + 1 :], *ready[:index]]
+    first = [] if index == 0 or len(others) <= MOST_TARGETS else [ready[0]]
+    return [*others[: MOST_TARGETS - len(first)], *first] if len(others) > MOST_TARGETS else others
+
+
+class _Listener:
+    """A program that listens on one machine."""
+
+    def __init__(self, name: str, address: str, line: list[str], seconds: float) -> None:
+        self.name = name
+        self.address = address
+        self.port = 0
+        self.failure = ""
+        self.greeting = secrets.token_hex(8)
+        """By it others know that they have not reached another machine with the same address."""
+        self._program = Program("meeting", seconds, task="listen", address=address, greeting=self.greeting)
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = start(line)
+            assert self._process.stdin is not None
+            self._process.stdin.write(self._program.text)
+            self._process.stdin.flush()
+        except OSError as error:
+            self.failure = str(error)
+
+    def await_port(self, patience: float) -> None:
+        """Read the port, waiting at most ``patience`` seconds; or else the failure."""
+        if self._process is None or self.failure:
+            return
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + patience
+        output = self._process.stdout
+        text = ""
+        while select.select([output], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+            piece = output.buffer.read1(4096).decode(errors="replace")  # type: ignore[attr-defined]  # it is a file
+            if not piece:
+                break
+            text += piece
+            for line in text.split("\n")[:-1]:
+                answer = self._program.answer(line)
+                if isinstance(answer, dict):
+                    self.port, self.failure = int(answer["port"]), str(answer["failure"])
+                    return
+        self.failure = f"its listener gave no port within {patience:.0f} s"
+
+    def release(self) -> None:
+        """Let the listener end, as it does with its input."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def close(self, deadline: float) -> None:
+        """Wait for the end. A connection that does not end is cut; its listener then ends by its own deadline."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(deadline - time.monotonic(), 0.0))
+            end(self._process)

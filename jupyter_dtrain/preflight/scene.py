@@ -1,0 +1,119 @@
+"""The material of the checks and their results: machines with their facts, and findings with their cures."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from jupyter_dtrain.launch.ssh import Unreached
+
+from .facts import HERE, Examined, Facts, Speeds
+
+Severity = Literal["error", "warning", "note", "ok"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note", "ok")
+"""In the order in which a person should read them."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a person should know before ranks start."""
+
+    severity: Severity
+    """``error``: ranks cannot start or work together. ``warning``: they may fail later. ``note``: good to know."""
+    what: str
+    """A sentence."""
+    where: list[str] = []
+    """The machines that it is about; empty for all of them."""
+    why: str = ""
+    """Why it matters; empty where nothing is wrong."""
+    cure: str = ""
+    """The way to mend it; empty where nothing needs to be done."""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The interface of a machine through which ranks talk to other machines."""
+
+    name: str
+    address: str
+    loopback: bool = False
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """A TCP connection that was tried."""
+
+    source: str
+    target: str
+    address: str
+    failure: str = ""
+    """Why it failed, as Linux says it; empty if it was made."""
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """All that is known before the findings."""
+
+    examined: Examined
+    """This machine under :data:`~.facts.HERE`, then the hosts in order."""
+    python: str = "python"
+    """The interpreter on the hosts."""
+    slots: dict[str, int] = {}
+    """The ranks of each host."""
+    chosen: dict[str, Chosen | None] = {}
+    """The interface of each machine; None where there is none."""
+    ways: dict[str, Chosen | None] = {}
+    """The interface of this machine that leads to each host."""
+    wanted: str | None = None
+    """The interface that the person asked for."""
+    connections: list[Connection] = []
+    timed: list[str] = []
+    """The hosts whose all-reduces were timed, in the order of :attr:`speeds`."""
+    speeds: Speeds | str | None = None
+    """Or why there are none; None if they were not timed."""
+
+    @property
+    def facts(self) -> dict[str, Facts]:
+        """The facts of each machine that answered."""
+        return {name: one for name, one in self.examined.items() if isinstance(one, Facts)}
+
+    @property
+    def hosts(self) -> dict[str, Facts]:
+        """The facts of the machines that get ranks: the hosts, or this machine where no host was named."""
+        found = self.facts
+        return found if len(self.examined) == 1 else {name: one for name, one in found.items() if name != HERE}
+
+    @property
+    def unreached(self) -> dict[str, Unreached]:
+        """The machines that did not answer."""
+        return {name: one for name, one in self.examined.items() if isinstance(one, Unreached)}
+
+    @property
+    def several(self) -> bool:
+        """Whether ranks run on more than one machine, or elsewhere than here."""
+        return len({one.place for one in self.facts.values()}) > 1
+
+
+def group(values: Mapping[str, Key]) -> dict[Key, list[str]]:
+    """The machines that share each value, in the order of the values' first machines."""
+    found: dict[Key, list[str]] = {}
+    for name, value in values.items():
+        found.setdefault(value, []).append(name)
+    return found
+
+
+def spread(values: Mapping[str, str]) -> str:
+    """``3.11.2 on gpu1, gpu2; 3.12.1 on gpu3``."""
+    return "; ".join(f"{value} on {name_some(names)}" for value, names in group(values).items())
+
+
+def name_some(names: Iterable[str], most: int = 4) -> str:
+    """``gpu1, gpu2, gpu3 and 5 more``."""
+    listed = list(names)
+    more = len(listed) - most
+    return ", ".join(listed) if more <= 1 else f"{', '.join(listed[:most])} and {more} more"
+
+
+def gib(size: float) -> str:
+    """A size in words."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,122 @@
+"""Starts a small MPI job on the hosts, over the same ssh, and judges how fast its all-reduces were.
+
+Under failure: the job ends at its deadline, on the hosts as well, and the reason is a finding.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.start_failures import relevant
+from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.variables import values_of
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.ssh import Ssh, Unreached, run_here
+
+from .allreduce import LARGE
+from .facts import Speeds
+from .scene import Finding, Scene, name_some
+
+MARGIN: Final = 3.0
+"""Seconds that the job has to end after its ranks have."""
+FAREWELL: Final = 3.0
+"""Seconds that mpiexec has to end its daemons and to remove its folders, when its time is over."""
+MOST_WORDS: Final = 600
+"""Characters of its last words that are told."""
+SLOW: Final = 0.5
+"""A pair below this part of the median bandwidth is slow."""
+CODE: Final = "from jupyter_dtrain.preflight.allreduce import main; main()"
+FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
+"""Variables of another MPI job that this process may be part of."""
+
+
+def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, interface: str | None) -> Speeds | str:
+    """The speeds between ``hosts``, or why they could not be measured. ``python``: the interpreter's path there."""
+    try:
+        mpi = local.probe_mpi(local.find_mpiexec(None))
+    except StartFailed as error:
+        return str(error)
+    if not mpi.modern:
+        return f"{mpi.version} is not Open MPI 5"
+    nonce = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory(prefix="dtrain-") as folder:
+        # MPI splits the command of its agent at blanks, and knows no quotes: so the options are in a file.
+        agent = Path(folder) / "ssh"
+        agent.write_text(f'#!/bin/sh\nexec {shlex.join(ssh.call())} "$@"\n')
+        agent.chmod(0o700)
+        job = [mpi.path, "--host", ",".join(f"{host}:1" for host in hosts), "-n", str(len(hosts))]
+        job += ["--map-by", "node", "--bind-to", "none"]
+        # The hierarchical collectives gain nothing with one rank on each host.
+        job += ["--mca", "coll", "^han"]
+        if Path(mpi.path).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
+            job += ["--prefix", str(Path(python).parent.parent)]
+        job += ["--prtemca", "plm_ssh_agent", str(agent)]
+        job += ["--mca", "btl_tcp_if_include", interface] if interface else []
+        ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
+        env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
+        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES), farewell=FAREWELL)
+    if isinstance(done, Unreached):
+        return done.reason
+    for line in done.output.splitlines():
+        begin, _, value = line.partition(" ")
+        if begin == nonce:
+            return msgspec.json.decode(value, type=readable(Speeds))
+    # MPI wraps its words, and sometimes says nulls.
+    words = " ".join("".join(one if one.isprintable() else " " for one in relevant(done.errors or done.output)).split())
+    return words[-MOST_WORDS:] or f"mpiexec ended with exit code {done.code}"
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    """All findings about speed."""
+    if isinstance(scene.speeds, str):
+        yield Finding(
+            "warning",
+            f"An MPI job on the hosts failed: {scene.speeds}",
+            list(scene.hosts),
+            "Ranks start in the same way, and would fail as well.",
+            f"See whether `mpiexec --host {','.join(scene.hosts)} hostname` works in a terminal.",
+        )
+    if not isinstance(scene.speeds, Speeds) or not scene.speeds.pairs:
+        return
+    names = scene.timed
+    found = {f"{names[one.pair[0]]} and {names[one.pair[1]]}": one for one in scene.speeds.pairs}
+    rates = {name: LARGE / one.large for name, one in found.items()}
+    usual = statistics.median(rates.values())
+    latency = statistics.median(one.small for one in found.values())
+    yield Finding(
+        "note",
+        f"All-reduce between two hosts: {latency * 1e6:.0f} µs for 8 bytes, {usual / 1e9:.2f} GB/s for "
+        f"{LARGE >> 20} MiB (median of {len(rates)} pair{'s' if len(rates) > 1 else ''}); over all hosts "
+        f"{scene.speeds.all * 1e3:.1f} ms.",
+        [],
+        "Gradients take at least their size divided by this rate in each step. A link of 10 Gb/s gives at most "
+        "1.2 GB/s, one of 100 Gb/s 12 GB/s.",
+    )
+    slow = {name: rate for name, rate in rates.items() if rate < usual * SLOW}
+    if slow:
+        words = [f"{name} ({rate / 1e9:.2f} GB/s)" for name, rate in slow.items()]
+        places = {names[index] for name in slow for index in found[name].pair}
+        yield Finding(
+            "warning",
+            f"Some hosts are slower together than the others: {name_some(words)}.",
+            sorted(places),
+            "Every step waits for the slowest pair.",
+            "Look at their cables and switch ports, and at what else uses their network.",
+        )
+
+
+def interpreter(scene: Scene) -> str | None:
+    """The path of Python if it is one on all hosts: MPI starts its daemons from one folder. Else None."""
+    paths = {one.executable for one in scene.hosts.values()}
+    return paths.pop() if len(paths) == 1 else None
