@@ -43,6 +43,9 @@ class Enclosure:
         self.pid = first.pid
         """The first process, by its number outside; all others end with it."""
         self._namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        (lifeline,) = wait_for(first.children, "The first process reads nothing")
+        self.own = {self.pid, lifeline.pid}
+        """The processes that make this an enclosure."""
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The command that runs these words inside, in the root folder, when it is run outside."""
@@ -67,7 +70,7 @@ class Enclosure:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
-                inside = os.readlink(f"/proc/{process.pid}/ns/pid") == str(self._namespace)
+                inside = Path(f"/proc/{process.pid}/ns/pid").readlink() == self._namespace
                 if inside and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process.pid)
         return found

@@ -91,27 +91,35 @@ class Host:
     def __init__(self, network: Network, name: str, address: str, folder: Path) -> None:
         self.name = name
         self.address = address
+        self.log = folder / "log"
+        """The words of its sshd."""
         self._network = network
         self._cable: subprocess.Popen[str] | None = None
         _make_key(folder / "host_key")
         (folder / "authorized_keys").write_text(network.key.with_suffix(".pub").read_text())
         (folder / "sshd_config").write_text(SSHD)
         self._inside = Enclosure([f"hostname {name}", *_mounts(folder), "ip link set lo up"])
-        network.switch.link(name, self._inside, "eth0")
-        self._inside.run(["ip", "address", "add", f"{address}/28", "dev", "eth0"])
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._inside.close)
+            self._plug_in()
+            self._serve()
+            stack.pop_all()
+
+    def _plug_in(self) -> None:
+        self._network.switch.link(self.name, self._inside, "eth0")
+        self._inside.run(["ip", "address", "add", f"{self.address}/28", "dev", "eth0"])
         self._inside.run(["ip", "link", "set", "eth0", "up"])
-        network.plug(name)
+        self._network.plug(self.name)
+
+    def _serve(self) -> None:
         sshd = shutil.which("sshd", path=PATH)
         assert sshd is not None
-        self._sshd = self._inside.popen(
-            [sshd, "-D", "-e", "-f", "/run/host/sshd_config"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / "log").open("w"),
-        )
-        self.log = folder / "log"
-        """sshd's own words."""
-        wait_for(self._greets, f"The sshd of {name} says nothing: {self.log.read_text()}")
+        with self.log.open("w") as log:
+            words = [sshd, "-D", "-e", "-f", "/run/host/sshd_config"]
+            self._sshd = self._inside.popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        (listener,) = wait_for(psutil.Process(self._sshd.pid).children, f"The sshd of {self.name} does not start")
+        self._listener = listener.pid
+        wait_for(self._greets, f"The sshd of {self.name} says nothing, see {self.log}")
 
     @property
     def public_key(self) -> str:
@@ -132,12 +140,7 @@ class Host:
 
     def processes(self) -> list[int]:
         """The ids, on this machine, of the host's processes, other than those that make it a host."""
-        own = {
-            self._inside.pid,
-            *(child.pid for child in psutil.Process(self._inside.pid).children() if _is_cat(child)),
-        }
-        sshd = {child.pid for child in psutil.Process(self._sshd.pid).children()}
-        return [pid for pid in self._inside.processes() if pid not in own | sshd]
+        return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self._listener}]
 
     def cut(self) -> None:
         """Pull the cable out of the switch."""
@@ -173,7 +176,7 @@ class Host:
     @contextlib.contextmanager
     def captured(self, path: Path) -> Iterator[None]:
         """Write all frames that pass the host's end of the cable into a file, for ``tcpdump -r`` and for searching."""
-        words = ["tcpdump", "-i", self.name, "-s", "0", "-U", "-Z", "root", "-w", str(path)]
+        words = ["tcpdump", "--immediate-mode", "-i", self.name, "-s", "0", "-U", "-Z", "root", "-w", str(path)]
         with self._network.switch.popen(words, stderr=subprocess.PIPE) as nsenter:
             assert nsenter.stderr is not None
             first = nsenter.stderr.readline()
@@ -230,7 +233,7 @@ class Network:
         self.link = f"dt{os.getpid()}-{next(_numbers)}"
         """The interface of this machine that reaches the hosts."""
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Network:  # noqa: PYI034 — Self needs Python 3.11
         with contextlib.ExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
             self.key = self.folder / "key"
@@ -347,7 +350,3 @@ def _make_key(path: Path) -> None:
 
 def _address(number: int) -> str:
     return socket.inet_ntoa(number.to_bytes(4, "big"))
-
-
-def _is_cat(process: psutil.Process) -> bool:
-    return bool(process.name() == "cat")
