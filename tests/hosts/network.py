@@ -60,7 +60,7 @@ _numbers = itertools.count()
 
 
 def why_not() -> str | None:
-    """What this machine lacks for hosts of their own, in words; ``None`` where nothing is missing."""
+    """Why this machine cannot have such hosts, in words; ``None`` where it can."""
     if os.geteuid() != 0:
         return "hosts as network namespaces need root"
     if missing := [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]:

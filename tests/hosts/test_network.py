@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.hosts.enclosure import wait_for
+from tests.hosts import network as module
 from tests.hosts.network import ROOT, Network
 
 
@@ -177,3 +178,9 @@ def test_nothing_is_left_when_their_maker_is_killed(able, tmp_path):
 
     wait_for(lambda: link not in psutil.net_if_addrs(), f"{link} is still there")
     wait_for(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), "Processes are still there")
+
+
+def test_a_missing_program_is_named(able, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "PATH", str(tmp_path))
+
+    assert module.why_not() == "hosts as network namespaces need ip, nsenter, sshd, ssh, ssh-keygen, tcpdump, unshare"
