@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.hosts.enclosure import wait_for
 from tests.hosts import network as module
+from tests.hosts.enclosure import wait_for
 from tests.hosts.network import ROOT, Network
 
 
