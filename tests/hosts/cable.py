@@ -61,13 +61,12 @@ class Way:
 
 def tcp_port(frame: bytes) -> int | None:
     """The port that an IPv4 frame of TCP goes to."""
-    if (
-        len(frame) < 14 + 20 + 4
-        or struct.unpack_from("!H", frame, 12)[0] != ETH_P_IP
-        or frame[14 + 9] != socket.IPPROTO_TCP
-    ):
+    if len(frame) < 14 + 20 + 4 or int.from_bytes(frame[12:14], "big") != ETH_P_IP:
         return None
-    return struct.unpack_from("!H", frame, 14 + (frame[14] & 15) * 4 + 2)[0]
+    if frame[14 + 9] != socket.IPPROTO_TCP:
+        return None
+    header = 14 + (frame[14] & 15) * 4
+    return int.from_bytes(frame[header + 2 : header + 4], "big")
 
 
 def main(port: str, plug: str, delay: float, loss: float, blocked: set[int]) -> None:
@@ -79,10 +78,11 @@ def main(port: str, plug: str, delay: float, loss: float, blocked: set[int]) -> 
     near.bind((port, ETH_P_ALL))
     out = Way(lambda frame: os.write(far, frame), delay, loss, blocked)
     back = Way(near.send, delay, loss, blocked)
+    ends: list[socket.socket | int] = [near, far]
     print("ready", flush=True)
     while True:
         waits = [wait for way in (out, back) if (wait := way.pass_on()) is not None]
-        for ready in select.select([near, far], [], [], min(waits, default=None))[0]:
+        for ready in select.select(ends, [], [], min(waits, default=None))[0]:
             if ready is far:
                 back.take(os.read(far, LARGEST))
                 continue

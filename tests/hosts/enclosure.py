@@ -10,13 +10,16 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
+Found = TypeVar("Found")
 KINDS = ("--net", "--mount", "--uts", "--ipc", "--pid")
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+"""Where tools are; the PATH of a user often leaves out the folders of the system's."""
 PATIENCE = 20.0
 """Seconds that a step may take."""
 
@@ -31,6 +34,7 @@ class Enclosure:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=os.environ | {"PATH": PATH},
             start_new_session=True,  # an interrupt from the keyboard is for the tests, which then take this down
         )
         assert self._outer.stdout is not None
@@ -49,7 +53,7 @@ class Enclosure:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The command that runs these words inside, in the root folder, when it is run outside."""
-        return ["nsenter", f"--target={self.pid}", *KINDS, "env", "--chdir=/", *words]
+        return ["nsenter", f"--target={self.pid}", *KINDS, "env", "--chdir=/", f"PATH={PATH}", *words]
 
     def run(self, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command inside to its end; raises where it fails, unless ``check=False``."""
@@ -59,7 +63,8 @@ class Enclosure:
     def link(self, name: str, other: Enclosure, far: str) -> None:
         """Lay a cable to another enclosure, whose end is named ``far``; process ids are those outside."""
         words = ["ip", "link", "add", "name", name, "type", "veth", "peer", "name", far, "netns", str(other.pid)]
-        subprocess.run(["nsenter", f"--target={self.pid}", "--net", *words], check=True, timeout=PATIENCE)
+        env = os.environ | {"PATH": PATH}
+        subprocess.run(["nsenter", f"--target={self.pid}", "--net", *words], env=env, check=True, timeout=PATIENCE)
 
     def popen(self, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         """Start a command inside; it ends with the namespaces at the latest."""
@@ -89,7 +94,7 @@ class Enclosure:
         self._outer.wait(PATIENCE)
 
 
-def wait_for(condition: Any, words: str, patience: float = PATIENCE) -> Any:
+def wait_for(condition: Callable[[], Found], words: str, patience: float = PATIENCE) -> Found:
     """The first true value of ``condition()``; raises with these words where there is none in time."""
     deadline = time.monotonic() + patience
     while not (value := condition()):

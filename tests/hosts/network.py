@@ -11,7 +11,8 @@ only. A cable joins it to a switch, and a further one joins this machine, whose 
 Hosts know each other's names; this machine knows them by ``network.ssh_config`` alone, as aliases. A host has no key
 that opens another. Nothing routes to any other network.
 
-Everything goes when the block ends, and when this process is killed: see :class:`tests.hosts.enclosure.Enclosure`.
+Everything goes when the block ends, and when this process is killed, but for a temporary folder with the keys: see
+:class:`tests.hosts.enclosure.Enclosure`.
 :func:`why_not` says in words what is missing where this cannot be.
 """
 
@@ -33,13 +34,11 @@ from typing import Any
 
 import psutil
 
-from tests.hosts.enclosure import KINDS, Enclosure, wait_for
+from tests.hosts.enclosure import KINDS, PATH, PATIENCE, Enclosure, wait_for
 
 ROOT = Path(__file__).parents[2]
 CABLE = Path(__file__).with_name("cable.py")
 TOOLS = ("ip", "nsenter", "sshd", "ssh", "ssh-keygen", "tcpdump", "unshare")
-PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-"""Where tools are; users' shells often leave out the folders of the system's."""
 SUBNETS = 4096
 """Each has 16 addresses of 10.231.0.0/16, of which hosts can have 13."""
 MOST = 13
@@ -77,9 +76,10 @@ def why_not() -> str | None:
             "-euc",
             "mount -t tmpfs tmpfs /run; ip link add name br type bridge",
         ],
+        env=os.environ | {"PATH": PATH},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
         check=False,
     )
     return f"namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode else None
@@ -158,7 +158,9 @@ class Host:
         self._cable = switch.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self._cable.stdout is not None
         if self._cable.stdout.readline() != "ready\n":
-            raise RuntimeError(f"The bad cable of {self.name} did not start; it ended with {self._cable.wait(20)}.")
+            raise RuntimeError(
+                f"The bad cable of {self.name} did not start; it ended with {self._cable.wait(PATIENCE)}."
+            )
         switch.run(["ip", "link", "set", self.name, "nomaster"])
         self._network.plug(plug)
 
@@ -187,7 +189,7 @@ class Host:
             finally:
                 for child in psutil.Process(nsenter.pid).children():
                     child.terminate()
-                nsenter.wait(20)
+                nsenter.wait(PATIENCE)
 
     def hide(self, path: str | Path) -> None:
         """Lay an empty folder over a folder of this host, as if nothing were installed there."""
@@ -211,7 +213,7 @@ class Host:
             self._cable.kill()
             self._cable.__exit__(None, None, None)
         self._inside.close()
-        self._sshd.wait(20)
+        self._sshd.wait(PATIENCE)
 
     def _greets(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, 22), 1) as connection:
@@ -291,9 +293,9 @@ class Network:
         ip = shutil.which("ip", path=PATH)
         assert ip is not None
         peer = ["peer", "name", "notebook", "netns", str(self.switch.pid)]
-        subprocess.run([ip, "link", "add", "name", self.link, "type", "veth", *peer], check=True, timeout=20)
-        subprocess.run([ip, "address", "add", f"{self.address}/28", "dev", self.link], check=True, timeout=20)
-        subprocess.run([ip, "link", "set", self.link, "up"], check=True, timeout=20)
+        subprocess.run([ip, "link", "add", "name", self.link, "type", "veth", *peer], check=True, timeout=PATIENCE)
+        subprocess.run([ip, "address", "add", f"{self.address}/28", "dev", self.link], check=True, timeout=PATIENCE)
+        subprocess.run([ip, "link", "set", self.link, "up"], check=True, timeout=PATIENCE)
         self.plug("notebook")
         return base
 
@@ -319,13 +321,14 @@ def _mounts(folder: Path) -> list[str]:
     own |= {Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")}
     own = {path.resolve() for path in own}
     tops = sorted(path for path in own if not any(other in path.parents for other in own))
-    seen = {
-        Path(word).resolve() for word in (ROOT, sys.prefix, sys.base_prefix, *sys.path) if word and Path(word).is_dir()
-    }
+    software: list[str] = [str(ROOT), sys.prefix, sys.base_prefix, *sys.path]
+    seen = {Path(word).resolve() for word in software if word and Path(word).is_dir()}
     lines = [
-        "mount -t sysfs sysfs /sys",
         "mount -t tmpfs -o mode=755 tmpfs /run",
-        "mkdir -p /run/sshd /run/stage",
+        "mkdir -p /run/sshd /run/stage/cgroup",
+        "mount --rbind /sys/fs/cgroup /run/stage/cgroup",
+        "mount -t sysfs sysfs /sys",  # shows the interfaces of the host
+        "mount --move /run/stage/cgroup /sys/fs/cgroup",
         f"cp -r {shlex.quote(str(folder))} /run/host",
         "chmod 600 /run/host/*",
         "mount --bind /run/host/hosts /etc/hosts",
@@ -345,7 +348,7 @@ def _mounts(folder: Path) -> list[str]:
 
 def _make_key(path: Path) -> None:
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.parent.name, "-f", str(path)]
-    subprocess.run(words, check=True, timeout=20, stdin=subprocess.DEVNULL)
+    subprocess.run(words, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
 
 
 def _address(number: int) -> str:
