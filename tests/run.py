@@ -57,6 +57,7 @@ BUDGETS = {
     "browser": 220,
     "examples": 70,
     "horovod": 5,
+    "hosts": 20,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 UNIT = ("core", "wire", "client", "launch")

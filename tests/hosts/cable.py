@@ -1,0 +1,98 @@
+"""A bad cable: passes frames between a host's port and the switch late, loses some, and drops those to blocked ports.
+
+The kernel's own netem and packet filter would do the same, but many kernels lack the one and many machines the other.
+A program of its own, in the switch's network namespace: ``cable.py PORT PLUG DELAY LOSS [TCP-PORT...]``. It says
+``ready`` once frames pass, and runs until it is killed; the switch then takes the port back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+TUNSETIFF = 0x400454CA
+IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
+SOL_PACKET, PACKET_VNET_HDR, PACKET_OUTGOING = 263, 15, 4
+ETH_P_ALL, ETH_P_IP = 0x0003, 0x0800
+HEADER = 10
+"""Bytes before each frame that say how much of it the sender left to do: checksums and cutting into packets."""
+LARGEST = 1 << 17
+QUEUE = 4096
+"""Frames on the way; a cable that holds more loses what comes next, as netem does."""
+
+
+class Way:
+    """One direction of the cable."""
+
+    def __init__(self, send: Callable[[bytes], object], delay: float, loss: float, blocked: set[int]) -> None:
+        self.send = send
+        self.delay = delay
+        self.loss = loss
+        self.blocked = blocked
+        self.under_way: deque[tuple[float, bytes]] = deque()
+
+    def take(self, frame: bytes) -> None:
+        """A frame that came in, which may be lost."""
+        if random.random() < self.loss or len(self.under_way) >= QUEUE:  # noqa: S311 — noise, no secret
+            return
+        if not self.blocked or tcp_port(frame[HEADER:]) not in self.blocked:
+            self.under_way.append((time.monotonic() + self.delay, frame))
+
+    def pass_on(self) -> float | None:
+        """Send the frames whose time has come; the seconds until the next one's."""
+        while self.under_way:
+            wait = self.under_way[0][0] - time.monotonic()
+            if wait > 0:
+                return wait
+            try:
+                self.send(self.under_way.popleft()[1])
+            except OSError:
+                continue  # a link that is down loses its frames
+        return None
+
+
+def tcp_port(frame: bytes) -> int | None:
+    """The port that an IPv4 frame of TCP goes to."""
+    if len(frame) < 14 + 20 + 4 or int.from_bytes(frame[12:14], "big") != ETH_P_IP:
+        return None
+    if frame[14 + 9] != socket.IPPROTO_TCP:
+        return None
+    header = 14 + (frame[14] & 15) * 4
+    return int.from_bytes(frame[header + 2 : header + 4], "big")
+
+
+def main(port: str, plug: str, delay: float, loss: float, blocked: set[int]) -> None:
+    """Pass frames between the interface ``port`` and a new one named ``plug``."""
+    far = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(far, TUNSETIFF, struct.pack("16sH", plug.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
+    near = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    near.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    near.bind((port, ETH_P_ALL))
+    out = Way(lambda frame: os.write(far, frame), delay, loss, blocked)
+    back = Way(near.send, delay, loss, blocked)
+    ends: list[socket.socket | int] = [near, far]
+    print("ready", flush=True)
+    while True:
+        waits = [wait for way in (out, back) if (wait := way.pass_on()) is not None]
+        for ready in select.select(ends, [], [], min(waits, default=None))[0]:
+            if ready is far:
+                back.take(os.read(far, LARGEST))
+                continue
+            try:
+                frame, (_, _, kind, *_) = near.recvfrom(LARGEST)
+            except OSError:
+                continue  # the link went down: the host was cut off
+            if kind != PACKET_OUTGOING:
+                out.take(frame)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), {int(word) for word in sys.argv[5:]})
