@@ -33,7 +33,7 @@ BARE_PARTS := unit $(filter-out core wire client launch browser examples faults 
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all faults storm soak mpi4py horovod bare oldest lint typescript
+.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
 .PHONY: pictures bench clean
 .DELETE_ON_ERROR:
 
@@ -74,6 +74,9 @@ storm: $(VENV)/installed ## random faults at random moments (SEED=1 DRAWS=100); 
 
 soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
 	@$(PY) -m tests.faults.soak
+
+test-hosts: $(VENV)/installed ## worlds on several hosts: network namespaces with an sshd each (needs root)
+	@$(PY) -m pytest -q tests/hosts
 
 mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in the ranks of a world
 	@$(PY) -m tests.mpi4py_suite

@@ -94,7 +94,7 @@ class Session:
         settings: Settings | None = None,
         **options: Any,
     ) -> Self:
-        """Start a world on this machine, and return when its ranks are ready.
+        """Start a world on this machine, or on hosts over ssh, and return when its ranks are ready.
 
         {options}
             progress: a function that gets a line of text whenever the start makes progress
@@ -107,7 +107,12 @@ class Session:
         """
         with open_sessions.starting():
             settings = settings or Settings.from_environment()
-            listing, request = starting.launch(check({"n": n, **options}), settings=settings)
+            asked = check({"n": n, **options})
+            if asked.world.hosts or asked.world.hostfile:
+                from jupyter_dtrain.preflight.doctor import check_before_start
+
+                check_before_start(asked.world)
+            listing, request = starting.launch(asked, settings=settings)
             session = None
             try:
                 session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)

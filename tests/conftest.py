@@ -50,13 +50,32 @@ def long_hold() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--on-hosts``: worlds of the tests run on two hosts, reached by ssh."""
+    parser.addoption("--on-hosts", action="store_true", help="start the tests' worlds on two hosts over ssh")
+
+
 @pytest.fixture(scope="session")
-def launch() -> Iterator[Launch]:
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The start options of worlds on other hosts; none by default."""
+    if not request.config.getoption("--on-hosts"):
+        yield {}
+        return
+    from tests.hosts.network import Network, why_not
+
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(hosts=2) as network:
+        yield {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {network.ssh_config}"}
+
+
+@pytest.fixture(scope="session")
+def launch(elsewhere: dict[str, Any]) -> Iterator[Launch]:
     """Start a world: ``launch(n=2, **options) -> Session``. Worlds that tests leave running stop at the end."""
     sessions: list[Session] = []
 
     def start(n: int = 2, **options: Any) -> Session:
-        session = Session.start(n=n, **options)
+        session = Session.start(n=n, **elsewhere, **options)
         sessions.append(session)
         return session
 

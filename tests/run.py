@@ -47,8 +47,8 @@ BUDGETS = {
     "view": 15,
     "engine": 18,
     "faults": 180,
-    "steward": 235,
-    "session": 280,
+    "steward": 200,
+    "session": 240,
     "magics": 152,
     "store": 70,
     "frameworks": 365,
@@ -57,7 +57,7 @@ BUDGETS = {
     "browser": 220,
     "examples": 70,
     "horovod": 5,
-    "hosts": 20,
+    "hosts": 45,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 UNIT = ("core", "wire", "client", "launch")

@@ -40,6 +40,10 @@ class Declaration(msgspec.Struct, frozen=True):
     """Parts of messages that the library shows on a rank whose peer has gone: never the cause of a failure."""
     last_words: dict[str, str] = {}
     """Words that the library writes before it ends its process, and their meaning."""
+    forwards: tuple[str, ...] = ()
+    """How the variables begin that go along from this machine to ranks on other hosts."""
+    interface_variables: tuple[str, ...] = ()
+    """The variables by which the library takes a network interface, for ranks on several hosts."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
     methods: dict[str, str] = {}

@@ -60,7 +60,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     pid: int
     host: str
     spool: str
-    """Path, on ``host``, of the file that holds all events of this run on this rank."""
+    """Path, on the steward's machine, of the file that holds all events of this run on this rank."""
     version: int = VERSION
     source: str = ""
     """The cell, on the lowest rank that runs it; empty on the others."""

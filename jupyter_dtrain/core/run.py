@@ -226,7 +226,7 @@ class Run:
 
     @property
     def spool(self) -> dict[int, str]:
-        """The path, on the rank's host, of the whole log of each rank that has started."""
+        """The path, on the steward's machine, of the whole log of each rank that has started."""
         return {rank: part.started.spool for rank, part in self._parts.items() if part.started is not None}
 
     @property

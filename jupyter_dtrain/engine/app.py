@@ -80,6 +80,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             announce,
             cap=spec.settings.spool_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
+            mirror=spec.mirror,
         )
         self._plugins.log = recorder.log
         descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)

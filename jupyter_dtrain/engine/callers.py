@@ -29,6 +29,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -95,9 +96,14 @@ _SEND = _request(1, _ANSWER.size)
 _log = logging.getLogger(__name__)
 
 
-def is_own(connection: socket.socket) -> bool:
-    """Whether the other end of an accepted TCP connection belongs to this user, and so to this host."""
+def is_own(connection: socket.socket, peers: Collection[str] = ()) -> bool:
+    """Whether the other end of an accepted TCP connection belongs to this user on this host, or is one of ``peers``.
+
+    ``peers``: addresses of other hosts, where Linux does not tell whose process it is.
+    """
     theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
+    if theirs[0].removeprefix("::ffff:") in peers:
+        return True
     with contextlib.suppress(OSError):
         return _user(theirs, ours) == os.geteuid()
     return _is_listed(_spell(*theirs), _spell(*ours))
@@ -157,8 +163,10 @@ def _spell(host: str, port: int) -> list[str]:
     ]
 
 
-def keep_for_this_user() -> bool:
+def keep_for_this_user(peers: Collection[str] = ()) -> bool:
     """From now on this process accepts TCP connections of this user alone; return whether the system can do so.
+
+    ``peers``: the addresses of other hosts whose connections it accepts, too.
 
     Call it on the main thread before any server starts: it holds for this thread and those that it will start. They,
     and their children, gain no rights by running a program of another user (``sudo``). A server must wait until its
@@ -173,7 +181,7 @@ def keep_for_this_user() -> bool:
     def serve() -> None:
         begun.wait()
         while listener:
-            _serve(listener[0], machine)
+            _serve(listener[0], machine, peers)
 
     # The thread exists before the filter, so it can accept.
     threading.Thread(target=serve, name="dtrain-callers", daemon=True).start()
@@ -216,7 +224,7 @@ def _notify_of_accept(machine: _Machine) -> int | None:
     return fd if fd >= 0 else None
 
 
-def _serve(listener: int, machine: _Machine) -> None:
+def _serve(listener: int, machine: _Machine, peers: Collection[str]) -> None:
     """Answer one call of ``accept`` by another thread of this process, whatever happens."""
     asked = bytearray(_ASKED.size)
     try:
@@ -226,7 +234,7 @@ def _serve(listener: int, machine: _Machine) -> None:
     call, _, _, number, _, _, fd, address, length, flags, *_ = _ASKED.unpack(asked)
     value, error = 0, 0
     try:
-        value = _accept(fd, address, length, flags if number == machine.accept4 else 0)
+        value = _accept(fd, address, length, flags if number == machine.accept4 else 0, peers)
     except OSError as failed:
         error = -(failed.errno or errno.EAGAIN)
     except Exception:  # noqa: BLE001 — the thread that accepts waits for this answer
@@ -239,7 +247,7 @@ def _serve(listener: int, machine: _Machine) -> None:
             os.close(value)  # that thread was interrupted, and accepts again
 
 
-def _accept(fd: int, address: int, length: int, flags: int) -> int:
+def _accept(fd: int, address: int, length: int, flags: int, peers: Collection[str]) -> int:
     """The next connection of this user at the listener ``fd``, as the system call would give it."""
     with socket.socket(fileno=os.dup(fd)) as listener:
         while True:
@@ -248,7 +256,7 @@ def _accept(fd: int, address: int, length: int, flags: int) -> int:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             connection, _ = listener.accept()
             with contextlib.suppress(OSError):  # it has disconnected
-                if connection.family not in (socket.AF_INET, socket.AF_INET6) or is_own(connection):
+                if connection.family not in (socket.AF_INET, socket.AF_INET6) or is_own(connection, peers):
                     break
             connection.close()
     connection.setblocking(not flags & socket.SOCK_NONBLOCK)

@@ -41,7 +41,9 @@ PIPE_BYTES: Final = 1 << 20
 HELD: Final = 1.0
 """Seconds in which a rank resumes that py-spy held when py-spy was killed."""
 TERMINATE: Final = 1.0
-"""Seconds that a rank has to end after SIGTERM."""
+"""Seconds that a rank has to end after SIGTERM, where the steward gives it no time."""
+ASK_AGAIN: Final = 0.2
+"""Seconds after which a rank that is to end gets another SIGTERM."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
@@ -85,6 +87,8 @@ class RankProcess:
         self._held_until = 0.0
         """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
         self._terminating: float | None = None
+        """When it is killed."""
+        self._asked_at = 0.0
         self._pipes: dict[Stream, int] = {}
         write_ends: dict[Stream, int] = {}
         for name in STREAMS:
@@ -129,14 +133,18 @@ class RankProcess:
         self._holder.send()
         if self._look is not None and now > self._look.deadline:
             self._finish_look(late=True)
-        if self._terminating is not None and now >= self._terminating:
-            self.signal(signal.SIGKILL)
-            self._terminating = now + TERMINATE
+        asks: float | None = None
+        if self._terminating is not None:
+            if now >= self._terminating:
+                self.signal(signal.SIGKILL)
+            elif now >= self._asked_at + ASK_AGAIN:
+                self._ask_to_end()
+            asks = now + ASK_AGAIN
         room = self._holder.make_room()
         moments = [
             None if room is None else now + room,
             None if self._look is None else self._look.deadline,
-            self._terminating,
+            asks,
         ]
         return min((moment for moment in moments if moment is not None), default=now + 3600.0)
 
@@ -173,12 +181,18 @@ class RankProcess:
             if reason is not None:
                 self._reason = reason
 
-    def terminate(self) -> None:
-        """Ask the rank to end; it is killed if it has not done so within a second."""
-        if self._terminating is None:
-            self._terminating = time.monotonic() + TERMINATE
+    def terminate(self, seconds: float = TERMINATE) -> None:
+        """Ask the rank to end, again and again; it is killed if it has not done so within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        if self._terminating is None or deadline < self._terminating:
+            self._terminating = deadline
+        self._ask_to_end()
+
+    def _ask_to_end(self) -> None:
+        """Python notices a SIGTERM that arrives just before a blocking call only when that call ends."""
+        self._asked_at = time.monotonic()
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)  # a stopped process sees no other signal
 
     def look(self, looker: Callable[[Stack], None]) -> None:
         """Read the rank's stack, once for all requests that come meanwhile."""

@@ -123,10 +123,16 @@ class _Open:
 class Recorder:
     """One rank's voice. All methods may be called from any thread."""
 
-    def __init__(self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: Path) -> None:
-        """``cap``: bytes of spool per run. ``log``: file for text that was printed before the first run."""
+    def __init__(
+        self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: Path, mirror: str | Path = ""
+    ) -> None:
+        """``cap``: bytes of spool per run. ``log``: file for text that was printed before the first run.
+
+        ``mirror``: the folder of the steward that has a copy of ``folder``, where that is on another host.
+        """
         self.rank = rank
         self._folder = Path(folder)
+        self._mirror = Path(mirror or folder)
         self._announce = announce
         self._cap = cap
         self.shield = Shield()
@@ -153,8 +159,7 @@ class Recorder:
 
         ``cell``: the notebook's cell that it comes from.
         """
-        path = spool_path(self._folder, run, self.rank)
-        opened = _Open(run, Spool(path))
+        opened = _Open(run, Spool(spool_path(self._folder, run, self.rank)))
         with self._lock:
             self._current = self._runs[run] = opened
             self._last_run = run
@@ -165,7 +170,8 @@ class Recorder:
             told = (ranks or []) if source else []
             cell = cell or Cell()
             name = cell.run_name if source else ""
-            self._append(opened, Started(pid, host, str(path), VERSION, source, told, cell.number, cell.id, name))
+            at = str(spool_path(self._mirror, run, self.rank))
+            self._append(opened, Started(pid, host, at, VERSION, source, told, cell.number, cell.id, name))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
@@ -265,14 +271,14 @@ class Recorder:
 
     def withdraw(self, run: int) -> None:
         """Record that ``run`` was interrupted before this rank began it. Another run may be going on."""
-        path = spool_path(self._folder, run, self.rank)
-        opened = _Open(run, Spool(path))
+        opened = _Open(run, Spool(spool_path(self._folder, run, self.rank)))
         with self._announcing:
             with self._lock:
                 self._runs[run] = opened
                 if self._current is None:
                     self._last_run = run
-                self._append(opened, Started(os.getpid(), socket.gethostname(), str(path), VERSION))
+                at = str(spool_path(self._mirror, run, self.rank))
+                self._append(opened, Started(os.getpid(), socket.gethostname(), at, VERSION))
                 self._append(opened, Finished("interrupted", 0.0))
                 opened.finished = True
                 batch = self._take_batch(opened, force=True)

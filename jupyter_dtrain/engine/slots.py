@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from . import slot_holder
 
-_LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_", "HYDRA_", "HYDI_", "SLURM_")
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: process, user, group."""
+_LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_", "HYDRA_", "HYDI_", "SLURM_", "OPAL_")
 """How the variables begin by which an MPI program finds its place in its world."""
 
 
@@ -47,6 +50,9 @@ class Slot:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.holder: int = _CREDENTIALS.unpack(credentials)[0]
+        """The id of the process that holds it."""
         self.environment: dict[str, str] = {}
         """The variables of that process, once it has sent them all."""
         self.cpus: set[int] = set()

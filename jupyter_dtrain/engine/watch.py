@@ -27,7 +27,9 @@ import math
 import os
 import secrets
 import selectors
+import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -35,20 +37,30 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
+import psutil
 import zmq
 from ipyparallel import util
 from jupyter_client.session import Session
 
+from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import OtherVersion, Refused
+from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
-from jupyter_dtrain.wire.reports import Reached, Ready, Report, rank_in, write_report
+from jupyter_dtrain.wire.orders import Connect, End, read_order
+from jupyter_dtrain.wire.reports import Died, Reached, Ready, Report, Watching, rank_in
 from jupyter_dtrain.wire.requests import RankSpec
 
+from . import own_folders, slot_holder
+from .interfaces import Interface, interface_to
 from .orphans import end_orphans
-from .rank_process import RankProcess
+from .rank_process import TERMINATE, RankProcess
+from .report_pipe import ReportPipe
 from .slots import Slot, Slots
+from .spool_copier import PERIOD, SpoolCopier
 
+LAST_WORDS: Final = 5.0
+"""Seconds in which the steward must have read the last reports."""
 LONGEST: Final = 30.0
 """Seconds without an event after which the loop looks around."""
 
@@ -58,8 +70,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, spec: RankSpec, slots: Slots) -> None:
+    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface) -> None:
+        """``interface``: the network interface that reaches the steward, where that is another host."""
         self._spec = spec
+        self._interface = interface
         self._slots = slots
         self._identity = f"watch-{secrets.token_hex(8)}"
         self._ranks: dict[int, RankProcess] = {}
@@ -71,6 +85,15 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, dict[int, int]] = {}
         """The events that are awaited for each rank, by process id and descriptor."""
+        self._reports = ReportPipe(1)
+        self._reports_awaited = False
+        self._copier = SpoolCopier(spec.spool) if spec.remote else None
+        self._copy_at = 0.0
+        self._orders = b""
+        self._alone = False
+        """Whether the steward is gone, or out of reach."""
+        self._daemons: set[psutil.Process] = set()
+        """The processes of ``mpiexec`` that have started the slots' processes."""
         self._asked_to_end = False
         self._ending = False
         # No client renews the lease before the world is up.
@@ -88,6 +111,7 @@ class Watch:
         self._selector.register(wake, selectors.EVENT_READ, lambda: _empty(wake))
         self._selector.register(0, selectors.EVENT_READ, self._hear_owner)
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
+        self._reports.send(Watching(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface))
         while not (self._ending and not self._ranks):
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -96,12 +120,54 @@ class Watch:
             self._serve()
             self._reap()
             self._give_turns()
+            self._copy_spools()
+            self._await_pipe()
         end_orphans({}, ())
+        self._finish()
+
+    def _finish(self) -> NoReturn:
+        """Send the rest, and leave nothing on a host of its own."""
+        if self._copier is not None:
+            for piece in self._copier.pieces():
+                self._reports.send(piece)
+        self._reports.finish(LAST_WORDS)
+        if self._copier is not None:
+            if self._alone:
+                self._end_daemons()
+            own_folders.remove(self._spec)
         os._exit(0)
 
+    def _end_daemons(self) -> None:
+        """Without the steward no ``mpiexec`` ends its daemon on this host, which would wait for its connection."""
+        for daemon in self._daemons:
+            with contextlib.suppress(psutil.Error):
+                daemon.kill()  # it looks at the time of creation first
+
+    def _copy_spools(self) -> None:
+        now = time.monotonic()
+        if self._copier is None or now < self._copy_at or not self._reports.free:
+            return
+        self._copy_at = now + PERIOD
+        for piece in self._copier.pieces():
+            self._reports.send(piece)
+            if not self._reports.free:
+                return
+
+    def _await_pipe(self) -> None:
+        """Wait until the steward has read, while there is more for it."""
+        if self._reports_awaited == (not self._reports.free):
+            return
+        self._reports_awaited = not self._reports_awaited
+        if self._reports_awaited:
+            self._selector.register(1, selectors.EVENT_WRITE, self._reports.flush)
+        else:
+            self._selector.unregister(1)
+
     def _patience(self) -> float:
-        due = min(self._due.values(), default=math.inf)
-        return max(0.0, min(due, self._lease_end, time.monotonic() + LONGEST) - time.monotonic())
+        moments = [*self._due.values(), self._lease_end, time.monotonic() + LONGEST]
+        if self._copier is not None and self._ranks and self._reports.free:
+            moments.append(self._copy_at)
+        return max(0.0, min(moments) - time.monotonic())
 
     def _give_turns(self) -> None:
         """Let the ranks that had an event, or whose time has come, go on."""
@@ -165,19 +231,26 @@ class Watch:
             slot.end(well=False)
             return
         number = rank_in(slot.environment)
+        with contextlib.suppress(psutil.Error):
+            if (daemon := psutil.Process(slot.holder).parent()) is not None:
+                self._daemons.add(daemon)
         awaited: dict[int, int] = {}
         process = RankProcess(slot, number, self._spec, self._report, lambda fd: self._forget(awaited, fd))
         self._ranks[process.pid] = process
         self._watched[process.pid] = awaited
         self._touched.add(process.pid)
-        _report(Reached(number, "started"))
+        self._reports.send(Reached(number, "started"))
 
     def _report(self, report: Report) -> None:
         if isinstance(report, Ready):
             if self._socket is None:
                 self._connect()
             report = msgspec.structs.replace(report, watch=self._identity)
-        _report(report)
+        if isinstance(report, Died) and self._copier is not None:
+            # Whoever hears of the end may read the rank's last words in the mirror.
+            for piece in self._copier.pieces():
+                self._reports.send(piece)
+        self._reports.send(report)
 
     def _reap(self) -> None:
         """Collect what has ended beneath this process."""
@@ -210,18 +283,27 @@ class Watch:
         """Note the signal; the loop does the rest."""
         self._asked_to_end = True
 
-    def _terminate(self) -> None:
-        """End all ranks, then this process."""
+    def _terminate(self, seconds: float = TERMINATE) -> None:
+        """End all ranks, which have these seconds, then this process."""
         self._ending = True
         for pid, process in self._ranks.items():
-            process.terminate()
+            process.terminate(seconds)
             self._touched.add(pid)
 
     def _hear_owner(self) -> None:
-        """The steward closes the pipe when it ends, and says nothing by it after the specification."""
-        if not os.read(0, 1 << 16):
+        """Follow the steward's orders. It closes the pipe when it ends."""
+        data = os.read(0, 1 << 16)
+        if not data:
             self._selector.unregister(0)
+            self._alone = True
             self._terminate()
+        *lines, self._orders = (self._orders + data).split(b"\n")
+        for line in lines:
+            match read_order(line):
+                case Connect(info):
+                    own_folders.put_private(self._spec.engine_file, info)
+                case End(seconds):
+                    self._terminate(seconds)
 
     # Requests.
 
@@ -237,6 +319,11 @@ class Watch:
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.IDENTITY, self._identity.encode())
         self._socket.setsockopt(zmq.LINGER, 0)
+        if server := info.get("curve_serverkey"):
+            public, secret = zmq.curve_keypair()
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.encode())
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
         protocol, address = info["interface"].split("://")
         host = util.disambiguate_ip_address(address, info["location"])
         self._socket.connect(f"{protocol}://{host}:{info['control']}")
@@ -299,16 +386,24 @@ def _read_line() -> bytes:
     return bytes(line)
 
 
-def _report(report: Report) -> None:
-    with contextlib.suppress(OSError):
-        write_report(1, report)
-
-
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
     try:
         spec = RankSpec.from_line(_read_line())
+        if spec.remote:
+            spec = own_folders.make(spec)
     except OtherVersion as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"A folder of the world cannot be made here: {error}")
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    Watch(spec, Slots(spec.scratch)).run()
+    interface = Interface()
+    if spec.remote:
+        shutil.copyfile(slot_holder.__file__, Path(spec.scratch) / "slot_holder.py")
+        with contextlib.suppress(OSError):
+            os.chdir(spec.cwd)
+        interface = interface_to(spec.remote)
+        for one in declarations() if interface.name else ():
+            for name in one.interface_variables:
+                os.environ.setdefault(name, interface.name)
+    Watch(spec, Slots(spec.scratch), interface).run()

@@ -5,8 +5,7 @@ Our watches report the end of a rank, and we keep no such database. Without the 
 processor time outside its ranks.
 
 Unix sockets in the world's own folder keep other users out: the announcements are signed, not encrypted, and every
-user of the host could read them at a TCP port. Ranks on several hosts will need TCP, and CurveZMQ with it
-(``enable_curve``).
+user of the host could read them at a TCP port. With ranks on other hosts it listens on TCP, encrypted by CurveZMQ.
 """
 
 from __future__ import annotations
@@ -15,10 +14,21 @@ from typing import Any
 
 import zmq
 from ipyparallel.controller.app import IPController
+from traitlets import observe
 
 
 class Controller(IPController):  # type: ignore[misc]  # ipyparallel has no types
     """One world's controller."""
+
+    @observe("enable_curve")
+    def _enable_curve_changed(self, change: Any) -> None:
+        """Keep the key by which messages are signed; ipyparallel drops it where it encrypts.
+
+        Encryption keeps others from reading. Whoever knows the controller's public key may connect all the same, and
+        that key is no secret by design. So messages are signed as they are without encryption.
+        """
+        if change["new"]:
+            self._ensure_curve_keypair()
 
     def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
         """The address of a channel, as ipyparallel's engines and clients spell it.

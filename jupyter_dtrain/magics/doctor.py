@@ -52,7 +52,8 @@ def doctor_arguments(parser: MagicParser) -> None:
 
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
-    from jupyter_dtrain.preflight.doctor import examine, named_hosts, remove
+    from jupyter_dtrain.launch.hostlist import named_hosts
+    from jupyter_dtrain.preflight.doctor import examine, remove
 
     hosts = named_hosts(args.hosts, args.hostfile)
     line = ProgressLine()

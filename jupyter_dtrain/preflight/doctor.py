@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch.hostlist import Host, parse_hosts, read_hostfile
+from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.ssh import Ssh, Unreached
 from jupyter_dtrain.launch.worlds import list_worlds
+from jupyter_dtrain.wire.requests import WorldOptions
 
 from . import interface as interfaces
 from . import probe, software
@@ -115,13 +116,20 @@ def doctor(
     return examine(named_hosts(hosts, hostfile), ssh_args=ssh_args, python=python, interface=interface, quick=quick)
 
 
-def named_hosts(hosts: str | None, hostfile: str | Path | None) -> list[Host]:
-    """The hosts of two options, of which at most one may be given. Raises :class:`BadRequest`."""
-    if hosts is not None and hostfile is not None:
-        raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
-    if hosts is not None:
-        return parse_hosts(hosts)
-    return [] if hostfile is None else read_hostfile(hostfile)
+def check_before_start(options: WorldOptions) -> None:
+    """The quick examination of the hosts that ``options`` name; without hosts, nothing.
+
+    Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
+    """
+    hosts = named_hosts(options.hosts, options.hostfile)
+    if hosts:
+        examine(
+            hosts,
+            ssh_args=options.ssh_args or "",
+            python=options.python,
+            interface=options.interface,
+            quick=True,
+        ).check()
 
 
 def examine(

@@ -13,6 +13,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.launch import LAUNCHERS, starting, worlds
 from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.preflight.doctor import check_before_start
 
 
 def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing:
@@ -26,9 +27,9 @@ def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing
         raise BadRequest("The options must be a JSON object.")
     # The dialog sends a field that a person has emptied as empty text or as an empty object.
     given = {name: value for name, value in options.items() if value not in ("", {})}
-    listing, _ = starting.launch(
-        check(given, titled=True), settings=Settings.from_environment(), cwd=_inside(root, folder)
-    )
+    asked, place = check(given, titled=True), _inside(root, folder)
+    check_before_start(asked.world)
+    listing, _ = starting.launch(asked, settings=Settings.from_environment(), cwd=place)
     return listing
 
 

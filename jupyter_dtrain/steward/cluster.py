@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import shutil
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,32 +25,28 @@ import psutil
 
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
-from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch import launcher_of, local
+from jupyter_dtrain.launch.launcher import Mpi
+from jupyter_dtrain.launch.networks import shared_network
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.reports import Report, rank_in, read_report
-from jupyter_dtrain.wire.requests import ADDRESS, RankSpec, ServerSpec, WorldRequest
+from jupyter_dtrain.wire.reports import Report, Watching, rank_in
+from jupyter_dtrain.wire.requests import RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
     abort_children,
     collect_orphans,
     die_with_parent,
     end_process,
-    is_running,
     kill_descendants,
     tail,
 )
 from .rendezvous import Rendezvous
+from .watches import WatchEnd, Watches
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .progress import Progress
-
-ASK_AGAIN = 0.2
-"""Seconds after which the steward repeats its request to a rank to end."""
-
-WATCH_PATIENCE = 5.0
-"""Seconds that the watch has to end: its ranks have one second, and their own processes up to two."""
 
 MPIEXEC_PATIENCE = 3.0
 """Seconds that ``mpiexec`` has to end after its ranks: their watch takes up to 2 to end the ranks' own processes.
@@ -72,8 +66,13 @@ class Cluster:
         self._umask = umask
         self._logs = Path(request.folder) / "logs"
         self._controller: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
+        self._launcher = launcher_of(request)
+        self._watches: Watches | None = None
+        self._mpi: Mpi | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
+        self._mpiexec_ended: Callable[[int], None] = lambda _: None
+        self._environment: dict[str, str] = {}
+        self._starting = threading.Lock()
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
         """The rendezvous of the frameworks that have their own."""
@@ -81,33 +80,33 @@ class Cluster:
 
     def start(
         self,
-        mpi: local.Mpi | None,
+        mpi: Mpi | None,
         generation: int,
         progress: Progress,
         report: Callable[[Report], None],
         ended: Callable[[int], None],
-        watch_ended: Callable[[int], None],
-    ) -> local.Mpi:
+        watch_ended: Callable[[WatchEnd], None],
+    ) -> Mpi:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
         ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
-        rank or its watch, ``ended`` and ``watch_ended`` the exit codes of ``mpiexec`` and the watch; these three on
-        threads of their own. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or
-        :class:`OSError`.
+        rank or its watch, ``ended`` the exit code of ``mpiexec``, ``watch_ended`` the end of a watch; these three on
+        threads of their own. On other hosts ``mpiexec`` starts when all watches are ready. Raises
+        :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or :class:`OSError`.
         """
-        request = self._request
+        request, launcher = self._request, self._launcher
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A rank that comes before the controller has made this folder would end.
         (Path(request.folder) / "profile").mkdir(mode=0o700, exist_ok=True)
-        self._controller = self._spawn(local.controller_command(request, self.incarnation), "controller")
-        mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        self._controller = self._spawn(launcher.controller_command(self.incarnation), "controller")
+        mpi = self._mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
         told = ServerSpec(secrets.token_hex(32), request.size)
-        self._rendezvous = Rendezvous(
-            ADDRESS, int(request.options.env.get("MASTER_PORT", "0")), self._logs / "store.log", die_with_parent, told
-        )
+        port = int(request.options.env.get("MASTER_PORT", "0"))
+        address = launcher.address
+        self._rendezvous = Rendezvous(address, port, self._logs / "store.log", die_with_parent, told)
         servers: dict[str, str] = {}
         for name, module in Plugins.load().servers().items():
-            server = Rendezvous(ADDRESS, 0, self._logs / f"{name}.log", die_with_parent, told, module)
+            server = Rendezvous(address, 0, self._logs / f"{name}.log", die_with_parent, told, module)
             self._servers.append(server)
             servers[name] = f"{server.host}:{server.port}"
         spec = RankSpec(
@@ -129,15 +128,67 @@ class Cluster:
             launched=local.launched_variables(request),
             given=list(request.options.env),
             protocol=PROTOCOL,
+            cwd=request.cwd,
+            remote=launcher.address if launcher.remote else "",
         )
-        environment = local.ranks_environment(request)
-        watch = self._watch = self._spawn(local.watch_command(), "watch", environment, piped=True)
-        mpiexec = self._mpiexec = self._spawn(local.ranks_command(request, mpi), "mpiexec", environment)
-        progress.begin(Work(process.pid for process in (self._controller, watch, mpiexec)))
-        for process, work in ((watch, lambda: self._read(watch, spec, report)), (mpiexec, lambda: None)):
-            end = watch_ended if process is watch else ended
-            threading.Thread(target=self._follow, args=(process, work, end), name="dtrain-follow", daemon=True).start()
+        environment = self._environment = launcher.environment()
+        self._mpiexec_ended = ended
+
+        def hear(one: Report) -> None:
+            if isinstance(one, Watching):
+                self._watch_begun()
+            report(one)
+
+        self._watches = Watches(request.spool, hear, watch_ended)
+        for watch in launcher.watches():
+            log = f"watch-{watch.host}" if watch.host else "watch"
+            process = self._spawn(watch.command, log, environment, piped=True)
+            self._watches.add(watch.host, process, watch.first_line, spec)
+        if not launcher.remote:
+            self._start_mpiexec("")
+            assert self._mpiexec is not None
+            # A start on other hosts works there, where nothing here can see it.
+            processes = (self._controller, self._mpiexec, *self._watches.processes)
+            progress.begin(Work(process.pid for process in processes))
         return mpi
+
+    def _watch_begun(self) -> None:
+        """On other hosts: when all watches are ready, ``mpiexec`` can start. On the thread of the last one."""
+        assert self._watches is not None
+        with self._starting:
+            begun = self._watches.begun
+            if not self._launcher.remote or self._mpiexec is not None or len(begun) < len(self._request.hosts):
+                return
+            try:
+                self._watches.connect(self._await_controller())
+                addresses = [one.address for one in begun.values()]
+                for server in (self._rendezvous, *self._servers):
+                    if server is not None:
+                        server.serve_hosts(addresses)
+                self._start_mpiexec(shared_network(self._launcher.address, addresses))
+            except (OSError, ValueError):
+                _log.exception("mpiexec cannot be started")
+                self._mpiexec_ended(1)
+
+    def _await_controller(self) -> str:
+        """The content of the controller's file for engines. Raises :class:`OSError` where none comes."""
+        path = Path(local.engine_file(self._request))
+        deadline = time.monotonic() + self._request.settings.start_timeout
+        while True:
+            with contextlib.suppress(OSError):
+                if (text := path.read_text()).endswith("}"):
+                    return text
+            if time.monotonic() > deadline or self.controller_code() is not None:
+                raise TimeoutError(f"ipyparallel's controller has not written {path}")
+            time.sleep(0.02)
+
+    def _start_mpiexec(self, network: str) -> None:
+        assert self._mpi is not None
+        mpiexec = self._mpiexec = self._spawn(
+            self._launcher.ranks_command(self._mpi, network), "mpiexec", self._environment
+        )
+        ended = self._mpiexec_ended
+        threading.Thread(target=lambda: ended(mpiexec.wait()), name="dtrain-mpiexec", daemon=True).start()
 
     def _spawn(
         self, command: list[str], log: str, env: dict[str, str] | None = None, *, piped: bool = False
@@ -154,23 +205,6 @@ class Cluster:
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
                 umask=self._umask if piped else -1,
             )
-
-    def _read(self, watch: subprocess.Popen[bytes], spec: RankSpec, report: Callable[[Report], None]) -> None:
-        """Send the watch what it needs to begin, and pass its reports on until it ends."""
-        assert watch.stdin is not None
-        assert watch.stdout is not None
-        with contextlib.suppress(OSError):  # it has ended, which the end of its output says too
-            watch.stdin.write(spec.to_line())
-            watch.stdin.flush()
-        with watch.stdout:
-            for line in watch.stdout:
-                found = read_report(line)
-                if found is not None:
-                    report(found)
-
-    def _follow(self, process: subprocess.Popen[bytes], work: Callable[[], None], ended: Callable[[int], None]) -> None:
-        work()
-        ended(process.wait())
 
     # Questions.
 
@@ -193,13 +227,15 @@ class Cluster:
 
     def collect_orphans(self) -> None:
         """Collect what ended beneath the steward and has no other parent any more."""
-        own = {process.pid for process in (self._controller, self._watch, self._mpiexec) if process is not None}
+        own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
+        own |= {process.pid for process in self._watches.processes} if self._watches is not None else set()
         own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
         collect_orphans(own)
 
     def abort_ranks(self) -> None:
         """Have unreachable ranks print where they are, and end them."""
-        abort_children(self._watch)
+        for process in self._watches.processes if self._watches is not None else ():
+            abort_children(process)
 
     def prepare_to_connect(self) -> None:
         """Import what :meth:`connect` needs, so that the supervisor does not stand still for ipyparallel later.
@@ -220,18 +256,15 @@ class Cluster:
 
     # Its end.
 
-    def end(self, ranks: Iterable[int]) -> None:
-        """End all processes; ``ranks`` are the process ids of those that live."""
+    def end(self) -> None:
+        """End all processes. The ranks have ``stop_timeout`` to end by themselves."""
         if self._channel is not None:
             with contextlib.suppress(Exception):
                 self._channel.close(linger=0)
             self._channel = None
-        self._end_ranks(list(ranks))
+        if self._watches is not None:
+            self._watches.end(self._request.settings.stop_timeout)
         end_process(self._mpiexec, MPIEXEC_PATIENCE)
-        end_process(self._watch, WATCH_PATIENCE)
-        if self._watch is not None and self._watch.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._watch.stdin.close()
         end_process(self._controller, 2.0)
         if self._rendezvous is not None:
             self._rendezvous.close()
@@ -250,20 +283,3 @@ class Cluster:
         for path in Path(self._request.sockets).glob(f"{local.controller_sockets(self.incarnation)}:*"):
             path.unlink(missing_ok=True)
         (self._logs / "controller.log").unlink(missing_ok=True)
-
-    def _end_ranks(self, living: list[int]) -> None:
-        """Let ranks end by themselves within the given time: prterun itself kills them 0.25 s after its request.
-
-        It repeats SIGTERM: Python notices one that arrives just before a blocking call only when that call ends.
-        """
-        now = asked = time.monotonic()
-        deadline = now + self._request.settings.stop_timeout
-        while (living := [pid for pid in living if is_running(pid)]) and now < deadline:
-            if now >= asked:
-                asked = now + ASK_AGAIN
-                for pid in living:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGTERM)
-                        os.kill(pid, signal.SIGCONT)  # a stopped process sees no other signal
-            time.sleep(0.01)
-            now = time.monotonic()

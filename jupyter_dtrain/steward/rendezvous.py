@@ -52,6 +52,7 @@ class Rendezvous:
         self._module = module
         self._preexec = preexec
         self._told = msgspec.json.encode(told)
+        self._hosts: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # The port of a world that restarts has connections of old ranks on it that wait for their time to pass. A port
@@ -85,7 +86,15 @@ class Rendezvous:
                 if self._closing:
                     return
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, f"--fd={fd}", f"--host={self.host}", f"--port={self.port}"],
+                    [
+                        sys.executable,
+                        "-m",
+                        module,
+                        f"--fd={fd}",
+                        f"--host={self.host}",
+                        f"--port={self.port}",
+                        *(f"--peer={one}" for one in self._hosts),
+                    ],
                     pass_fds=[fd],
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -101,6 +110,10 @@ class Rendezvous:
                 return
             logging.getLogger(__name__).error("The rendezvous store ended with %s", code)
 
+    def serve_hosts(self, addresses: list[str]) -> None:
+        """Serve the hosts of these addresses too. Call it before any of their ranks asks."""
+        self._hosts = addresses
+
     @property
     def pid(self) -> int | None:
         """The process id of the store; None before it was first needed."""
@@ -113,7 +126,7 @@ class Rendezvous:
             selector.register(self._wake_read, selectors.EVENT_READ)
             while True:
                 selector.select()
-                if self._closing or own_waits((self.host, self.port)):
+                if self._closing or self._hosts or own_waits((self.host, self.port)):
                     return
                 # The first in the queue was there before that look.
                 with contextlib.suppress(OSError):

@@ -28,10 +28,11 @@ from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch import launcher_of, local
+from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report
+from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -54,6 +55,7 @@ from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
 from .requests import Requests
 from .state import State
+from .watches import WatchEnd
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
@@ -89,10 +91,12 @@ class Supervisor:
         """By process id: since when a rank is known to be gone without a report."""
         self._lost_at = math.inf
         """Since when a rank has no process, in a world that starts."""
-        self._gpus = 0
+        self._gpus: dict[str, int] = {}
+        """The GPUs of each host, by its watch."""
         self._renew_at = 0.0
         self._cluster = Cluster(request, 0, umask)
-        self._mpi: local.Mpi | None = None
+        self._launcher = launcher_of(request)
+        self._mpi: Mpi | None = None
         self._launches = 0
         self._silence: StartFailure | None = None
         """Why a start has failed that takes too long, while its ranks say where they are."""
@@ -216,7 +220,7 @@ class Supervisor:
                 progress,
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
-                lambda code: post(self._watch_ended, code),
+                lambda end: post(self._watch_ended, end),
             )
             self._state.mpi = self._mpi.version
             if not self._mpi.modern:
@@ -233,6 +237,8 @@ class Supervisor:
 
     def _report(self, report: Report) -> None:
         match report:
+            case Watching():
+                self._gpus[report.identity] = report.gpus
             case Reached(rank=rank, step=step) if rank >= 0:
                 self._state.progress.reach(rank, step)
             case Ready():
@@ -246,9 +252,7 @@ class Supervisor:
                 self._rank_died(report)
 
     def _rank_ready(self, ready: Ready) -> None:
-        if not self._state.ranks:
-            self._gpus = local.count_gpus()
-        device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus else "cpu"
+        device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus.get(ready.watch, 0) else "cpu"
         role = self._request.roles[ready.rank] if self._request.roles else ""
         rank = Rank(
             ready.rank,
@@ -303,17 +307,34 @@ class Supervisor:
             self._state.healable = False
             ranks = self._state.ranks
             # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way.
-            living = [rank.rank for rank in ranks if rank.state != "dead" and is_running(rank.pid)]
+            living = [rank.rank for rank in ranks if rank.state != "dead" and self._may_run(rank)]
             self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
 
-    def _watch_ended(self, code: int) -> None:
+    def _may_run(self, rank: Rank) -> bool:
+        """Whether its process may be there; on another host only its watch knows."""
+        return self._launcher.remote or is_running(rank.pid)
+
+    def _watch_ended(self, end: WatchEnd) -> None:
         """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
-            self._fail(process_ended("The watch of the ranks", code, self._cluster.said("watch", 40)))
+            reason, cure = self._launcher.explain(end.host, end.code, log)
+            where = f"The watch of the ranks on {end.host}" if end.host else "The watch of the ranks"
+            failure = process_ended(where, end.code, log)
+            self._fail(StartFailure(reason, cure, failure.log) if reason else failure)
+        elif self._state.phase == "running" and self._launcher.remote:
+            self._host_lost(end, log)
         elif self._state.phase == "running":
             for rank in self._state.ranks:
                 if rank.state != "dead":
                     self._ended_unseen(rank.rank, "its watch is gone")
+
+    def _host_lost(self, end: WatchEnd, log: str) -> None:
+        """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
+        reason, _ = self._launcher.explain(end.host, end.code, log)
+        left = [f"{host}:{ranks}" for host, ranks in self._request.hosts.items() if host != end.host]
+        again = f" The others answer: %distributed start --hosts {','.join(left)}" if left else ""
+        self._end(f"the host {end.host} was lost{f' ({reason.rstrip(chr(46))})' if reason else ''}.{again}")
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -350,7 +371,11 @@ class Supervisor:
 
     def _lost_in_start(self, now: float) -> int | None:
         """A rank that has no process any more and was not reported: its watch was killed. The others wait for it."""
-        lost = self._state.progress.started and set(range(self._request.size)) - self._cluster.ranks_here()
+        lost = (
+            not self._launcher.remote
+            and self._state.progress.started
+            and set(range(self._request.size)) - self._cluster.ranks_here()
+        )
         if not lost or len(lost) == self._request.size:  # mpiexec tells no numbers
             self._lost_at = math.inf
             return None
@@ -362,7 +387,7 @@ class Supervisor:
             self._end(describe_controller_end(code))
             return
         now = time.monotonic()
-        for rank in self._state.ranks:
+        for rank in () if self._launcher.remote else self._state.ranks:
             # Its watch reports the end; if not, whatever the reason, nobody may wait for this rank.
             gone = rank.state != "dead" and not is_running(rank.pid)
             if gone and now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
@@ -437,4 +462,4 @@ class Supervisor:
 
     def _tear_down(self) -> None:
         self._actions.forget()
-        self._cluster.end([rank.pid for rank in self._state.ranks if rank.state != "dead"])
+        self._cluster.end()

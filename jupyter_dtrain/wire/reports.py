@@ -22,6 +22,32 @@ Step = Literal["started", "mpi"]
 """The steps of a start before a rank is ready: its watch has forked it; it has imported MPI."""
 
 
+class Watching(msgspec.Struct, frozen=True, tag="watching"):
+    """The watch of a host is ready to take slots. Its first report."""
+
+    host: str
+    """The name that the host gives itself."""
+    pid: int
+    gpus: int
+    """How many GPUs the ranks of this host may use."""
+    identity: str
+    """Its routing identity."""
+    interface: str = ""
+    """The network interface that reaches the steward, where that is another host."""
+    address: str = ""
+    """The address of this host there."""
+
+
+class Spooled(msgspec.Struct, frozen=True, tag="spooled"):
+    """A piece of a rank's spool, from a host whose files the steward cannot read."""
+
+    run: int
+    rank: int
+    at: int
+    """Bytes before it in the file; the file has nothing after it."""
+    data: bytes
+
+
 class Reached(msgspec.Struct, frozen=True, tag="reached"):
     """A rank that starts has come so far."""
 
@@ -75,7 +101,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Whether a person asked for it."""
 
 
-Report = Reached | Ready | Ended | Paused | Died
+Report = Watching | Spooled | Reached | Ready | Ended | Paused | Died
 
 
 def rank_in(environment: Mapping[str, str]) -> int:
@@ -83,9 +109,14 @@ def rank_in(environment: Mapping[str, str]) -> int:
     return int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "-1")))
 
 
+def encode_report(report: Report) -> bytes:
+    """The line of a report."""
+    return REPORT_PREFIX + msgspec.json.encode(report) + b"\n"
+
+
 def write_report(fd: int, report: Report) -> None:
     """Write one line. Raises :class:`OSError` when no process reads any more."""
-    data = REPORT_PREFIX + msgspec.json.encode(report) + b"\n"
+    data = encode_report(report)
     while data:
         data = data[os.write(fd, data) :]
 

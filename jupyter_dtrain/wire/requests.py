@@ -18,6 +18,9 @@ from jupyter_dtrain.core.world import MAX_RANKS
 
 from .messages import PROTOCOL
 
+ADDRESS: Final = "127.0.0.1"
+"""The address at which ranks reach their own machine."""
+
 MAIN: Final = {"main": True}
 
 Options = TypeVar("Options", bound=msgspec.Struct)
@@ -74,6 +77,46 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    hosts: Annotated[
+        str | None,
+        Meta(
+            title="Hosts",
+            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
+            extra_json_schema={"metavar": "HOST:RANKS,..."},
+        ),
+    ] = None
+    hostfile: Annotated[
+        str | None,
+        Meta(
+            title="Hostfile",
+            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+    ssh_args: Annotated[
+        str | None,
+        Meta(
+            title="Options for ssh",
+            description="options for ssh to the hosts, as in a shell (default: those of ~/.ssh/config)",
+            extra_json_schema={"metavar": "ARGS"},
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        Meta(
+            title="Python on the hosts",
+            description="path of the interpreter on the hosts (default: the path of this one)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+    interface: Annotated[
+        str | None,
+        Meta(
+            title="Network interface",
+            description="this machine's network interface to the hosts (default: the one that leads there)",
+        ),
+    ] = None
+
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """All fields, without the values of ``env``: they may be secrets."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -107,6 +150,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The file that keeps what is known of all runs."""
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike. A framework's declaration gives them."""
+    hosts: dict[str, int] = {}
+    """The ranks of each host, in order; empty where all are on this machine."""
+    address: str = ADDRESS
+    """The address of this machine at which ranks reach it."""
 
     @property
     def name(self) -> str:
@@ -156,6 +203,12 @@ class RankSpec(msgspec.Struct, frozen=True):
     """Names of the variables that the user gave; their values may be secrets."""
     protocol: int = 0
     """The protocol of the steward that wrote this."""
+    cwd: str = ""
+    """The ranks' folder, if this host has it."""
+    mirror: str = ""
+    """The steward's copy of ``spool``, where that is on another host."""
+    remote: str = ""
+    """The steward's address as this host reaches it, where its files are not the steward's; else empty."""
 
     def options_of(self, framework: str, kind: type[Options]) -> Options:
         """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
@@ -196,6 +249,3 @@ class ServerSpec(msgspec.Struct, frozen=True):
     """Every request of a rank carries it, so that the server ignores other processes of the host."""
     size: int
     """The number of ranks."""
-
-
-ADDRESS = "127.0.0.1"

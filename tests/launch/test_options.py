@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -18,7 +19,15 @@ from jupyter_dtrain.magics.parsing import HelpShown
 from jupyter_dtrain.magics.registered import verb_parser
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
-NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "chief", "ps", "torch_backend"]
+REMOTE = {
+    "hosts": "127.0.0.1:4",
+    "hostfile": "HOSTFILE",
+    "ssh_args": "-p 2222",
+    "python": "/opt/python",
+    "interface": "lo",
+}
+"""The options of a world on other hosts, with values."""
+NAMES = ["n", "name", "env", "mpiexec", "tensorboard", *REMOTE, "chief", "ps", "torch_backend"]
 SECRET = "hunter2"  # noqa: S105 — must not be shown
 
 PLUGIN = """
@@ -88,7 +97,10 @@ def help_of_start(capsys) -> str:
 @pytest.fixture
 def example(tmp_path):
     """A value of each option that is not its default."""
-    return {
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("127.0.0.1 slots=4\n")
+    return REMOTE | {
+        "hostfile": str(hostfile),
         "n": 3,
         "name": "some-name",
         "env": {"A": SECRET},
@@ -103,7 +115,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == NAMES
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:10]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,8 +125,16 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     parameter = inspect.signature(Session.start).parameters[name]
     properties = options.schema()["properties"]
     values = {"n": 4, "chief": True} | {name: example[name]}
+    if name in REMOTE and name != "hostfile":
+        values |= {"hosts": example["hosts"]}
     text = " ".join(f"{key}={value}" for key, value in example["env"].items()) if name == "env" else str(example[name])
-    words = option.flag if name == "chief" else f"{option.flag} {text}"
+    words = (
+        option.flag
+        if name == "chief"
+        else f"{option.flag}={shlex.quote(text)}"
+        if name in REMOTE
+        else f"{option.flag} {text}"
+    )
     line = getattr(verb_parser().parse_line(f"start {words}"), name)
     request = starting._make_request(options.check(values), Settings(), None)
     starting._remove_folders(request)
@@ -179,6 +199,7 @@ def test_a_dialog_reads_its_own_labels():
 
 def test_values_of_variables_are_in_no_repr(example):
     """A traceback or a log may show any object."""
+    del example["hostfile"]  # it and hosts exclude each other
     request = starting._make_request(options.check(example), Settings(), None)
     starting._remove_folders(request)
 
@@ -229,7 +250,7 @@ def test_a_frameworks_option_is_everywhere_as_well(tmp_path):
     assert shown["line"] == {"speed": "fast", "eager": False, "share": 0.5}
     assert shown["request"]["quick"] == {"speed": "fast", "eager": True, "share": 1.0}
     assert shown["roles"] == ["runner", "runner"]
-    assert list(shown["schema"])[:5] == NAMES[:5]
+    assert list(shown["schema"])[:5] == NAMES[:10]
     assert {"no_default", "layers"}.isdisjoint(shown["schema"])
     for name in ("taken", "needed", "strange"):
         assert f"The start options of {name} cannot be used" in answer.stderr

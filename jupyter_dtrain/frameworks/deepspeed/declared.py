@@ -6,6 +6,7 @@ from jupyter_dtrain.core.declarations import Declaration
 
 DECLARATION = Declaration(
     name="deepspeed",
+    forwards=("DS_",),
     title="DeepSpeed",
     methods={"tune": "jupyter_dtrain.frameworks.deepspeed.sweep:tune"},
     verbs="jupyter_dtrain.frameworks.deepspeed.verbs:VERBS",

@@ -6,6 +6,7 @@ from jupyter_dtrain.core.declarations import Declaration
 
 DECLARATION = Declaration(
     name="horovod",
+    forwards=("HOROVOD_",),
     title="Horovod",
     # One rank's shutdown ends the waits of all, also of those that have not heard of the release yet.
     echoes=("Horovod has been shut down",),

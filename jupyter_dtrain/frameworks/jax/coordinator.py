@@ -177,9 +177,10 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--peer", action="append", default=[])
     args = parser.parse_args()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
-    keep_for_this_user()
+    keep_for_this_user(args.peer)
     Server(socket.socket(fileno=args.fd), Meetings(args.host, spec.size), spec).serve_forever()
 
 

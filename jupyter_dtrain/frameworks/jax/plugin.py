@@ -18,9 +18,9 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import require, when_imported
-from jupyter_dtrain.launch.local import count_gpus
 
 from .groups import JaxGroups
 from .rendezvous import Desk, meeting_in

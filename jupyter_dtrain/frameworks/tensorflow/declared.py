@@ -57,6 +57,7 @@ def assign_roles(size: int, options: TensorFlowOptions) -> list[str]:
 
 DECLARATION = Declaration(
     name="tensorflow",
+    forwards=("TF_", "XLA_"),
     title="TensorFlow",
     options=TensorFlowOptions,
     roles=assign_roles,

@@ -29,6 +29,8 @@ class TorchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 DECLARATION = Declaration(
     name="torch",
+    forwards=("CUBLAS_", "CUDNN_", "GLOO_", "NCCL_", "NVIDIA_TF32", "TORCH", "TP_"),
+    interface_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
     title="PyTorch",
     options=TorchOptions,
     echoes=("Connection closed by peer", "Connection reset by peer"),

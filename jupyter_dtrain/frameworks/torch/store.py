@@ -20,8 +20,9 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--peer", action="append", default=[])
     args = parser.parse_args()
-    keep_for_this_user()
+    keep_for_this_user(args.peer)
     from torch.distributed import TCPStore
 
     store = TCPStore(

@@ -1,0 +1,117 @@
+"""Ranks on several hosts, reached by ssh: a watch on each, started over ssh, and one ``mpiexec`` on this machine.
+
+Nothing assumes one file system. A watch gets its specification over ssh's pipe, its program and environment too; it
+writes its reports and its ranks' spools there. ipyparallel's controller listens on TCP, encrypted (CurveZMQ), on the
+address that the hosts reach. MPI's own traffic, and the words of ``mpiexec`` to its daemons, cross the network in
+clear: no key, no cell and no output is among them.
+
+Under failure: ssh may ask nothing, and a connection that answers nothing for 9 s is over. The watch of a host that is
+cut off ends its ranks when its lease runs out, or as soon as it notices the end of its pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from typing import Final
+
+from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.variables import values_of
+from jupyter_dtrain.wire.requests import WorldRequest
+
+from . import local
+from .launcher import Mpi, WatchCommand
+from .leftovers import MARK
+from .ssh import Answer, Ssh, Unreached, explain
+
+FORWARDED: Final = (
+    "ACCELERATE_",
+    "HF_",
+    "JAX_",
+    "LANG",
+    "LC_",
+    "MKL_",
+    "MLFLOW_",
+    "NUMEXPR_",
+    "OMP_",
+    "OPENBLAS_",
+    "PL_",
+    "PYTHON",
+    "TOKENIZERS_",
+    "TRANSFORMERS_",
+    "TZ",
+    "WANDB_",
+)
+"""How the variables begin that go along to other hosts, beside those that declarations name. All others are as the
+host's login sets them; a person adds variables with ``--env``."""
+
+_START: Final = (
+    "import json, os, sys; "
+    "asked = json.loads(sys.stdin.buffer.raw.readline()); "
+    "os.environ.update(asked['environment']); "
+    "os.execv(sys.executable, [sys.executable, *asked['words']])"
+)
+"""Reads no byte beyond the first line: the rest is for the program."""
+
+
+class Hosts:
+    """A launcher; see :class:`.launcher.Launcher`."""
+
+    remote = True
+
+    def __init__(self, request: WorldRequest) -> None:
+        self._request = request
+        self._ssh = Ssh.parse(request.options.ssh_args or "")
+        self._python = request.options.python or sys.executable
+        self.address = request.address
+
+    def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
+        """With ports of its own on one address, encrypted; the keys are in its connection files."""
+        request = self._request
+        return [
+            *local.program("jupyter_dtrain.launch.controller"),
+            *local.controller_options(request),
+            "--transport=tcp",
+            f"--ip={request.address}",
+            f"--location={request.address}",
+            "--IPController.enable_curve=True",
+        ]
+
+    def watches(self) -> list[WatchCommand]:
+        """Over ssh: an interpreter that reads what it is to run."""
+        _, *words = local.watch_command()
+        first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
+        program = [self._python, "-c", _START]
+        return [WatchCommand(host, self._ssh.command(host, program), first) for host in self._request.hosts]
+
+    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+        """With its daemons over the same ssh, and one network where all hosts share one."""
+        request = self._request
+        places = ",".join(f"{host}:{ranks}" for host, ranks in request.hosts.items())
+        # Our own connection to a lost host ends first, so its reason is the one that people read.
+        _, *words = self._ssh.call("-o", "ServerAliveInterval=5")
+        command = [mpi.path, "-n", str(request.size), "--host", places, "--bind-to", "none", "--wdir", "/"]
+        # Daemons that start further ones would get these words cut at their last "=" (Open MPI 5.0.11).
+        command += ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "plm_ssh_args", shlex.join(words)]
+        if network:
+            command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
+        if mpi.modern:
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch]
+        return [*command, self._python, "-I", "-S", f"{request.scratch}/slot_holder.py", request.scratch]
+
+    def environment(self) -> dict[str, str]:
+        """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
+        return local.ranks_environment(self._request)
+
+    def _forwarded(self) -> dict[str, str]:
+        request = self._request
+        wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
+        env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
+        return env | values_of(local.launched_variables(request)) | request.options.env | {MARK: request.id}
+
+    def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
+        """In ssh's words, where it was ssh."""
+        found = explain(Answer("", log, code, 0.0, 0.0), host, self._ssh, self._python)
+        return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")

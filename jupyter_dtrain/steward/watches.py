@@ -1,0 +1,111 @@
+"""The watches of a launch, one a host: their processes, their pipes, their reports.
+
+Under failure: a watch that ends is reported with its exit code, after all that it has said. An order to a watch that is
+gone goes nowhere. :meth:`Watches.end` leaves no process here, and asks those on other hosts to leave none there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from jupyter_dtrain.wire.orders import Connect, End, Order, to_line
+from jupyter_dtrain.wire.reports import Report, Spooled, Watching, read_report
+from jupyter_dtrain.wire.requests import RankSpec
+
+from .mirror import Mirror
+from .processes import end_process
+
+PATIENCE = 5.0
+"""Seconds that a watch has to end after its ranks: their own processes have two, its last reports some."""
+
+
+class WatchEnd(NamedTuple):
+    """The end of a watch."""
+
+    host: str
+    """The host's name for people; empty for this machine."""
+    identity: str
+    """The watch's routing identity; empty where it has reported nothing."""
+    code: int
+    """The exit code of its process here."""
+
+
+class Watches:
+    """All watches of one launch."""
+
+    def __init__(self, spool: str, report: Callable[[Report], None], ended: Callable[[WatchEnd], None]) -> None:
+        """``report`` gets every report but pieces of spools; both are called on threads of this object."""
+        self.begun: dict[str, Watching] = {}
+        """The first report of each, by the host's name."""
+        self._mirror = Mirror(spool)
+        self._report = report
+        self._ended = ended
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sending = threading.Lock()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """Their processes on this machine; for another host that is ssh."""
+        return list(self._processes.values())
+
+    def add(self, host: str, process: subprocess.Popen[bytes], first_line: bytes, spec: RankSpec) -> None:
+        """Follow a watch that has just been started, and send it what it needs to begin."""
+        self._processes[host] = process
+        told = first_line + spec.to_line()
+        threading.Thread(target=self._follow, args=(host, process, told), name=f"watch-{host}", daemon=True).start()
+
+    def connect(self, info: str) -> None:
+        """Tell the watches how their ranks reach the controller."""
+        self._order(Connect(info))
+
+    def _order(self, order: Order) -> None:
+        for process in self.processes:
+            self._send(process, to_line(order))
+
+    def _send(self, process: subprocess.Popen[bytes], data: bytes) -> None:
+        assert process.stdin is not None
+        # ValueError: another thread has closed the pipe.
+        with contextlib.suppress(OSError, ValueError), self._sending:
+            process.stdin.write(data)
+            process.stdin.flush()
+
+    def _follow(self, host: str, process: subprocess.Popen[bytes], told: bytes) -> None:
+        assert process.stdout is not None
+        self._send(process, told)
+        with process.stdout:
+            for line in process.stdout:
+                match read_report(line):
+                    case None:
+                        pass
+                    case Spooled() as piece:
+                        self._mirror.keep(piece)
+                    case Watching() as begun:
+                        self.begun[host] = begun
+                        self._report(begun)
+                    case report:
+                        self._report(report)
+        code = process.wait()
+        begun_here = self.begun.get(host)
+        self._ended(WatchEnd(host, begun_here.identity if begun_here is not None else "", code))
+
+    def end(self, seconds: float) -> None:
+        """End all ranks, which have these ``seconds`` to end by themselves, and then the watches."""
+        self._order(End(seconds))
+        deadline = time.monotonic() + seconds + PATIENCE
+        _await(self.processes, deadline)
+        for process in self.processes:
+            end_process(process, 1.0)
+            with contextlib.suppress(OSError, ValueError):
+                if process.stdin is not None:
+                    process.stdin.close()
+
+
+def _await(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> None:
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))

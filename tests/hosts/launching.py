@@ -1,0 +1,31 @@
+"""Worlds on the hosts of a :class:`~tests.hosts.network.Network`, and the search for what they leave there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jupyter_dtrain import Session, Settings
+from tests.hosts.network import Network
+
+PATIENCE: Final = 30.0
+SETTINGS: Final = Settings(start_timeout=60)
+
+
+def start(network: Network, hosts: str = "gpu1:2,gpu2:2", **options: Any) -> Session:
+    """A world on these hosts."""
+    return Session.start(hosts=hosts, ssh_args=f"-F {network.ssh_config}", settings=SETTINGS, **options)
+
+
+def left(network: Network) -> list[str]:
+    """All that is left on the hosts: processes, and files among the temporary ones and in memory."""
+    found = []
+    for host in network.hosts:
+        found += [f"{host.name}: process {pid}" for pid in host.processes()]
+        names = host.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split()
+        found += [f"{host.name}: {name}" for name in names if not name.startswith("/")]
+    return found
+
+
+def values(run: Any) -> dict[int, Any]:
+    """The value of the last expression, by rank."""
+    return {rank: eval(result.data["text/plain"]) for rank, result in run.results.items()}

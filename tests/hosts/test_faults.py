@@ -1,0 +1,109 @@
+"""Hosts over ssh that fail: a dead rank, a lost host, a bad network, and hosts on which no rank can start."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain import DistributedError, StartFailed
+from jupyter_dtrain.core.errors import WorldLost
+from tests.hosts.launching import PATIENCE, left, start, values
+from tests.hosts.network import Network
+from tests.steward.until import until
+
+LOST = 10.0
+"""Seconds within which a host that is cut off is known to be lost."""
+
+
+def test_a_rank_that_dies_on_another_host_leaves_the_others(network: Network) -> None:
+    """Its last words come, the others are released and keep their variables; a restart gives fresh ranks."""
+    session = start(network)
+    code = (
+        "import os\nfrom mpi4py import MPI\nkept = int(os.environ['RANK'])\n"
+        "if kept == 3: os.write(1, b'last words'); os.kill(os.getpid(), 9)\n"
+        "MPI.COMM_WORLD.allreduce(1)"
+    )
+    with pytest.raises(DistributedError, match="rank 3 was killed"):
+        session.run(code, view=None)
+    said = session.last_run.text(3)
+    dead = [rank.rank for rank in session.world.dead]
+    kept = values(session.run("kept", ranks=[0, 1, 2], view=None))
+    session.restart()
+    again = session.run("1 + 1", view=None).outcome
+    session.stop()
+
+    assert said.strip() == "last words"
+    assert (dead, kept, again) == ([3], {0: 0, 1: 1, 2: 2}, "ok")
+    assert left(network) == []
+
+
+def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> None:
+    """The world ends as lost, with the line that starts one on the others; nothing stays there, nor here."""
+    session = start(network)
+    code = "import time\nfor k in range(100_000): print('line', k, flush=True); time.sleep(0.02)"
+    run = session.run(code, wait=False, view=None)
+    until(lambda: all(totals.lines > 20 for totals in run.totals.values()))
+    seen = {rank: totals.lines for rank, totals in run.totals.items()}
+    gpu2 = network["gpu2"]
+    began = time.monotonic()
+    gpu2.cut()
+    try:
+        assert run.wait(PATIENCE)
+        seconds = time.monotonic() - began
+        with pytest.raises(WorldLost):
+            session.run("1", view=None)
+        until(lambda: not [line for line in left(network) if line.startswith("gpu1")])
+    finally:
+        gpu2.join()
+
+    print(f"the host was named after {seconds:.1f} s")
+    assert seconds < LOST
+    assert set(run.outcomes.values()) == {"lost"}
+    assert all("the host gpu2 was lost" in words and "--hosts gpu1:2" in words for words in run.lost.values())
+    assert all(len(run.text(rank).splitlines()) >= seen[rank] for rank in run.ranks)
+    # As soon as the host is back, its watch hears that the steward is gone.
+    until(lambda: left(network) == [])
+
+
+@pytest.mark.parametrize("fault", ["host key", "interpreter", "package"])
+def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: str) -> None:
+    """Named with its reason and cure, before any process is started there."""
+    known = network.known_hosts.read_text()
+    options: dict[str, Any] = {}
+    if fault == "host key":
+        network.known_hosts.write_text(known.replace(network["gpu2"].public_key, network["gpu1"].public_key))
+        words = "(?s)The key of gpu2 is not the one that ssh knows.*ssh-keygen"
+    elif fault == "interpreter":
+        options, words = {"python": "/opt/none/python"}, "/opt/none/python"
+    else:
+        bare = shutil.which("python3", path="/usr/bin")
+        if bare is None:
+            pytest.skip("this machine has no Python without the package at /usr/bin/python3")
+        options, words = {"python": bare}, "jupyter.dtrain"
+    try:
+        with pytest.raises(StartFailed, match=words) as caught:
+            start(network, **options)
+        print(caught.value)
+    finally:
+        network.known_hosts.write_text(known)
+
+    assert left(network) == []
+
+
+@pytest.mark.slow
+def test_a_bad_network_loses_nothing(network: Network) -> None:
+    """50 ms of delay each way, and one frame of a hundred lost."""
+    network["gpu2"].impair(delay=0.05, loss=0.01)
+    try:
+        session = start(network, "gpu1:1,gpu2:1")
+        run = session.run("for k in range(5000): print('line', k)", wait=False, view=None)
+        assert run.wait(PATIENCE)
+        session.stop()
+    finally:
+        network["gpu2"].restore()
+
+    assert {run.text(rank) for rank in run.ranks} == {"".join(f"line {k}\n" for k in range(5000))}
+    assert left(network) == []
