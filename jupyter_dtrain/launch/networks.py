@@ -6,9 +6,12 @@ Under failure: :func:`address_to` raises :class:`~jupyter_dtrain.core.errors.Bad
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
+import threading
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import psutil
 
@@ -16,7 +19,9 @@ from jupyter_dtrain.core.errors import BadRequest, StartFailed
 
 from .ssh import Ssh
 
-FAMILIES = (socket.AF_INET, socket.AF_INET6)
+PATIENCE: Final = 2.5
+"""Seconds that the name of a host may take to be resolved, and ssh to tell what it would connect to."""
+FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
@@ -24,23 +29,37 @@ def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
     if interface is not None:
         return _address_of(interface)
     for host in hosts:
-        name = ssh.ask_config(host).get("hostname", "")
-        try:
-            infos = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM) if name else []
-        except (OSError, UnicodeError):
-            continue
-        for family, kind, protocol, _, target in infos:
-            try:
-                with socket.socket(family, kind, protocol) as one:
-                    one.connect(target)
-                    return str(one.getsockname()[0])
-            except OSError:
-                continue
+        if (address := local_address(ssh.ask_config(host, PATIENCE).get("hostname", ""))) is not None:
+            return address
     raise StartFailed(
         f"No route of this machine leads to {', '.join(hosts)}.",
         "See whether the network is up, or name the interface with --interface.",
         option="hosts",
     )
+
+
+def local_address(host: str, patience: float = PATIENCE) -> str | None:
+    """The address from which this machine would connect to ``host``; None without a route or a known name.
+
+    It connects an UDP socket, which sends nothing. A name server that does not answer costs ``patience`` seconds.
+    """
+    found: list[str] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            for family, kind, protocol, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+                with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as one:
+                    one.connect(address)
+                    found.append(str(one.getsockname()[0]))
+                    return
+
+    if not host:
+        return None
+    # Nothing can end a look-up of a name, so it may outlive its deadline on a thread that nobody waits for.
+    thread = threading.Thread(target=ask, daemon=True, name="resolve")
+    thread.start()
+    thread.join(patience)
+    return found[0] if found else None
 
 
 def _address_of(interface: str) -> str:

@@ -9,21 +9,15 @@ machine has raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.launch.networks import PATIENCE, local_address
 from jupyter_dtrain.launch.ssh import Ssh
 
 from .facts import Facts, Interface
 from .scene import Chosen, group
-
-PATIENCE: Final = 2.5
-"""Seconds that the name of a host may take to be resolved, and ssh to tell what it would connect to."""
 
 
 def named(interfaces: Sequence[Interface], wanted: str) -> Chosen:
@@ -89,30 +83,6 @@ def by_address(interfaces: Sequence[Interface], address: str) -> Chosen | None:
     if found is None and bare.startswith("127."):  # the whole network is the loopback's
         found = next((one for one in interfaces if one.loopback), None)
     return None if found is None else Chosen(found.name, bare, found.loopback)
-
-
-def local_address(host: str, patience: float = PATIENCE) -> str | None:
-    """The address from which this machine would connect to ``host``; None without a route or a known name.
-
-    It connects an UDP socket, which sends nothing. A name server that does not answer costs ``patience`` seconds.
-    """
-    found: list[str] = []
-
-    def ask() -> None:
-        with contextlib.suppress(OSError, UnicodeError):
-            for family, kind, protocol, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-                with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as one:
-                    one.connect(address)
-                    found.append(str(one.getsockname()[0]))
-                    return
-
-    if not host:
-        return None
-    # Nothing can end a look-up of a name, so it may outlive its deadline on a thread that nobody waits for.
-    thread = threading.Thread(target=ask, daemon=True, name="resolve")
-    thread.start()
-    thread.join(patience)
-    return found[0] if found else None
 
 
 def _chosen(one: Interface) -> Chosen:

@@ -17,12 +17,15 @@ def start(network: Network, hosts: str = "gpu1:2,gpu2:2", **options: Any) -> Ses
 
 
 def left(network: Network) -> list[str]:
-    """All that is left on the hosts: processes, and files among the temporary ones and in memory."""
+    """All that is left on the hosts: processes, and files among the temporary ones and in memory.
+
+    A cache of torch's compiler stays, as after any program that uses it.
+    """
     found = []
     for host in network.hosts:
         found += [f"{host.name}: process {pid}" for pid in host.processes()]
         names = host.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split()
-        found += [f"{host.name}: {name}" for name in names if not name.startswith("/")]
+        found += [f"{host.name}: {name}" for name in names if not name.startswith(("/", "torchinductor_"))]
     return found
 
 

@@ -168,8 +168,11 @@ class Host:
         """Give the host a good cable again."""
         if self._cable is None:
             return
-        for child in psutil.Process(self._cable.pid).children():
-            child.kill()
+        programs = psutil.Process(self._cable.pid).children()
+        for program in programs:
+            program.kill()
+        # The next cable takes the same name, which is free once this program has closed its end.
+        psutil.wait_procs(programs, timeout=20)
         self._cable.kill()
         with self._cable:
             self._cable = None

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
-from jupyter_dtrain.core.errors import WorldLost
+from jupyter_dtrain.core.errors import BadRequest, WorldLost
 from tests.hosts.launching import PATIENCE, left, start, values
 from tests.hosts.network import Network
-from tests.steward.until import until
+from tests.steward.until import steward_of, until
 
 LOST = 10.0
 """Seconds within which a host that is cut off is known to be lost."""
@@ -106,4 +106,31 @@ def test_a_bad_network_loses_nothing(network: Network) -> None:
         network["gpu2"].restore()
 
     assert {run.text(rank) for rank in run.ranks} == {"".join(f"line {k}\n" for k in range(5000))}
+    assert left(network) == []
+
+
+def test_a_killed_steward_leaves_nothing_on_the_hosts(network: Network) -> None:
+    """Each watch notices the end of its pipe; it ends its ranks, and MPI's daemon, which no mpiexec ends any more."""
+    session = start(network)
+    run = session.run("while True: pass", wait=False, view=None)
+    until(lambda: sorted(run.spool) == run.ranks)
+    steward_of(session).kill()
+    assert run.wait(PATIENCE)
+
+    until(lambda: left(network) == [])
+    assert set(run.outcomes.values()) == {"lost"}
+
+
+@pytest.mark.parametrize("bad", ["gpu9:2", "gpu1:2,gpu9:2"])
+def test_an_unknown_host_is_named(network: Network, bad: str) -> None:
+    """Alone, or beside one that is there."""
+    with pytest.raises(StartFailed, match="gpu9"):
+        start(network, bad)
+    assert left(network) == []
+
+
+def test_more_ranks_than_slots_are_refused(network: Network) -> None:
+    """Before any host is asked; the message has the number of slots."""
+    with pytest.raises(BadRequest, match="4"):
+        start(network, n=5)
     assert left(network) == []

@@ -112,3 +112,49 @@ def test_nothing_crosses_the_network_in_clear(network: Network, tmp_path: Path) 
     assert re.findall(rb"zebra[-\w]*", frames) == []
     assert secrets
     assert not any(secret.encode() in frames for secret in secrets)
+
+
+TRAIN = """
+import torch, torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch.nn.parallel import DistributedDataParallel
+dist.is_initialized() or dist.init_process_group()
+torch.manual_seed(0)
+rank, size = dist.get_rank(), dist.get_world_size()
+digits = load_digits()
+x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+model = DistributedDataParallel(torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(30):
+    part = slice((step * size + rank) * 8, (step * size + rank + 1) * 8)
+    loss = torch.nn.functional.cross_entropy(model(x[part]), y[part])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+round(float(sum(parameter.abs().sum() for parameter in model.parameters())), 5)
+"""
+
+
+def test_a_training_ends_with_the_same_weights_as_on_one_machine(world: Session) -> None:
+    """Four ranks under DDP, on two hosts and here; their losses arrive as on one machine."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    there = world.run(TRAIN, view=None)
+    with Session.start(n=4) as here:
+        local = values(here.run(TRAIN, view=None))
+
+    assert values(there) == local
+    assert len(set(local.values())) == 1
+    assert {rank: len(there.metrics["loss"][rank].values) for rank in there.ranks} == dict.fromkeys(range(4), 30)
+
+
+def test_a_client_that_attaches_has_the_variables(network: Network) -> None:
+    """It takes over, and drives the same ranks over the same encrypted way."""
+    first = start(network, "gpu1:1,gpu2:1", name="attached-elsewhere")
+    first.run("kept = 7\nprint('before')", view=None)
+    second = Session.attach("attached-elsewhere", take_over=True)
+    found = values(second.run("kept", view=None))
+    second.stop()
+
+    assert found == {0: 7, 1: 7}
+    assert not [line for line in left(network) if "attached" in line]
