@@ -37,7 +37,7 @@ def test_a_rank_that_dies_on_another_host_leaves_the_others(network: Network) ->
 
     assert said.strip() == "last words"
     assert (dead, kept, again) == ([3], {0: 0, 1: 1, 2: 2}, "ok")
-    assert left(network) == []
+    until(lambda: left(network) == [])
 
 
 def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> None:
@@ -90,7 +90,7 @@ def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: 
     finally:
         network.known_hosts.write_text(known)
 
-    assert left(network) == []
+    until(lambda: left(network) == [])
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_bad_network_loses_nothing(network: Network) -> None:
         network["gpu2"].restore()
 
     assert {run.text(rank) for rank in run.ranks} == {"".join(f"line {k}\n" for k in range(5000))}
-    assert left(network) == []
+    until(lambda: left(network) == [])
 
 
 def test_a_killed_steward_leaves_nothing_on_the_hosts(network: Network) -> None:
@@ -126,11 +126,11 @@ def test_an_unknown_host_is_named(network: Network, bad: str) -> None:
     """Alone, or beside one that is there."""
     with pytest.raises(StartFailed, match="gpu9"):
         start(network, bad)
-    assert left(network) == []
+    until(lambda: left(network) == [])
 
 
 def test_more_ranks_than_slots_are_refused(network: Network) -> None:
     """Before any host is asked; the message has the number of slots."""
     with pytest.raises(BadRequest, match="4"):
         start(network, n=5)
-    assert left(network) == []
+    until(lambda: left(network) == [])
