@@ -157,4 +157,4 @@ def test_a_client_that_attaches_has_the_variables(network: Network) -> None:
     second.stop()
 
     assert found == {0: 7, 1: 7}
-    assert not [line for line in left(network) if "attached" in line]
+    until(lambda: not [line for line in left(network) if "attached" in line])
