@@ -91,7 +91,8 @@ class Holder:
 
     def read(self, stream: Stream) -> None:
         """Read a pipe, as far as there is room."""
-        while self.reads and self._read_piece(stream):
+        # The end of a pipe may have been seen since it was found to be readable.
+        while stream in self.pipes and self.reads and self._read_piece(stream):
             pass
 
     def _read_piece(self, stream: Stream) -> bool:
@@ -121,20 +122,24 @@ class Holder:
 
     def hear(self) -> None:
         """Read the rank's messages."""
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 message = self.channel.recv(64)
-                if not message:
-                    self.hears = False
-                    return
-                self._heard = time.monotonic()
-                if message == _DRAIN:
-                    for stream in tuple(self.pipes):
-                        self.read(stream)
-                    self._held.append(("stdout", b""))
-                    self.send()
-                else:
-                    self._let_go(dict(zip(STREAMS, _KEPT.unpack(message), strict=True)))
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self.hears = False
+                return
+            self._heard = time.monotonic()
+            if message == _DRAIN:
+                for stream in tuple(self.pipes):
+                    self.read(stream)
+                self._held.append(("stdout", b""))
+                self.send()
+            else:
+                self._let_go(dict(zip(STREAMS, _KEPT.unpack(message), strict=True)))
 
     def _let_go(self, kept: Mapping[Stream, int]) -> None:
         while self._sent:
@@ -178,7 +183,8 @@ class Holder:
         """
         self.hear()
         for stream in tuple(self.pipes):
-            while stream in self.pipes and self._read_piece(stream):
+            # A process that outlives the rank may write for ever.
+            while stream in self.pipes and self._size < 2 * HELD_BYTES and self._read_piece(stream):
                 pass
         position = dict(self._begins)
         left: list[tuple[Stream, bytearray]] = []

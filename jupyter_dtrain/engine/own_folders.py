@@ -9,29 +9,63 @@ with the world's id in its name.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from jupyter_dtrain.wire.requests import RankSpec
 
+PATIENCE: Final = 12.0
+"""Seconds in which a watch of an earlier launch has ended."""
+PAUSE: Final = 0.05
+
 
 def make(spec: RankSpec) -> RankSpec:
-    """Make the folders; returns the specification with their paths."""
-    scratch = Path(spec.scratch)
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    if scratch.lstat().st_uid != os.getuid() or scratch.is_symlink():
-        raise PermissionError(13, "It belongs to another user", str(scratch))
-    scratch.chmod(0o700)
-    for part in ("logs", "profile", "ipython"):
-        (scratch / part).mkdir(mode=0o700, exist_ok=True)
-    spool = tempfile.mkdtemp(prefix=f"dtrain-{spec.world_id}-")
+    """Make the folders; returns the specification with their paths.
+
+    This process holds a lock on the scratch folder until it ends: a watch that a restart has left may still remove the
+    folder. It waits for that, for at most :data:`PATIENCE` seconds.
+    """
+    scratch = _lock(Path(spec.scratch))
+    try:
+        for part in ("logs", "profile", "ipython"):
+            (scratch / part).mkdir(mode=0o700)
+        spool = tempfile.mkdtemp(prefix=f"dtrain-{spec.world_id}-")
+    except OSError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     return msgspec.structs.replace(
         spec, folder=str(scratch), spool=spool, mirror=spec.spool, engine_file=str(scratch / "profile" / "engine.json")
     )
+
+
+def _lock(scratch: Path) -> Path:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(FileExistsError):
+            scratch.mkdir(mode=0o700)
+        folder = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(folder).st_uid != os.getuid():
+                raise PermissionError(errno.EPERM, "It belongs to another user", str(scratch))
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if scratch.stat().st_ino == os.fstat(folder).st_ino and not any(scratch.iterdir()):
+                scratch.chmod(0o700)
+                return scratch
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(folder)
+        if time.monotonic() > deadline:
+            raise FileExistsError(errno.EEXIST, "Another watch of this world uses it", str(scratch))
+        time.sleep(PAUSE)
 
 
 def put_private(path: str, text: str) -> None:

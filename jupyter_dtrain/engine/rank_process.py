@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -45,6 +46,9 @@ TERMINATE: Final = 1.0
 ASK_AGAIN: Final = 0.2
 """Seconds after which a rank that is to end gets another SIGTERM."""
 
+_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
+_HIGH = 200
+"""A descriptor's number that no launcher uses."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 
@@ -176,7 +180,8 @@ class RankProcess:
     def signal(self, number: int, reason: str | None = None) -> None:
         """Send a signal. ``reason``: why, for the report of its death."""
         if self.status is None:
-            with contextlib.suppress(ProcessLookupError):
+            # A number that is no signal comes from a client's request.
+            with contextlib.suppress(OSError, OverflowError):
                 os.kill(self.pid, number)
             if reason is not None:
                 self._reason = reason
@@ -348,6 +353,9 @@ def _be_rank(
         # Linux shares the processors between sessions first (sched_autogroup): ranks of one session wake each other
         # later, which cost an eighth of a small model's speed. Under torchrun each rank has its own session, too.
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_NOFILE, _LIMIT)
+        if slot.descriptor is not None:
+            channel, tell = _out_of_the_way(channel, tell)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(write_ends["stdout"], 1)
@@ -368,6 +376,20 @@ def _be_rank(
         with contextlib.suppress(Exception):
             sys.__stderr__.flush()  # type: ignore[union-attr]
         os._exit(code)
+
+
+def raise_limit() -> None:
+    """Let this process have as many descriptors as it may: each rank needs five. Ranks get the usual limit."""
+    _, hard = _LIMIT
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _out_of_the_way(channel: socket.socket, tell: int) -> tuple[socket.socket, int]:
+    """Both under high numbers: the launcher's own descriptor has a number that its variable names."""
+    high = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH))
+    channel.detach()
+    return high, fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, _HIGH)
 
 
 def _forget_the_watch(signals: set[int | signal.Signals]) -> None:

@@ -53,9 +53,8 @@ class ReportPipe:
         except OSError:
             self._waiting.clear()
 
-    def finish(self, seconds: float) -> None:
-        """Wait until all is sent, but not longer than that."""
-        deadline = time.monotonic() + seconds
+    def finish(self, deadline: float) -> None:
+        """Wait until all is sent, but not beyond ``deadline`` (monotonic)."""
         while self._waiting and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(OSError):
                 select.select([], [self.fd], [], left)

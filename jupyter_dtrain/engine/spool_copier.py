@@ -1,8 +1,8 @@
 """Sends the ranks' spools, as they grow, to a steward that cannot read this host's files.
 
 The steward keeps a mirror of each file, so store, sidebar and attaching clients read the spools of all hosts in the
-same way. A cursor per file says how much the steward has; nothing is sent twice, and a file that was cut (the watch
-does that where a dead rank's last line is unfinished) is sent again from there.
+same way. A cursor per file says how much the steward has; nothing is sent twice. Only whole lines are sent: the watch
+cuts off the line that a rank was writing when it died.
 
 Under failure: a file that cannot be read now is tried again at the next look.
 """
@@ -13,7 +13,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from jupyter_dtrain.wire.reports import Spooled
 
@@ -34,27 +34,41 @@ class SpoolCopier:
         """Bytes of each file that were sent, by run and rank."""
         self._finished: set[tuple[int, int]] = set()
 
-    def pieces(self) -> Iterator[Spooled]:
-        """The pieces that the steward has not; each counts as sent once the next one is asked for."""
+    def pieces(self, rank: int | None = None) -> Iterator[Spooled]:
+        """The pieces that the steward has not, of all ranks or of one. A piece that was given counts as sent."""
         runs = sorted((int(name[4:]) for name in _names(self._folder) if name[4:].isdecimal()), reverse=True)
         for index, run in enumerate(runs):
             place = f"{self._folder}/run-{run}"
             for name in _names(place):
-                rank = name.removeprefix("rank-").removesuffix(".jsonl")
-                if rank.isdecimal() and (index < NEWEST or (run, int(rank)) not in self._finished):
-                    yield from self._new(Path(place, name), run, int(rank))
+                number = name.removeprefix("rank-").removesuffix(".jsonl")
+                if not number.isdecimal() or rank not in (None, int(number)):
+                    continue
+                if index < NEWEST or (run, int(number)) not in self._finished:
+                    yield from self._new(Path(place, name), run, int(number))
 
     def _new(self, path: Path, run: int, rank: int) -> Iterator[Spooled]:
         with contextlib.suppress(OSError), path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            at = min(self._sent.get((run, rank), 0), size)
-            file.seek(at)
-            while at < size and (data := file.read(min(PIECE, size - at))):
-                yield Spooled(run, rank, at, data)
-                at += len(data)
-                self._sent[run, rank] = at
+            file.seek(at := self._sent.get((run, rank), 0))
+            while data := _lines(file):
+                # Before it is given: a reader may ask for no more.
+                self._sent[run, rank] = at + len(data)
                 if b'"finished"' in data:
                     self._finished.add((run, rank))
+                yield Spooled(run, rank, at, data)
+                at += len(data)
+
+
+def _lines(file: BinaryIO) -> bytes:
+    """The next whole lines: at least one where there is one, and no more than :data:`PIECE` bytes beyond it.
+
+    The end of a line that a rank was writing when it died is cut off, so half a line is never sent.
+    """
+    data = file.read(PIECE)
+    while data and b"\n" not in data and (more := file.read(PIECE)):
+        data += more
+    whole = data[: data.rfind(b"\n") + 1]
+    file.seek(len(whole) - len(data), os.SEEK_CUR)
+    return whole
 
 
 def _names(folder: str) -> list[str]:

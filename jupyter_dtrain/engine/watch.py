@@ -54,7 +54,7 @@ from jupyter_dtrain.wire.requests import RankSpec
 from . import own_folders, slot_holder
 from .interfaces import Interface, interface_to
 from .orphans import end_orphans
-from .rank_process import TERMINATE, RankProcess
+from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
 from .slots import Slot, Slots
 from .spool_copier import PERIOD, SpoolCopier
@@ -70,8 +70,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface) -> None:
-        """``interface``: the network interface that reaches the steward, where that is another host."""
+    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface, orders: bytes) -> None:
+        """``interface``: the network interface that reaches the steward, where that is another host.
+
+        ``orders``: those that came with the specification.
+        """
         self._spec = spec
         self._interface = interface
         self._slots = slots
@@ -89,7 +92,7 @@ class Watch:
         self._reports_awaited = False
         self._copier = SpoolCopier(spec.spool) if spec.remote else None
         self._copy_at = 0.0
-        self._orders = b""
+        self._orders = orders
         self._alone = False
         """Whether the steward is gone, or out of reach."""
         self._daemons: set[psutil.Process] = set()
@@ -112,6 +115,7 @@ class Watch:
         self._selector.register(0, selectors.EVENT_READ, self._hear_owner)
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
         self._reports.send(Watching(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface))
+        self._follow_orders(b"")
         while not (self._ending and not self._ranks):
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -127,11 +131,14 @@ class Watch:
 
     def _finish(self) -> NoReturn:
         """Send the rest, and leave nothing on a host of its own."""
+        deadline = time.monotonic() + LAST_WORDS
+        self._reports.finish(deadline)
         if self._copier is not None:
             for piece in self._copier.pieces():
                 self._reports.send(piece)
-        self._reports.finish(LAST_WORDS)
-        if self._copier is not None:
+                self._reports.finish(deadline)
+                if not self._reports.free:
+                    break
             if self._alone:
                 self._end_daemons()
             own_folders.remove(self._spec)
@@ -164,6 +171,8 @@ class Watch:
             self._selector.unregister(1)
 
     def _patience(self) -> float:
+        if self._has_request():
+            return 0.0
         moments = [*self._due.values(), self._lease_end, time.monotonic() + LONGEST]
         if self._copier is not None and self._ranks and self._reports.free:
             moments.append(self._copy_at)
@@ -173,7 +182,7 @@ class Watch:
         """Let the ranks that had an event, or whose time has come, go on."""
         now = time.monotonic()
         if now >= self._lease_end:
-            self._ending = True
+            self._ending = self._alone = True
             for process in self._ranks.values():
                 process.signal(signal.SIGKILL)
             self._lease_end = math.inf
@@ -235,7 +244,13 @@ class Watch:
             if (daemon := psutil.Process(slot.holder).parent()) is not None:
                 self._daemons.add(daemon)
         awaited: dict[int, int] = {}
-        process = RankProcess(slot, number, self._spec, self._report, lambda fd: self._forget(awaited, fd))
+        try:
+            process = RankProcess(slot, number, self._spec, self._report, lambda fd: self._forget(awaited, fd))
+        except OSError as error:
+            # No memory, no process id, no descriptor: the ranks that live go on.
+            sys.stderr.write(f"Rank {number} cannot be started: {error}\n")
+            slot.end(well=False)
+            return
         self._ranks[process.pid] = process
         self._watched[process.pid] = awaited
         self._touched.add(process.pid)
@@ -247,8 +262,8 @@ class Watch:
                 self._connect()
             report = msgspec.structs.replace(report, watch=self._identity)
         if isinstance(report, Died) and self._copier is not None:
-            # Whoever hears of the end may read the rank's last words in the mirror.
-            for piece in self._copier.pieces():
+            # A client that hears of the end may read the rank's last words in the mirror.
+            for piece in self._copier.pieces(report.rank):
                 self._reports.send(piece)
         self._reports.send(report)
 
@@ -297,6 +312,9 @@ class Watch:
             self._selector.unregister(0)
             self._alone = True
             self._terminate()
+        self._follow_orders(data)
+
+    def _follow_orders(self, data: bytes) -> None:
         *lines, self._orders = (self._orders + data).split(b"\n")
         for line in lines:
             match read_order(line):
@@ -330,8 +348,12 @@ class Watch:
         # ZeroMQ's descriptor tells of a change, not of a state: _serve looks in each round.
         self._selector.register(cast("int", self._socket.FD), selectors.EVENT_READ, lambda: None)
 
+    def _has_request(self) -> bool:
+        """Whether one waits. An answer that was sent since the last look can have taken the descriptor's signal."""
+        return self._socket is not None and bool(cast("int", self._socket.EVENTS) & zmq.POLLIN)
+
     def _serve(self) -> None:
-        while self._socket is not None and cast("int", self._socket.EVENTS) & zmq.POLLIN:
+        while self._has_request():
             self._serve_one()
 
     def _serve_one(self) -> None:
@@ -378,27 +400,31 @@ def _empty(fd: int) -> None:
         os.read(fd, 4096)
 
 
-def _read_line() -> bytes:
-    """The first line of standard input, and no byte more: the loop polls what follows."""
-    line = bytearray()
-    while not line.endswith(b"\n") and (data := os.read(0, 1 << 16)):
-        line += data
-    return bytes(line)
+def _read_line() -> tuple[bytes, bytes]:
+    """The first line of standard input, and what has come after it."""
+    data = bytearray()
+    while b"\n" not in data and (more := os.read(0, 1 << 16)):
+        data += more
+    line, _, rest = bytes(data).partition(b"\n")
+    return line, rest
 
 
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
+    line, rest = _read_line()
     try:
-        spec = RankSpec.from_line(_read_line())
-        if spec.remote:
-            spec = own_folders.make(spec)
+        spec = RankSpec.from_line(line)
     except OtherVersion as error:
         sys.exit(str(error))
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    raise_limit()
+    if not spec.remote:
+        Watch(spec, Slots(spec.scratch), Interface(), rest).run()
+    try:
+        spec = own_folders.make(spec)
     except OSError as error:
         sys.exit(f"A folder of the world cannot be made here: {error}")
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    interface = Interface()
-    if spec.remote:
+    try:
         shutil.copyfile(slot_holder.__file__, Path(spec.scratch) / "slot_holder.py")
         with contextlib.suppress(OSError):
             os.chdir(spec.cwd)
@@ -406,4 +432,6 @@ def main() -> NoReturn:
         for one in declarations() if interface.name else ():
             for name in one.interface_variables:
                 os.environ.setdefault(name, interface.name)
-    Watch(spec, Slots(spec.scratch), interface).run()
+        Watch(spec, Slots(spec.scratch), interface, rest).run()
+    finally:
+        own_folders.remove(spec)

@@ -83,7 +83,8 @@ class Hosts:
         """Over ssh: an interpreter that reads what it is to run."""
         _, *words = local.watch_command()
         first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
-        program = [self._python, "-c", _START]
+        # Isolated: a json.py in the home there must not break a start. The watch itself has all variables.
+        program = [self._python, "-I", "-c", _START]
         return [WatchCommand(host, self._ssh.command(host, program), first) for host in self._request.hosts]
 
     def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
@@ -99,7 +100,11 @@ class Hosts:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
             command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch]
-        return [*command, self._python, "-I", "-S", f"{request.scratch}/slot_holder.py", request.scratch]
+        python = [self._python]
+        if self._python.startswith("~/"):
+            # Only a shell there knows the home.
+            python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
+        return [*command, *python, "-I", "-S", f"{request.scratch}/slot_holder.py", request.scratch]
 
     def environment(self) -> dict[str, str]:
         """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
@@ -110,6 +115,16 @@ class Hosts:
         wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
         env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
         return env | values_of(local.launched_variables(request)) | request.options.env | {MARK: request.id}
+
+    def start_without(self, host: str) -> str:
+        """With the same options for ssh, the interpreter and the network."""
+        left = [f"{name}:{ranks}" for name, ranks in self._request.hosts.items() if name != host]
+        if not left:
+            return ""
+        options = self._request.options
+        more = {"ssh-args": options.ssh_args, "python": options.python, "interface": options.interface}
+        words = ["--hosts", ",".join(left), *(f"--{name}={value}" for name, value in more.items() if value is not None)]
+        return f"%distributed start {shlex.join(words)}"
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """In ssh's words, where it was ssh."""

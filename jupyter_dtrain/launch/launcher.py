@@ -27,8 +27,7 @@ class WatchCommand(NamedTuple):
     """The host's name for people."""
     command: list[str]
     first_line: bytes = b""
-    """Read by the command before the watch's specification: the watch's program and environment, which no command line
-    may show."""
+    """The watch's program and environment, which the command reads first. A command line may not show them."""
 
 
 class Launcher(Protocol):
@@ -50,6 +49,9 @@ class Launcher(Protocol):
 
     def environment(self) -> dict[str, str]:
         """The environment of what this machine runs for the world: ``mpiexec``, and local watches."""
+
+    def start_without(self, host: str) -> str:
+        """The line that starts such a world on the other hosts, without its ``--env``; empty if there is none."""
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """Reason and cure where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""

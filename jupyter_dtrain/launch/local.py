@@ -257,6 +257,10 @@ class Local:
         """With the variables that ranks need from their first moment."""
         return ranks_environment(self._request)
 
+    def start_without(self, host: str) -> str:  # noqa: ARG002 — there is no other host
+        """Nothing: there is no other host."""
+        return ""
+
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — its log says enough
         """Nothing: the log of the watch itself has the reason."""
         return "", ""

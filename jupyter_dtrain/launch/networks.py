@@ -21,19 +21,19 @@ from .ssh import Ssh
 
 PATIENCE: Final = 2.5
 """Seconds that the name of a host may take to be resolved, and ssh to tell what it would connect to."""
-FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
-    """The address of this machine that ``hosts`` reach: that of ``interface``, else the one that leads to them."""
+    """The IPv4 address of this machine that ``hosts`` reach: that of ``interface``, else the one that leads there."""
     if interface is not None:
         return _address_of(interface)
     for host in hosts:
-        if (address := local_address(ssh.ask_config(host, PATIENCE).get("hostname", ""))) is not None:
+        address = local_address(ssh.ask_config(host, PATIENCE).get("hostname", ""))
+        if address is not None and ":" not in address:
             return address
     raise StartFailed(
-        f"No route of this machine leads to {', '.join(hosts)}.",
-        "See whether the network is up, or name the interface with --interface.",
+        f"No route of this machine leads to {', '.join(hosts)} by IPv4.",
+        "See whether the network is up, or name an interface that has an IPv4 address with --interface.",
         option="hosts",
     )
 
@@ -64,12 +64,12 @@ def local_address(host: str, patience: float = PATIENCE) -> str | None:
 
 def _address_of(interface: str) -> str:
     found = psutil.net_if_addrs()
-    for family in FAMILIES:
-        for one in found.get(interface, ()):
-            if one.family == family:
-                return str(one.address).partition("%")[0]
+    for one in found.get(interface, ()):
+        if one.family == socket.AF_INET:
+            return str(one.address)
     raise BadRequest(
-        f"This machine has no interface {interface!r} with an address. It has: {', '.join(found)}.", option="interface"
+        f"This machine has no interface {interface!r} with an IPv4 address. It has: {', '.join(found)}.",
+        option="interface",
     )
 
 

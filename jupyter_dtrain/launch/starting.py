@@ -248,6 +248,12 @@ def check_remote_options(options: WorldOptions, *, remote: bool) -> None:
     for name in () if remote else ("ssh_args", "python", "interface"):
         if getattr(options, name) is not None:
             raise BadRequest(f"{name} is for hosts over ssh: name them with hosts or hostfile.", option=name)
+    if any(" " in word for word in Ssh.parse(options.ssh_args or "").args):
+        raise BadRequest(
+            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
+            "~/.ssh/config, or into a file that `-F FILE` names.",
+            option="ssh_args",
+        )
 
 
 def _remove_folders(request: WorldRequest) -> None:

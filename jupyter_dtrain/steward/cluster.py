@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +74,8 @@ class Cluster:
         self._mpiexec_ended: Callable[[int], None] = lambda _: None
         self._environment: dict[str, str] = {}
         self._starting = threading.Lock()
+        """Held while ``mpiexec`` is started on other hosts: none is once this launch is over."""
+        self._over = False
         self._rendezvous: Rendezvous | None = None
         self._servers: list[Rendezvous] = []
         """The rendezvous of the frameworks that have their own."""
@@ -98,6 +101,8 @@ class Cluster:
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A rank that comes before the controller has made this folder would end.
         (Path(request.folder) / "profile").mkdir(mode=0o700, exist_ok=True)
+        for earlier in self._logs.glob("watch*.log"):
+            earlier.unlink()
         self._controller = self._spawn(launcher.controller_command(self.incarnation), "controller")
         mpi = self._mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
         told = ServerSpec(secrets.token_hex(32), request.size)
@@ -157,7 +162,9 @@ class Cluster:
         assert self._watches is not None
         with self._starting:
             begun = self._watches.begun
-            if not self._launcher.remote or self._mpiexec is not None or len(begun) < len(self._request.hosts):
+            if not self._launcher.remote or self._over or self._mpiexec is not None:
+                return
+            if len(begun) < len(self._request.hosts):
                 return
             try:
                 self._watches.connect(self._await_controller())
@@ -178,17 +185,27 @@ class Cluster:
             with contextlib.suppress(OSError):
                 if (text := path.read_text()).endswith("}"):
                     return text
-            if time.monotonic() > deadline or self.controller_code() is not None:
+            if self._over or time.monotonic() > deadline or self.controller_code() is not None:
                 raise TimeoutError(f"ipyparallel's controller has not written {path}")
             time.sleep(0.02)
 
     def _start_mpiexec(self, network: str) -> None:
+        """Start it on a thread that waits for it: Linux ends it with the thread that has started it."""
         assert self._mpi is not None
-        mpiexec = self._mpiexec = self._spawn(
-            self._launcher.ranks_command(self._mpi, network), "mpiexec", self._environment
-        )
-        ended = self._mpiexec_ended
-        threading.Thread(target=lambda: ended(mpiexec.wait()), name="dtrain-mpiexec", daemon=True).start()
+        command = self._launcher.ranks_command(self._mpi, network)
+        started: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                mpiexec = self._mpiexec = self._spawn(command, "mpiexec", self._environment)
+            except OSError as error:
+                started.set_exception(error)
+                return
+            started.set_result(None)
+            self._mpiexec_ended(mpiexec.wait())
+
+        threading.Thread(target=run, name="dtrain-mpiexec", daemon=True).start()
+        started.result()
 
     def _spawn(
         self, command: list[str], log: str, env: dict[str, str] | None = None, *, piped: bool = False
@@ -234,8 +251,10 @@ class Cluster:
 
     def abort_ranks(self) -> None:
         """Have unreachable ranks print where they are, and end them."""
-        for process in self._watches.processes if self._watches is not None else ():
-            abort_children(process)
+        # On another host the children of our process there are ssh's own.
+        if self._watches is not None and not self._launcher.remote:
+            for process in self._watches.processes:
+                abort_children(process)
 
     def prepare_to_connect(self) -> None:
         """Import what :meth:`connect` needs, so that the supervisor does not stand still for ipyparallel later.
@@ -262,6 +281,9 @@ class Cluster:
             with contextlib.suppress(Exception):
                 self._channel.close(linger=0)
             self._channel = None
+        self._over = True
+        with self._starting:
+            pass  # a start that is under way has ended
         if self._watches is not None:
             self._watches.end(self._request.settings.stop_timeout)
         end_process(self._mpiexec, MPIEXEC_PATIENCE)

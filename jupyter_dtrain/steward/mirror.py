@@ -2,12 +2,13 @@
 
 So the store, the sidebar and a client that attaches read the spools of all ranks in the same way.
 
-Under failure: a piece that the disk does not take is lost for the store; the clients that are attached have it by
-other ways. The first such failure is logged.
+Under failure: the rest of a file whose piece the disk does not take is lost for the store; clients that are attached
+have it by other ways. The first such failure is logged.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -39,6 +40,8 @@ class Mirror:
 
     def _write(self, path: Path, piece: Spooled) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+            if os.fstat(file.fileno()).st_size < piece.at:
+                raise OSError(errno.ENODATA, "An earlier piece is missing", str(path))
             file.truncate(piece.at)
             file.seek(piece.at)
             file.write(piece.data)

@@ -3,6 +3,7 @@
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
 see :class:`~jupyter_dtrain.engine.framework.Server`) starts in a process of its own when a rank first connects. Until
 then connections wait in the socket's queue. Connections of other users of the host start no store: they are closed.
+Where ranks are on other hosts, any connection starts the store, which closes those from anywhere else.
 
 Under failure: a store that died is started again at the next connection, at most :data:`MAX_STARTS` times; its keys
 are gone, so the supervisor must begin a new generation.

@@ -207,6 +207,7 @@ class Supervisor:
         self._launches += 1
         self._silence = None
         self._lost_at = math.inf
+        self._gpus.clear()
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
 
@@ -316,6 +317,7 @@ class Supervisor:
 
     def _watch_ended(self, end: WatchEnd) -> None:
         """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        self._gpus.pop(end.identity, None)
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
             reason, cure = self._launcher.explain(end.host, end.code, log)
@@ -332,8 +334,7 @@ class Supervisor:
     def _host_lost(self, end: WatchEnd, log: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
         reason, _ = self._launcher.explain(end.host, end.code, log)
-        left = [f"{host}:{ranks}" for host, ranks in self._request.hosts.items() if host != end.host]
-        again = f" The others answer: %distributed start --hosts {','.join(left)}" if left else ""
+        again = f" To go on without it: {line}" if (line := self._launcher.start_without(end.host)) else ""
         self._end(f"the host {end.host} was lost{f' ({reason.rstrip(chr(46))})' if reason else ''}.{again}")
 
     def _tick(self) -> None:
@@ -407,7 +408,8 @@ class Supervisor:
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()
-        for watch in {rank.watch for rank in self._state.ranks if rank.state != "dead"}:
+        # Also where all ranks have died: a watch whose lease runs out would look like a lost host.
+        for watch in self._gpus:
             channel.ask_watch(watch, RenewWatch())
 
     def _bound(self) -> tuple[World, RanksChannel] | None:

@@ -20,8 +20,10 @@ from jupyter_dtrain.wire.requests import RankSpec
 from .mirror import Mirror
 from .processes import end_process
 
-PATIENCE = 5.0
-"""Seconds that a watch has to end after its ranks: their own processes have two, its last reports some."""
+PATIENCE = 9.0
+"""Seconds that a watch has to end after its ranks: their own processes have two, its last reports five."""
+LAST_WORDS = 2.0
+"""Seconds in which the reports of a watch that has ended are read."""
 
 
 class WatchEnd(NamedTuple):
@@ -46,6 +48,7 @@ class Watches:
         self._report = report
         self._ended = ended
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._threads: list[threading.Thread] = []
         self._sending = threading.Lock()
 
     @property
@@ -57,7 +60,9 @@ class Watches:
         """Follow a watch that has just been started, and send it what it needs to begin."""
         self._processes[host] = process
         told = first_line + spec.to_line()
-        threading.Thread(target=self._follow, args=(host, process, told), name=f"watch-{host}", daemon=True).start()
+        thread = threading.Thread(target=self._follow, args=(host, process, told), name=f"watch-{host}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def connect(self, info: str) -> None:
         """Tell the watches how their ranks reach the controller."""
@@ -103,6 +108,10 @@ class Watches:
             with contextlib.suppress(OSError, ValueError):
                 if process.stdin is not None:
                     process.stdin.close()
+        deadline = time.monotonic() + LAST_WORDS
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _await(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> None:

@@ -1,7 +1,7 @@
 """Orders of the steward to a watch: one JSON object a line, on the watch's standard input, after its specification.
 
-The pipe is the one that started the watch: on another host it is ssh's, so keys travel encrypted and in no file. Its
-end is an order too: the steward is gone, and so is every rank of this host, within :attr:`End.seconds` of the default.
+The pipe is the one that started the watch: on another host it is ssh's, so keys travel encrypted. Its end is an order
+too: the steward is gone, and the watch ends every rank of this host.
 """
 
 from __future__ import annotations

@@ -106,7 +106,10 @@ Report = Watching | Spooled | Reached | Ready | Ended | Paused | Died
 
 def rank_in(environment: Mapping[str, str]) -> int:
     """The rank of a process that ``mpiexec`` started with these variables; -1 if it sets none that is known."""
-    return int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "-1")))
+    try:
+        return int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "-1")))
+    except ValueError:
+        return -1
 
 
 def encode_report(report: Report) -> bytes:

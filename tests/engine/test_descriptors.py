@@ -212,3 +212,18 @@ def test_while_a_rank_is_stopped_its_children_wait(monkeypatch):
         line.close()
         rank.kill()
         rank.wait()
+
+
+def test_a_pipe_may_end_between_two_looks(line):
+    """A rank dies while it waits for its text: the request finds the end of a pipe that was found to be readable."""
+    line.theirs.send(b"d")
+    for fd in line.write.values():
+        os.close(fd)
+    line.holder.hear()
+    line.holder.read("stdout")
+    still = line.holder.hears
+    line.theirs.close()
+    line.holder.hear()
+
+    assert not line.holder.pipes
+    assert (still, line.holder.hears) == (True, False)

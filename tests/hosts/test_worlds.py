@@ -114,6 +114,19 @@ def test_nothing_crosses_the_network_in_clear(network: Network, tmp_path: Path) 
     assert not any(secret.encode() in frames for secret in secrets)
 
 
+def test_output_that_no_pipe_takes_at_once_is_copied_while_the_run_goes_on(world: Session) -> None:
+    """Megabytes from each rank: the mirror has them before the run ends."""
+    code = "import time\nfor k in range(40): print('y' * 100_000)\nprint('printed', flush=True)\ntime.sleep(60)"
+    run = world.run(code, wait=False, view=None)
+    until(lambda: all(totals.bytes > 4_000_000 for totals in run.totals.values()))
+    paths = [Path(path) for path in run.spool.values()]
+    until(lambda: all(path.exists() and b"printed" in path.read_bytes()[-5000:] for path in paths))
+    world.interrupt()
+
+    assert run.wait(PATIENCE)
+    assert all(path.stat().st_size > 4_000_000 for path in paths)
+
+
 TRAIN = """
 import torch, torch.distributed as dist
 from sklearn.datasets import load_digits
