@@ -6,16 +6,20 @@ Another launcher runs the behaviour suite again by overriding :func:`launch` alo
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_dtrain import Session
+from tests.hosts.network import Network, why_not
 from tests.processes import wait_until_gone
 
 Launch = Callable[..., Session]
+ProcessAt = Callable[..., psutil.Process]
 
 # Programs in the background of a shell ignore SIGINT, and so would every kernel that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,18 +59,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-hosts", action="store_true", help="start the tests' worlds on two hosts over ssh")
 
 
-@pytest.fixture(scope="session")
-def elsewhere(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The start options of worlds on other hosts; none by default."""
-    if not request.config.getoption("--on-hosts"):
-        yield {}
-        return
-    from tests.hosts.network import Network, why_not
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe our mark."""
+    config.addinivalue_line("markers", "here(reason): a test of worlds on this machine, skipped with --on-hosts")
 
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what has no meaning on other hosts."""
+    if not config.getoption("--on-hosts"):
+        return
+    for item in items:
+        if mark := item.get_closest_marker("here"):
+            item.add_marker(pytest.mark.skip(reason=f"on this machine only: {mark.args[0]}"))
+
+
+@pytest.fixture(scope="session")
+def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network | None]:
+    """The hosts of the tests' worlds, with ``--on-hosts``; else ``None``, which stands for this machine."""
+    if not request.config.getoption("--on-hosts"):
+        yield None
+        return
     if reason := why_not():
         pytest.skip(reason)
-    with Network(hosts=2) as network:
-        yield {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {network.ssh_config}"}
+    with Network(hosts=2, shared=tmp_path_factory.mktemp("shared")) as network:
+        yield network
+
+
+@pytest.fixture(scope="session")
+def elsewhere(hosts: Network | None) -> dict[str, Any]:
+    """The start options of worlds on other hosts; none by default."""
+    return {} if hosts is None else {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {hosts.ssh_config}"}
+
+
+@pytest.fixture
+def meeting(hosts: Network | None, tmp_path: Path) -> Path:
+    """A folder that the test and all ranks see. Nothing else that changes is on one file system."""
+    if hosts is None:
+        return tmp_path
+    assert hosts.shared is not None
+    return Path(tempfile.mkdtemp(dir=hosts.shared))
+
+
+@pytest.fixture(scope="session")
+def process_at(hosts: Network | None) -> ProcessAt:
+    """Give the process that has this id on a rank's host: ``process_at(session, rank, pid=the rank's own)``."""
+
+    def find(session: Session, number: int, pid: int | None = None) -> psutil.Process:
+        rank = session.world.ranks[number]
+        pid = rank.pid if pid is None else pid
+        return psutil.Process(pid if hosts is None else hosts[rank.host].pid_here(pid))
+
+    return find
 
 
 @pytest.fixture(scope="session")

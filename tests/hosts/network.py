@@ -1,8 +1,8 @@
 """Several hosts on one machine, as real as it gets: each has its own network, name, home, temporary folders and sshd.
 
 A host is a set of namespaces. Its home, ``/tmp``, ``/var/tmp``, ``/dev/shm`` and ``/run`` are its own and in memory;
-the rest of the file system is this machine's, as software that is installed on every host. It sees its own processes
-only. A cable joins it to a switch, and a further one joins this machine, whose tests play the notebook's part::
+the rest of the file system is this machine's, as software that is installed on every host, and read-only. It sees its
+own processes only. A cable joins it to a switch, and a further one joins this machine, whose tests play the notebook's part::
 
     with Network(hosts=2) as network:
         subprocess.run([*network.ssh("gpu1"), "hostname"])
@@ -74,7 +74,7 @@ def why_not() -> str | None:
             "--mount-proc",
             "sh",
             "-euc",
-            "mount -t tmpfs tmpfs /run; ip link add name br type bridge",
+            "mount -t tmpfs tmpfs /run; mount -o remount,bind,ro /; ip link add name br type bridge",
         ],
         env=os.environ | {"PATH": PATH},
         capture_output=True,
@@ -98,7 +98,7 @@ class Host:
         _make_key(folder / "host_key")
         (folder / "authorized_keys").write_text(network.key.with_suffix(".pub").read_text())
         (folder / "sshd_config").write_text(SSHD)
-        self._inside = Enclosure([f"hostname {name}", *_mounts(folder), "ip link set lo up"])
+        self._inside = Enclosure([f"hostname {name}", *_mounts(folder, network.shared), "ip link set lo up"])
         with contextlib.ExitStack() as stack:
             stack.callback(self._inside.close)
             self._plug_in()
@@ -141,6 +141,15 @@ class Host:
     def processes(self) -> list[int]:
         """The ids, on this machine, of the host's processes, other than those that make it a host."""
         return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self._listener}]
+
+    def pid_here(self, pid: int) -> int:
+        """The id, on this machine, of the process that has the id ``pid`` on the host."""
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process}/status").read_text()
+                if status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1] == str(pid):
+                    return process
+        raise ProcessLookupError(f"{self.name} has no process {pid}")
 
     def cut(self) -> None:
         """Pull the cable out of the switch."""
@@ -227,8 +236,10 @@ class Host:
 class Network:
     """Hosts named gpu1, gpu2, … at one switch, to which this machine is joined as well."""
 
-    def __init__(self, hosts: int = 2) -> None:
+    def __init__(self, hosts: int = 2, shared: Path | None = None) -> None:
         assert 1 <= hosts <= MOST
+        self.shared = shared
+        """A folder among this machine's temporary ones that the hosts see too, under the same path, and may write."""
         self.names = [f"gpu{number}" for number in range(1, hosts + 1)]
         self.hosts: list[Host] = []
         self.subnet = ""
@@ -318,8 +329,11 @@ class Network:
         wait_for(lambda: self.link not in psutil.net_if_addrs(), f"{self.link} is still there")
 
 
-def _mounts(folder: Path) -> list[str]:
-    """The lines of a shell script that give a host its own folders, and what of them must still be seen."""
+def _mounts(folder: Path, shared: Path | None) -> list[str]:
+    """The lines of a shell script that give a host its own folders, and what of them must still be seen.
+
+    A host can change nothing else of this machine's: a program that removes too much there removes nothing here.
+    """
     own = {Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home(), Path(tempfile.gettempdir())}
     own |= {Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")}
     own = {path.resolve() for path in own}
@@ -344,8 +358,13 @@ def _mounts(folder: Path) -> list[str]:
             target = stage / path.relative_to(top)
             source, place = shlex.quote(str(path)), shlex.quote(str(target))
             lines += [f"mkdir -p {place}", f"mount --bind {source} {place}", f"mount -o remount,bind,ro {place}"]
+        if shared is not None and top in shared.parents:
+            source, place = shlex.quote(str(shared)), shlex.quote(str(stage / shared.relative_to(top)))
+            lines += [f"mkdir -p {place}", f"mount --bind {source} {place}"]
         lines += [f"mkdir -p {shlex.quote(str(stage / path.relative_to(top)))}" for path in own if top in path.parents]
     lines += [f"mount --move /run/stage/{number} {shlex.quote(str(top))}" for number, top in enumerate(tops)]
+    disks = {next(place for place in (path, *path.parents) if place.is_mount()) for path in seen | set(tops)}
+    lines += [f"mount -o remount,bind,ro {shlex.quote(str(disk))}" for disk in sorted(disks | {Path("/")} - set(tops))]
     return lines
 
 

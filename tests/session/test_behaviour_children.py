@@ -55,9 +55,9 @@ def stop(session, cell):
     assert cell.busy == []
 
 
-def test_stop_ends_the_processes_of_a_script(world, tmp_path):
+def test_stop_ends_the_processes_of_a_script(world, meeting):
     """Both are silent in later cells, and no process listens on their port."""
-    script = tmp_path / "two.py"
+    script = meeting / "two.py"
     script.write_text(TWO_PROCESSES)
     cell = world.run_script(script, ranks=FIRST, wait=False, view=None)
     until(lambda: all(f"child {pid}" in cell.text(0) for pid in pids_in(cell)) and pids_in(cell))
