@@ -59,11 +59,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-hosts", action="store_true", help="start the tests' worlds on two hosts over ssh")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Describe our mark."""
-    config.addinivalue_line("markers", "here(reason): a test of worlds on this machine, skipped with --on-hosts")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what has no meaning on other hosts."""
     if not config.getoption("--on-hosts"):
@@ -91,13 +86,20 @@ def elsewhere(hosts: Network | None) -> dict[str, Any]:
     return {} if hosts is None else {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {hosts.ssh_config}"}
 
 
+@pytest.fixture(scope="session")
+def meetings(hosts: Network | None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make a folder that tests and all ranks see. Nothing else that changes is on one file system."""
+
+    def make() -> Path:
+        return Path(tempfile.mkdtemp(dir=tmp_path_factory.mktemp("meeting") if hosts is None else hosts.shared))
+
+    return make
+
+
 @pytest.fixture
-def meeting(hosts: Network | None, tmp_path: Path) -> Path:
-    """A folder that the test and all ranks see. Nothing else that changes is on one file system."""
-    if hosts is None:
-        return tmp_path
-    assert hosts.shared is not None
-    return Path(tempfile.mkdtemp(dir=hosts.shared))
+def meeting(meetings: Callable[[], Path]) -> Path:
+    """A folder in which a test and the ranks leave each other files."""
+    return meetings()
 
 
 @pytest.fixture(scope="session")

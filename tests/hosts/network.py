@@ -364,7 +364,9 @@ def _mounts(folder: Path, shared: Path | None) -> list[str]:
         lines += [f"mkdir -p {shlex.quote(str(stage / path.relative_to(top)))}" for path in own if top in path.parents]
     lines += [f"mount --move /run/stage/{number} {shlex.quote(str(top))}" for number, top in enumerate(tops)]
     disks = {next(place for place in (path, *path.parents) if place.is_mount()) for path in seen | set(tops)}
-    lines += [f"mount -o remount,bind,ro {shlex.quote(str(disk))}" for disk in sorted(disks | {Path("/")} - set(tops))]
+    lines += [
+        f"mount -o remount,bind,ro {shlex.quote(str(disk))}" for disk in sorted((disks | {Path("/")}) - set(tops))
+    ]
     return lines
 
 

@@ -71,7 +71,7 @@ def test_restart_makes_a_broken_world_whole(launch, alone):
     number = session.last_run.number
     session.restart()
 
-    assert not set(before.values()) & set(pids(session).values())
+    assert not before.items() & pids(session).items()
     assert same(False, size) == values(run(session, "'gone' in globals()"))
     assert session.last_run.number == number + 1
     assert ["idle"] * size == [rank.state for rank in session.world.ranks]
