@@ -2,7 +2,8 @@
 
 A host is a set of namespaces. Its home, ``/tmp``, ``/var/tmp``, ``/dev/shm`` and ``/run`` are its own and in memory;
 the rest of the file system is this machine's, as software that is installed on every host, and read-only. It sees its
-own processes only. A cable joins it to a switch, and a further one joins this machine, whose tests play the notebook's part::
+own processes only. A cable joins it to a switch, and a further one joins this machine, whose tests play the part of
+the notebook::
 
     with Network(hosts=2) as network:
         subprocess.run([*network.ssh("gpu1"), "hostname"])

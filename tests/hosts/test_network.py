@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -140,35 +139,6 @@ def test_a_folder_is_hidden_and_a_file_replaced_on_one_host_alone(network):
     assert ssh(network, "gpu2", words).stdout == "none"
     assert ssh(network, "gpu1", words).stdout.endswith((ROOT / "README.md").read_text())
     assert (ROOT / "README.md").read_text() != "none"
-
-
-@pytest.mark.parametrize("folder", ["/", "/etc", "/var", ROOT, ROOT.parent, sys.prefix, Path(sys.prefix).parent])
-def test_a_host_changes_nothing_of_this_machine(network, folder):
-    """Where a host has a folder of its own in its place, a file there is not seen here."""
-    mark = Path(folder) / f"of-{os.getpid()}"
-    touched = ssh(network, "gpu1", f"touch {mark} && rm {mark}")
-    own = any(top in mark.parents for top in (Path.home(), Path(tempfile.gettempdir())))
-
-    assert not mark.exists()
-    assert own or "Read-only file system" in touched.stderr
-
-
-def test_hosts_share_a_folder_where_one_is_named(able, tmp_path):
-    with Network(hosts=1, shared=tmp_path) as network:
-        assert ssh(network, "gpu1", f"echo there > {tmp_path}/word").returncode == 0
-
-    assert (tmp_path / "word").read_text() == "there\n"
-
-
-def test_a_process_of_a_host_is_found_from_here(network):
-    with network["gpu1"].popen(["sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE) as started:
-        inside = int(started.stdout.readline())
-        process = psutil.Process(network["gpu1"].pid_here(inside))
-        wait_for(lambda: process.name() == "sleep", "It is another process")
-        process.kill()
-
-    with pytest.raises(ProcessLookupError, match=f"gpu1 has no process {inside}"):
-        network["gpu1"].pid_here(inside)
 
 
 def test_frames_are_captured(network, tmp_path):

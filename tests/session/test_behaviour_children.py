@@ -100,7 +100,7 @@ def test_stop_ends_a_wait_that_ends_only_with_the_child(world, command):
     assert value(world, "1 + 1") == 2
 
 
-def test_stop_ends_stubborn_processes_and_orphans(world):
+def test_stop_ends_stubborn_processes_and_orphans(world, lives):
     """Such as ignore SIGINT and SIGTERM, and such as have lost their parent; workers of a pool, and their tasks."""
     cell = begin(
         world,
