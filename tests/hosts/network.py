@@ -1,9 +1,9 @@
 """Several hosts on one machine, as real as it gets: each has its own network, name, home, temporary folders and sshd.
 
 A host is a set of namespaces. Its home, ``/tmp``, ``/var/tmp``, ``/dev/shm`` and ``/run`` are its own and in memory;
-the rest of the file system is this machine's, as software that is installed on every host, and read-only. It sees its
-own processes only. A cable joins it to a switch, and a further one joins this machine, whose tests play the part of
-the notebook::
+the rest of the file system is this machine's, as software that is installed on every host, and can only be read there:
+a test that deletes too much on a host deletes nothing of this machine. It sees its own processes only. A cable joins it
+to a switch, and a further one joins this machine, whose tests play the part of the notebook::
 
     with Network(hosts=2) as network:
         subprocess.run([*network.ssh("gpu1"), "hostname"])
@@ -331,10 +331,7 @@ class Network:
 
 
 def _mounts(folder: Path, shared: Path | None) -> list[str]:
-    """The lines of a shell script that give a host its own folders, and what of them must still be seen.
-
-    A host can change nothing else of this machine's: a program that removes too much there removes nothing here.
-    """
+    """The lines of a shell script that give a host its own folders, and what of them must still be seen."""
     own = {Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home(), Path(tempfile.gettempdir())}
     own |= {Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")}
     own = {path.resolve() for path in own}
@@ -364,10 +361,8 @@ def _mounts(folder: Path, shared: Path | None) -> list[str]:
             lines += [f"mkdir -p {place}", f"mount --bind {source} {place}"]
         lines += [f"mkdir -p {shlex.quote(str(stage / path.relative_to(top)))}" for path in own if top in path.parents]
     lines += [f"mount --move /run/stage/{number} {shlex.quote(str(top))}" for number, top in enumerate(tops)]
-    disks = {next(place for place in (path, *path.parents) if place.is_mount()) for path in seen | set(tops)}
-    lines += [
-        f"mount -o remount,bind,ro {shlex.quote(str(disk))}" for disk in sorted((disks | {Path("/")}) - set(tops))
-    ]
+    disks = {"/", *(disk.mountpoint for disk in psutil.disk_partitions())} - {str(top) for top in tops}
+    lines += [f"mount -o remount,bind,ro {shlex.quote(disk)}" for disk in sorted(disks, reverse=True)]
     return lines
 
 
