@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import Session
+from tests.hosts import launching
 from tests.hosts.network import Network, why_not
 from tests.processes import wait_until_gone
 
@@ -83,7 +85,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def elsewhere(hosts: Network | None) -> dict[str, Any]:
     """The start options of worlds on other hosts; none by default."""
-    return {} if hosts is None else {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {hosts.ssh_config}"}
+    return launching.options_on(hosts)
 
 
 @pytest.fixture(scope="session")
@@ -104,14 +106,8 @@ def meeting(meetings: Callable[[], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def process_at(hosts: Network | None) -> ProcessAt:
-    """Give the process that has this id on a rank's host: ``process_at(session, rank, pid=the rank's own)``."""
-
-    def find(session: Session, number: int, pid: int | None = None) -> psutil.Process:
-        rank = session.world.ranks[number]
-        pid = rank.pid if pid is None else pid
-        return psutil.Process(pid if hosts is None else hosts[rank.host].pid_here(pid))
-
-    return find
+    """Give the process with this id on a rank's host: ``process_at(session, rank, pid)``, by default the rank's own."""
+    return partial(launching.process_at, hosts)
 
 
 @pytest.fixture(scope="session")

@@ -23,14 +23,15 @@ from tests.faults.plans import (
 )
 from tests.faults.stage import Stage
 from tests.faults.worlds import QUICK
+from tests.hosts.network import Network
 
 SIZE = 3
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, hosts: Network | None) -> Iterator[Stage]:
     """The worlds in which they are played."""
-    stage = Stage(tmp_path_factory.mktemp("plays"), QUICK)
+    stage = Stage(tmp_path_factory.mktemp("plays"), QUICK, hosts)
     yield stage
     assert stage.close() == []
 
