@@ -57,7 +57,7 @@ class KernelPlay(Play):
             limit = self.row.ends.of(SETTINGS) + SLACK if self.row.ends else 0.0
             self._check(plan.mode == "interrupted" or seconds < limit, f"it took {seconds:.1f} s")
             self._check(run.outcome == wanted, f"ended as {run.outcome}, not as {wanted}")
-            self._check(run.text(0).startswith("here\n"), f"of what was said, this is there: {run.text(0)!r}")
+            self._check(run.text(0, "stdout").startswith("here\n"), "what was said is not there")
             self._check_ranks(session, before, range(plan.size), meet=True)
             return seconds, run.outcome
         finally:
