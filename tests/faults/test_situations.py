@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_dtrain.core.failures import situations
 from tests.faults.plans import (
+    HERE,
     LIBRARIES,
     SERVERS,
     SERVERS_SIZE,
@@ -39,6 +40,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory, hosts: Network | None) -> It
 @pytest.mark.parametrize("plan", in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE), ids=str)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """The table fixes outcome, time, words, the kept state and the next cell; and no process stays behind."""
+    if plan.situation in HERE and stage.network is not None:
+        pytest.skip("on this machine only: the ranks of hosts end without mpiexec, see tests/hosts/test_faults.py")
     played = stage.play(plan)
 
     assert played.problems == []
