@@ -57,7 +57,7 @@ BUDGETS = {
     "browser": 220,
     "examples": 70,
     "horovod": 5,
-    "hosts": 48,
+    "hosts": 108,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 ON_HOSTS = ("test_behaviour_environment.py", "test_behaviour_queue.py")
