@@ -57,10 +57,10 @@ BUDGETS = {
     "browser": 220,
     "examples": 70,
     "horovod": 5,
-    "hosts": 108,
+    "hosts": 60,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
-ON_HOSTS = ("test_behaviour_environment.py", "test_behaviour_queue.py")
+ON_HOSTS = ("test_behaviour_environment.py",)
 """Files of the behaviour suite that the part ``hosts`` runs again, on hosts; `make test-hosts` runs all of them."""
 UNIT = ("core", "wire", "client", "launch")
 """Directories whose tests start no world: they are in the part ``unit``."""

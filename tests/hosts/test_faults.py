@@ -142,6 +142,7 @@ def test_a_killed_watch_ends_the_ranks_of_its_host_alone(network: Network) -> No
     until(lambda: left(network) == [])
 
 
+@pytest.mark.slow
 def test_without_mpiexec_the_ranks_of_hosts_end(network: Network) -> None:
     """MPI's daemons end them; a notice says so, and a restart gives fresh ranks."""
     session = start(network)

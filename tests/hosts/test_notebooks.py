@@ -31,6 +31,7 @@ def execute(name: str, folder: Path, line: str, other: str) -> str:
     return "\n".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs)
 
 
+@pytest.mark.slow
 def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, tmp_path: Path) -> None:
     """It examines them, trains, and leaves nothing of the world there."""
     pytest.importorskip("torch")
