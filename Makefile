@@ -76,7 +76,7 @@ soak: $(VENV)/installed ## run cells for half an hour, with a fault in every ten
 	@$(PY) -m tests.faults.soak
 
 test-hosts: $(VENV)/installed ## worlds on several hosts: network namespaces with an sshd each (needs root)
-	@$(PY) -m pytest -q tests/hosts
+	@$(PY) -m pytest -q --on-hosts tests/hosts tests/session/test_behaviour_*.py tests/faults
 
 mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in the ranks of a world
 	@$(PY) -m tests.mpi4py_suite

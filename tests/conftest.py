@@ -6,16 +6,22 @@ Another launcher runs the behaviour suite again by overriding :func:`launch` alo
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_dtrain import Session
+from tests.hosts import launching
+from tests.hosts.network import Network, why_not
 from tests.processes import wait_until_gone
 
 Launch = Callable[..., Session]
+ProcessAt = Callable[..., psutil.Process]
 
 # Programs in the background of a shell ignore SIGINT, and so would every kernel that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,18 +61,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-hosts", action="store_true", help="start the tests' worlds on two hosts over ssh")
 
 
-@pytest.fixture(scope="session")
-def elsewhere(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The start options of worlds on other hosts; none by default."""
-    if not request.config.getoption("--on-hosts"):
-        yield {}
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what has no meaning on other hosts."""
+    if not config.getoption("--on-hosts"):
         return
-    from tests.hosts.network import Network, why_not
+    for item in items:
+        if mark := item.get_closest_marker("here"):
+            item.add_marker(pytest.mark.skip(reason=f"on this machine only: {mark.args[0]}"))
 
+
+@pytest.fixture(scope="session")
+def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network | None]:
+    """The hosts of the tests' worlds, with ``--on-hosts``; else ``None``, which stands for this machine."""
+    if not request.config.getoption("--on-hosts"):
+        yield None
+        return
     if reason := why_not():
         pytest.skip(reason)
-    with Network(hosts=2) as network:
-        yield {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {network.ssh_config}"}
+    with Network(hosts=2, shared=tmp_path_factory.mktemp("shared")) as network:
+        yield network
+
+
+@pytest.fixture(scope="session")
+def elsewhere(hosts: Network | None) -> dict[str, Any]:
+    """The start options of worlds on other hosts; none by default."""
+    return launching.options_on(hosts)
+
+
+@pytest.fixture(scope="session")
+def meetings(hosts: Network | None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make a folder that tests and all ranks see. Nothing else that changes is on one file system."""
+
+    def make() -> Path:
+        return Path(tempfile.mkdtemp(dir=tmp_path_factory.mktemp("meeting") if hosts is None else hosts.shared))
+
+    return make
+
+
+@pytest.fixture
+def meeting(meetings: Callable[[], Path]) -> Path:
+    """A folder in which a test and the ranks leave each other files."""
+    return meetings()
+
+
+@pytest.fixture(scope="session")
+def process_at(hosts: Network | None) -> ProcessAt:
+    """Give the process with this id on a rank's host: ``process_at(session, rank, pid)``, by default the rank's own."""
+    return partial(launching.process_at, hosts)
 
 
 @pytest.fixture(scope="session")

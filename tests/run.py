@@ -57,9 +57,11 @@ BUDGETS = {
     "browser": 220,
     "examples": 70,
     "horovod": 5,
-    "hosts": 48,
+    "hosts": 60,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
+ON_HOSTS = ("test_behaviour_environment.py",)
+"""Files of the behaviour suite that the part ``hosts`` runs again, on hosts; `make test-hosts` runs all of them."""
 UNIT = ("core", "wire", "client", "launch")
 """Directories whose tests start no world: they are in the part ``unit``."""
 LANES = min(2, len(os.sched_getaffinity(0)))
@@ -249,6 +251,8 @@ class Runner:
         if part.name == "unit":
             where = [str(path) for path in (*sorted(TESTS.glob("test_*.py")), *map(TESTS.joinpath, UNIT))]
         choice = [] if part.slow else ["-m", "not slow"]
+        if part.name == "hosts":
+            where += ["--on-hosts", *(str(TESTS / "session" / name) for name in ON_HOSTS)]
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *choice, *where]
         try:
             status = self._call(part, command, ROOT)

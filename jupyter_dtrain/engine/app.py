@@ -66,6 +66,14 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._channel = channel
         self._report = report
 
+    def to_work_dir(self) -> None:
+        """Stay in the watch's folder.
+
+        ipyparallel would go to the one in which it was imported; on another host that is the home, as the watch learns
+        its folder later.
+        """
+        sys.path.insert(0, "")
+
     def redirect_output(self, iopub_socket: Any) -> None:
         """Take over from ipyparallel, which calls this when the kernel exists and before its loop starts."""
         spec, kernel = self._spec, self.kernel

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -38,7 +39,11 @@ def make(spec: RankSpec) -> RankSpec:
     try:
         for part in ("logs", "profile", "ipython"):
             (scratch / part).mkdir(mode=0o700)
-        spool = tempfile.mkdtemp(prefix=f"dtrain-{spec.world_id}-")
+        prefix = f"dtrain-{spec.world_id}-"
+        for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
+            if path.lstat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)  # of a watch that was killed; the steward has its copy
+        spool = tempfile.mkdtemp(prefix=prefix)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -57,7 +62,8 @@ def _lock(scratch: Path) -> Path:
             if os.fstat(folder).st_uid != os.getuid():
                 raise PermissionError(errno.EPERM, "It belongs to another user", str(scratch))
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if scratch.stat().st_ino == os.fstat(folder).st_ino and not any(scratch.iterdir()):
+            if scratch.stat().st_ino == os.fstat(folder).st_ino:
+                _clear(scratch)
                 scratch.chmod(0o700)
                 return scratch
         except (BlockingIOError, FileNotFoundError):
@@ -66,6 +72,15 @@ def _lock(scratch: Path) -> Path:
         if time.monotonic() > deadline:
             raise FileExistsError(errno.EEXIST, "Another watch of this world uses it", str(scratch))
         time.sleep(PAUSE)
+
+
+def _clear(scratch: Path) -> None:
+    """Remove what a watch has left that was killed: one that lives holds the lock."""
+    for path in scratch.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def put_private(path: str, text: str) -> None:

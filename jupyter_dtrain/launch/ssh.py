@@ -140,6 +140,9 @@ class Ssh(msgspec.Struct, frozen=True):
 _FIXED: Final = ("-T", "-x", "-o", "BatchMode=yes")
 """No terminal, no windows, no question: with BatchMode, ssh refuses an unknown host key where it would ask."""
 _DEFAULTS: Final = (
+    # By its words a lost connection is told from a program that was killed there.
+    "-o",
+    "LogLevel=INFO",
     "-o",
     f"ConnectTimeout={CONNECT_PATIENCE}",
     # A host that is cut off is noticed after 6 to 8 s.

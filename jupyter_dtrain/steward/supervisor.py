@@ -312,8 +312,8 @@ class Supervisor:
             self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
 
     def _may_run(self, rank: Rank) -> bool:
-        """Whether its process may be there; on another host only its watch knows."""
-        return self._launcher.remote or is_running(rank.pid)
+        """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""
+        return not self._launcher.remote and is_running(rank.pid)
 
     def _watch_ended(self, end: WatchEnd) -> None:
         """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
@@ -324,18 +324,20 @@ class Supervisor:
             where = f"The watch of the ranks on {end.host}" if end.host else "The watch of the ranks"
             failure = process_ended(where, end.code, log)
             self._fail(StartFailure(reason, cure, failure.log) if reason else failure)
-        elif self._state.phase == "running" and self._launcher.remote:
-            self._host_lost(end, log)
         elif self._state.phase == "running":
+            # The launcher has words for its connection; it says nothing of a watch that was killed.
+            reason = self._launcher.explain(end.host, end.code, log)[0] if log.strip() else ""
+            if reason:
+                self._host_lost(end, reason)
+                return
             for rank in self._state.ranks:
-                if rank.state != "dead":
+                if rank.state != "dead" and rank.watch == end.identity:
                     self._ended_unseen(rank.rank, "its watch is gone")
 
-    def _host_lost(self, end: WatchEnd, log: str) -> None:
+    def _host_lost(self, end: WatchEnd, reason: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
-        reason, _ = self._launcher.explain(end.host, end.code, log)
         again = f" To go on without it: {line}" if (line := self._launcher.start_without(end.host)) else ""
-        self._end(f"the host {end.host} was lost{f' ({reason.rstrip(chr(46))})' if reason else ''}.{again}")
+        self._end(f"the host {end.host} was lost ({reason.rstrip('.')}).{again}")
 
     def _tick(self) -> None:
         now = time.monotonic()

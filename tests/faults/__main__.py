@@ -1,6 +1,6 @@
 """Plays the failure table over and over: ``make faults``.
 
-    python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4]
+    python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4] [--on-hosts]
 
 Every situation, in torch and in MPI, and a rank that raises in each library on PyTorch that is installed, on each
 number of ranks; from one repeat to the next another rank is the victim,
@@ -21,14 +21,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from jupyter_dtrain.core.failures import situations
-from tests.faults.plans import ROWS, Plan, all_plans
+from tests.faults.plans import HERE, ROWS, Plan, all_plans
 from tests.faults.stage import Stage
 from tests.faults.worlds import HANG
+from tests.hosts.network import Network, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ROOT / "build" / "faults.jsonl"
@@ -100,25 +102,33 @@ def main() -> int:
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth play, from the Ith on")
     parser.add_argument("--repeat", type=int, default=1, help="how often everything is played")
     parser.add_argument("--sizes", default="2,4", help="numbers of ranks")
+    parser.add_argument("--on-hosts", action="store_true", help="play on two hosts, reached by ssh (needs root)")
     wanted = parser.parse_args()
+    if wanted.on_hosts and (reason := why_not()):
+        parser.error(reason)
     shard, shards = map(int, wanted.shard.split("/"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
     code = digest()
     done = {(line["turn"], line["play"]) for line in lines() if line["code"] == code}
     todo = plans([int(size) for size in wanted.sizes.split(",")], wanted.repeat)[shard - 1 :: shards]
-    todo = [(turn, plan) for turn, plan in todo if (turn, str(plan)) not in done]
+    place = " on hosts" if wanted.on_hosts else ""
+    todo = [(turn, plan) for turn, plan in todo if (turn, f"{plan}{place}") not in done]
+    todo = [(turn, plan) for turn, plan in todo if not (wanted.on_hosts and plan.situation in HERE)]
     print(f"{len(todo)} plays to do; nobody moves for {HANG:g} s before it is told", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("RUNTIME", "DATA", "CONFIG"):
             os.environ[f"JUPYTER_{kind}_DIR"] = f"{folder}/{kind.lower()}"
-        stage = Stage(Path(folder))
+        stack = ExitStack()
+        (Path(folder) / "shared").mkdir()
+        hosts = stack.enter_context(Network(shared=Path(folder) / "shared")) if wanted.on_hosts else None
+        stage = Stage(Path(folder), network=hosts)
         try:
             for turn, plan in todo:
                 began = time.monotonic()
                 played = stage.play(plan)
                 keep(
                     LINES,
-                    {"play": str(plan), "turn": turn, "code": code, "time": round(time.time())}
+                    {"play": f"{plan}{place}", "turn": turn, "code": code, "time": round(time.time())}
                     | plan._asdict()
                     | {"seconds": round(played.seconds, 2), "outcome": played.outcome, "problems": played.problems},
                 )
@@ -129,6 +139,7 @@ def main() -> int:
                 )
         finally:
             left = stage.close()
+            stack.close()
     mine = [line for line in lines() if line["code"] == code]
     TABLE.write_text(sum_up(mine))
     print(f"{TABLE.relative_to(ROOT)}: {len(mine)} plays of this code, {len(situations())} situations")

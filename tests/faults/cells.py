@@ -23,10 +23,8 @@ ctypes.CDLL(None).pthread_mutex_lock(lock)
 def slot():  # the process that mpiexec has started for this rank
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            theirs = process.environ()
-            if "slot_holder" in " ".join(process.cmdline()) and all(
-                theirs.get(name) == os.environ[name] for name in ("DTRAIN_WORLD", "OMPI_COMM_WORLD_RANK")
-            ):
+            words, same = " ".join(process.cmdline()), process.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)
+            if same and "slot_holder" in words and os.environ["DTRAIN_WORLD"] in words:
                 return process.pid
 
 def go(path):
@@ -77,7 +75,7 @@ CELLS = {
     "exit-0": _ALONE.format("os._exit(0)"),
     "exit-3": _ALONE.format("os._exit(3)"),
     "slot-killed": _ALONE.format("os.kill(slot(), signal.SIGKILL); time.sleep(60)"),
-    "watch-killed": "rank == victim and os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)",
+    "watch-killed": _ALONE.format("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"),
     "sizes-torch": "dist.all_reduce(torch.ones(2 if rank == victim else 1))\nmeet()\n",
     "types-torch": "dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == victim else torch.float32))\nmeet()\n",
     "sizes-mpi": "a = numpy.ones(50 if rank == victim else 3)\nMPI.COMM_WORLD.Allreduce(a, a.copy())\nmeet()\n",

@@ -20,14 +20,14 @@ class KernelPlay(Play):
     """It ends the kernel, attaches to the world, and looks at the run that goes on there."""
 
     def run(self) -> tuple[float, str]:
-        plan = self.plan
+        plan, options = self.plan, self._worlds.options
         mark = new_mark()
         shared = loose_segments()
         notebook = Notebook({"DTRAIN_TEST_MARK": mark})
         session, folders = None, []
         try:
-            begin = f"import jupyter_dtrain\nsession = jupyter_dtrain.Session.start({plan.size}, name={mark!r})\n"
-            notebook.run(f"{begin}session.run({cells.PREPARE!r}, view=None)")
+            start = f"session = jupyter_dtrain.Session.start({plan.size}, name={mark!r}, **{options})"
+            notebook.run(f"import jupyter_dtrain\n{start}\nsession.run({cells.PREPARE!r}, view=None)")
             notebook.run(f"run = session.run({self.code!r}, wait=False, view=None)")
             notebook.run("import time\nwhile not all(t.lines for t in run.totals.values()): time.sleep(0.01)")
             folders = notebook.run("print(*session.request.passing_folders)").split()
@@ -57,7 +57,7 @@ class KernelPlay(Play):
             limit = self.row.ends.of(SETTINGS) + SLACK if self.row.ends else 0.0
             self._check(plan.mode == "interrupted" or seconds < limit, f"it took {seconds:.1f} s")
             self._check(run.outcome == wanted, f"ended as {run.outcome}, not as {wanted}")
-            self._check(run.text(0).startswith("here\n"), "what was said is not there")
+            self._check(run.text(0, "stdout").startswith("here\n"), "what was said is not there")
             self._check_ranks(session, before, range(plan.size), meet=True)
             return seconds, run.outcome
         finally:

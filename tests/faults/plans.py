@@ -35,6 +35,8 @@ DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed
 SERVERS = ("worker-killed", "server-killed")
 """Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""
 SERVERS_SIZE = 4
+HERE = ("mpiexec-killed",)
+"""Situations that are another one where the ranks are on hosts."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
 

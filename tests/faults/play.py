@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
 import time
@@ -21,6 +20,7 @@ from jupyter_dtrain.wire.steward_messages import ReadState
 from tests.faults import cells
 from tests.faults.plans import DEATHS, LIBRARIES, ROWS, Plan
 from tests.faults.worlds import HANG, SETTINGS, World, Worlds
+from tests.hosts.launching import process_at
 from tests.session.cells import Notes
 from tests.steward.until import child_named, runs, stays, steward_of, until
 
@@ -45,7 +45,7 @@ class Play:
         """Whether the world is not to be used again."""
         self.old_mpi = plan.situation == "no-ulfm"
         self._worlds = worlds
-        self._go = worlds.folder / f"go-{secrets.token_hex(4)}"
+        self._go = worlds.meeting / f"go-{secrets.token_hex(4)}"
         self._others = [rank for rank in range(plan.size) if rank != plan.victim]
         self._notes = Notes()
 
@@ -53,6 +53,7 @@ class Play:
         """Play it; the seconds to the end of the cell, and its outcome."""
         world = self._worlds.world(self.plan.size, old_mpi=self.old_mpi)
         before = self._processes(world.session)
+        self._hosts = [rank.host for rank in world.session.world.ranks]
         if self.plan.framework in LIBRARIES:
             # Imported and warm: what is timed below is the failure.
             warm = f"{cells.MEET[self.plan.framework]}\nmeet()"
@@ -74,7 +75,7 @@ class Play:
             world.session = Session.attach(world.mark, view=lambda *_: self._notes)
             run = world.session.last_run
         if self.plan.mode == "interrupted" or self.row.ends is None:
-            self._until(lambda: self._has_befallen(world.session, run, before), "it has come about on all ranks")
+            self._until(lambda: self._has_befallen(world.session, run), "it has come about on all ranks")
             if self.plan.mode != "interrupted":
                 self._hear_of_hang()
             return self._interrupt(world, run, before)
@@ -165,10 +166,15 @@ class Play:
                 self._check_ranks(session, before, everybody, meet=True)
                 self.broken = True
             case "empty":
-                self._until(lambda: len(session.world.dead) == self.plan.size, "all ranks are dead")
+                gone = [rank for rank, host in enumerate(self._hosts) if host == self._hosts[self.plan.victim]]
+                self._until(lambda: len(session.world.dead) >= len(gone), "all ranks of that host are dead")
+                dead = [rank.rank for rank in session.world.dead]
+                self._check(dead == gone, f"{count_ranks(dead)} dead, not {count_ranks(gone)}")
                 with contextlib.suppress(RanksDead):
                     session.run("1", view=None)
                     self.problems.append("a cell on all ranks is not refused")
+                if living := [rank for rank in everybody if rank not in gone]:
+                    self._check_ranks(session, before, living, meet=False)
                 world.restart()
             case "dead":
                 # An interrupt may be over before the death is noticed.
@@ -199,7 +205,7 @@ class Play:
         if free:
             self._check_ranks(session, before, free, meet=False)
         if self.plan.situation == "stopped":
-            os.kill(before[self.plan.victim][0], 18)
+            process_at(self._worlds.network, session, self.plan.victim).resume()
             self._until(lambda: not session._fold.left_behind(), "the rank that goes on takes the interrupt")
             self._check_ranks(session, before, range(self.plan.size), meet=True)
         else:
@@ -224,6 +230,7 @@ class Play:
             self._check(found == repr(wanted), f"rank {rank} is {found}, not {wanted}")
 
     def _processes(self, session: Session) -> dict[int, Any]:
+        self._real = [process_at(self._worlds.network, session, rank) for rank in range(self.plan.size)]
         return {rank.rank: (rank.pid,) for rank in session.world.ranks}
 
     def _notices(self, world: World) -> list[str]:
@@ -240,10 +247,10 @@ class Play:
             totals.lines >= lines or rank in run.lost or rank in run.outcomes for rank, totals in run.totals.items()
         )
 
-    def _has_befallen(self, session: Session, run: Run, before: dict[int, Any]) -> bool:
+    def _has_befallen(self, session: Session, run: Run) -> bool:
         if self.plan.situation in DEATHS:
             # The last words of dead ranks come with their death, and by then the others may have ended.
-            return not all(runs(pid) for (pid,) in before.values())
+            return not all(runs(process) for process in self._real)
         match self.plan.situation:
             case "stopped":
                 return session.world.ranks[self.plan.victim].state == "stopped"

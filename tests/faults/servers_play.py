@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 
 from jupyter_dtrain import NoWorld, RanksDead, Session
@@ -12,6 +11,7 @@ from jupyter_dtrain.launch import worlds
 from tests.faults import cells
 from tests.faults.play import IMPORTS, PATIENCE, SLACK, Play
 from tests.faults.worlds import QUICK, SETTINGS, environment, left_of, new_mark
+from tests.hosts.launching import process_at
 from tests.processes import loose_segments
 from tests.session.cells import Notes
 from tests.steward.until import runs
@@ -24,14 +24,14 @@ class ServersPlay(Play):
         plan = self.plan
         mark, shared, notes = new_mark(), loose_segments(), Notes()
         with environment(DTRAIN_TEST_MARK=mark):
-            session = Session.start(plan.size, name=mark, settings=QUICK, chief=True, ps=1)
+            session = Session.start(plan.size, name=mark, settings=QUICK, chief=True, ps=1, **self._worlds.options)
         try:
             session.run(cells.SERVERS, view=None, timeout=IMPORTS)
             run = session.run(cells.LOOP, 0, wait=False, view=notes)
             self._until(lambda: "here" in run.text(0), "the loop has begun")
             began = time.monotonic()
-            victim = session.world.ranks[plan.victim].pid
-            os.kill(victim, 9)
+            victim = process_at(self._worlds.network, session, plan.victim)
+            victim.kill()
             if plan.mode == "interrupted":
                 self._until(lambda: not runs(victim), "the rank has ended")
                 session.interrupt()

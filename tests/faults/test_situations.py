@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_dtrain.core.failures import situations
 from tests.faults.plans import (
+    HERE,
     LIBRARIES,
     SERVERS,
     SERVERS_SIZE,
@@ -23,14 +24,15 @@ from tests.faults.plans import (
 )
 from tests.faults.stage import Stage
 from tests.faults.worlds import QUICK
+from tests.hosts.network import Network
 
 SIZE = 3
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, hosts: Network | None) -> Iterator[Stage]:
     """The worlds in which they are played."""
-    stage = Stage(tmp_path_factory.mktemp("plays"), QUICK)
+    stage = Stage(tmp_path_factory.mktemp("plays"), QUICK, hosts)
     yield stage
     assert stage.close() == []
 
@@ -38,6 +40,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.mark.parametrize("plan", in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE), ids=str)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """The table fixes outcome, time, words, the kept state and the next cell; and no process stays behind."""
+    if plan.situation in HERE and stage.network is not None:
+        pytest.skip("on this machine only: the ranks of hosts end without mpiexec, see tests/hosts/test_faults.py")
     played = stage.play(plan)
 
     assert played.problems == []

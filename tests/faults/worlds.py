@@ -7,11 +7,14 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jupyter_dtrain import NoWorld, Session, Settings
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.local import find_mpiexec
 from tests.faults import cells
+from tests.hosts.launching import options_on
+from tests.hosts.network import Network
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.steward.until import until
 
@@ -35,12 +38,12 @@ def new_mark() -> str:
 class World:
     """A world, the session that drives it, and how to see that nothing of it is left."""
 
-    def __init__(self, size: int, mpiexec: str | None, settings: Settings, mark: str) -> None:
+    def __init__(self, size: int, settings: Settings, mark: str, **options: Any) -> None:
         self.mark = mark
         """Its name, and the value of ``DTRAIN_TEST_MARK`` in all of its processes."""
         self.shared = loose_segments()
         with environment(DTRAIN_TEST_MARK=self.mark):
-            self.session = Session.start(size, name=self.mark, settings=settings, mpiexec=mpiexec)
+            self.session = Session.start(size, name=self.mark, settings=settings, **options)
         self.session.run(cells.PREPARE, view=None)
 
     def restart(self) -> None:
@@ -58,17 +61,23 @@ class World:
 class Worlds:
     """Keeps worlds for one play after the other, one for each size and MPI."""
 
-    def __init__(self, folder: Path, settings: Settings = SETTINGS) -> None:
-        """``folder``: for files of the plays; ``settings``: of the worlds."""
+    def __init__(self, folder: Path, settings: Settings = SETTINGS, network: Network | None = None) -> None:
+        """``folder``: for files of the plays; ``settings``, ``network``: of the worlds, which by default are here."""
         self.folder = folder
+        self.meeting = folder if network is None or network.shared is None else network.shared
+        """Where plays and ranks leave each other files."""
         self.settings = settings
+        self.network = network
+        self.options = options_on(network)
+        """The start options by which the worlds are there."""
         self._worlds: dict[tuple[int, bool], World] = {}
 
     def world(self, size: int, *, old_mpi: bool, mark: str | None = None) -> World:
         """A world with all of its ranks, idle. ``mark``: the name of one that has to be started."""
         key = (size, old_mpi)
         if key not in self._worlds:
-            self._worlds[key] = World(size, self._mpiexec() if old_mpi else None, self.settings, mark or new_mark())
+            mpiexec = self._mpiexec() if old_mpi else None
+            self._worlds[key] = World(size, self.settings, mark or new_mark(), mpiexec=mpiexec, **self.options)
         return self._worlds[key]
 
     def discard(self, size: int, *, old_mpi: bool) -> list[str]:

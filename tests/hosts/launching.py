@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import psutil
+
 from jupyter_dtrain import Session, Settings
 from tests.hosts.network import Network
 
@@ -14,6 +16,18 @@ SETTINGS: Final = Settings(start_timeout=60)
 def start(network: Network, hosts: str = "gpu1:2,gpu2:2", **options: Any) -> Session:
     """A world on these hosts."""
     return Session.start(hosts=hosts, ssh_args=f"-F {network.ssh_config}", settings=SETTINGS, **options)
+
+
+def options_on(network: Network | None) -> dict[str, Any]:
+    """The start options of worlds of any size on two hosts, or with ``None`` here; few ranks are on both hosts."""
+    return {} if network is None else {"hosts": "gpu1:2,gpu2:62", "ssh_args": f"-F {network.ssh_config}"}
+
+
+def process_at(network: Network | None, session: Session, number: int, pid: int | None = None) -> psutil.Process:
+    """The process that has this id where the rank is, by default the rank's own; with ``None`` for hosts, here."""
+    rank = session.world.ranks[number]
+    pid = rank.pid if pid is None else pid
+    return psutil.Process(pid if network is None else network[rank.host].pid_here(pid))
 
 
 def left(network: Network) -> list[str]:

@@ -2,8 +2,8 @@
 
 A host is a set of namespaces. Its home, ``/tmp``, ``/var/tmp``, ``/dev/shm`` and ``/run`` are its own and in memory;
 the rest of the file system is this machine's, as software that is installed on every host, and can only be read there:
-a test that deletes too much on a host deletes nothing of this machine. It sees its own processes
-only. A cable joins it to a switch, and a further one joins this machine, whose tests play the notebook's part::
+a test that deletes too much on a host deletes nothing of this machine. It sees its own processes only. A cable joins it
+to a switch, and a further one joins this machine, whose tests play the part of the notebook::
 
     with Network(hosts=2) as network:
         subprocess.run([*network.ssh("gpu1"), "hostname"])
@@ -75,7 +75,7 @@ def why_not() -> str | None:
             "--mount-proc",
             "sh",
             "-euc",
-            "mount -t tmpfs tmpfs /run; ip link add name br type bridge",
+            "mount -t tmpfs tmpfs /run; mount -o remount,bind,ro /; ip link add name br type bridge",
         ],
         env=os.environ | {"PATH": PATH},
         capture_output=True,
@@ -99,7 +99,7 @@ class Host:
         _make_key(folder / "host_key")
         (folder / "authorized_keys").write_text(network.key.with_suffix(".pub").read_text())
         (folder / "sshd_config").write_text(SSHD)
-        self._inside = Enclosure([f"hostname {name}", *_mounts(folder), "ip link set lo up"])
+        self._inside = Enclosure([f"hostname {name}", *_mounts(folder, network.shared), "ip link set lo up"])
         with contextlib.ExitStack() as stack:
             stack.callback(self._inside.close)
             self._plug_in()
@@ -142,6 +142,15 @@ class Host:
     def processes(self) -> list[int]:
         """The ids, on this machine, of the host's processes, other than those that make it a host."""
         return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self._listener}]
+
+    def pid_here(self, pid: int) -> int:
+        """The id, on this machine, of the process that has the id ``pid`` on the host."""
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process}/status").read_text()
+                if status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1] == str(pid):
+                    return process
+        raise ProcessLookupError(f"{self.name} has no process {pid}")
 
     def cut(self) -> None:
         """Pull the cable out of the switch."""
@@ -228,8 +237,10 @@ class Host:
 class Network:
     """Hosts named gpu1, gpu2, … at one switch, to which this machine is joined as well."""
 
-    def __init__(self, hosts: int = 2) -> None:
+    def __init__(self, hosts: int = 2, shared: Path | None = None) -> None:
         assert 1 <= hosts <= MOST
+        self.shared = shared
+        """A folder among this machine's temporary ones that the hosts see too, under the same path, and may write."""
         self.names = [f"gpu{number}" for number in range(1, hosts + 1)]
         self.hosts: list[Host] = []
         self.subnet = ""
@@ -319,7 +330,7 @@ class Network:
         wait_for(lambda: self.link not in psutil.net_if_addrs(), f"{self.link} is still there")
 
 
-def _mounts(folder: Path) -> list[str]:
+def _mounts(folder: Path, shared: Path | None) -> list[str]:
     """The lines of a shell script that give a host its own folders, and what of them must still be seen."""
     own = {Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home(), Path(tempfile.gettempdir())}
     own |= {Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")}
@@ -345,6 +356,9 @@ def _mounts(folder: Path) -> list[str]:
             target = stage / path.relative_to(top)
             source, place = shlex.quote(str(path)), shlex.quote(str(target))
             lines += [f"mkdir -p {place}", f"mount --bind {source} {place}", f"mount -o remount,bind,ro {place}"]
+        if shared is not None and top in shared.parents:
+            source, place = shlex.quote(str(shared)), shlex.quote(str(stage / shared.relative_to(top)))
+            lines += [f"mkdir -p {place}", f"mount --bind {source} {place}"]
         lines += [f"mkdir -p {shlex.quote(str(stage / path.relative_to(top)))}" for path in own if top in path.parents]
     lines += [f"mount --move /run/stage/{number} {shlex.quote(str(top))}" for number, top in enumerate(tops)]
     disks = {"/", *(disk.mountpoint for disk in psutil.disk_partitions())} - {str(top) for top in tops}

@@ -12,7 +12,7 @@ from jupyter_dtrain import DistributedError, StartFailed
 from jupyter_dtrain.core.errors import BadRequest, WorldLost
 from tests.hosts.launching import PATIENCE, left, start, values
 from tests.hosts.network import Network
-from tests.steward.until import steward_of, until
+from tests.steward.until import child_named, state_of, steward_of, until
 
 LOST = 10.0
 """Seconds within which a host that is cut off is known to be lost."""
@@ -119,6 +119,43 @@ def test_a_killed_steward_leaves_nothing_on_the_hosts(network: Network) -> None:
 
     until(lambda: left(network) == [])
     assert set(run.outcomes.values()) == {"lost"}
+
+
+def test_a_killed_watch_ends_the_ranks_of_its_host_alone(network: Network) -> None:
+    """The others are released and keep their variables; a restart gives the host a watch again."""
+    session = start(network)
+    code = (
+        "import os\nfrom mpi4py import MPI\nkept = int(os.environ['RANK'])\n"
+        "if kept == 3: os.kill(os.getppid(), 9)\n"
+        "MPI.COMM_WORLD.allreduce(1)"
+    )
+    with pytest.raises(DistributedError, match="rank 3 ended for an unknown reason: its watch is gone"):
+        session.run(code, view=None)
+    until(lambda: [rank.rank for rank in session.world.dead] == [2, 3])
+    kept = values(session.run("kept", ranks=[0, 1], view=None))
+    session.restart()
+    again = values(session.run("1 + 1", view=None))
+    session.stop()
+
+    assert kept == {0: 0, 1: 1}
+    assert again == dict.fromkeys(range(4), 2)
+    until(lambda: left(network) == [])
+
+
+@pytest.mark.slow
+def test_without_mpiexec_the_ranks_of_hosts_end(network: Network) -> None:
+    """MPI's daemons end them; a notice says so, and a restart gives fresh ranks."""
+    session = start(network)
+    child_named(session, "prterun").kill()
+    until(lambda: len(session.world.dead) == 4)
+    notices = state_of(session).notices
+    session.restart()
+    again = values(session.run("1 + 1", view=None))
+    session.stop()
+
+    assert any("mpiexec has ended (SIGKILL), and so have all ranks." in words for words in notices)
+    assert again == dict.fromkeys(range(4), 2)
+    until(lambda: left(network) == [])
 
 
 @pytest.mark.parametrize("bad", ["gpu9:2", "gpu1:2,gpu9:2"])

@@ -50,6 +50,24 @@ def test_hosts_cannot_change_the_files_of_this_machine(network):
     assert ended.stderr.count("Read-only file system") == len(names)
 
 
+def test_hosts_share_a_folder_where_one_is_named(able, tmp_path):
+    with Network(hosts=1, shared=tmp_path) as network:
+        assert ssh(network, "gpu1", f"echo there > {tmp_path}/word").returncode == 0
+
+    assert (tmp_path / "word").read_text() == "there\n"
+
+
+def test_a_process_of_a_host_is_found_from_here(network):
+    with network["gpu1"].popen(["sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE) as started:
+        inside = int(started.stdout.readline())
+        process = psutil.Process(network["gpu1"].pid_here(inside))
+        wait_for(lambda: process.name() == "sleep", "It is another process")
+        process.kill()
+
+    with pytest.raises(ProcessLookupError, match=f"gpu1 has no process {inside}"):
+        network["gpu1"].pid_here(inside)
+
+
 def test_hosts_have_the_same_python_and_package(network):
     code = f"cd /; PYTHONPATH={ROOT} {sys.executable} -c 'import jupyter_dtrain; print(jupyter_dtrain.__version__)'"
     answers = [ssh(network, host.name, code) for host in network.hosts]

@@ -210,9 +210,9 @@ def test_a_representation_that_fails_fails_the_cell(world):
     assert same(3) == values(run(world, "1 + 2"))
 
 
-def test_output_of_a_thread_between_cells_comes_with_the_next(world, tmp_path):
+def test_output_of_a_thread_between_cells_comes_with_the_next(world, meeting):
     """Nothing that was printed is lost; the next run shows it first."""
-    mark = tmp_path / "printed"
+    mark = meeting / "printed"
     run(
         world,
         "import pathlib, threading, time\n"
@@ -220,19 +220,19 @@ def test_output_of_a_thread_between_cells_comes_with_the_next(world, tmp_path):
         "    while get_ipython().kernel is None or not go.exists(): time.sleep(0.01)\n"
         "    print('between')\n"
         "    done.touch()\n"
-        f"go, done = pathlib.Path({str(tmp_path / 'go')!r}), pathlib.Path({str(mark)!r})\n"
+        f"go, done = pathlib.Path({str(meeting / 'go')!r}), pathlib.Path({str(mark)!r})\n"
         "threading.Thread(target=later).start()",
         ranks=2,
     )
-    (tmp_path / "go").touch()
+    (meeting / "go").touch()
     until(mark.exists)
 
     assert {0: "after\n", 1: "after\n", 2: "between\nafter\n"} == texts(run(world, "print('after')"))
 
 
-def test_output_arrives_while_the_cell_runs(world, tmp_path):
+def test_output_arrives_while_the_cell_runs(world, meeting):
     """The second line waits for a file that is made once the first was seen."""
-    go = tmp_path / "go"
+    go = meeting / "go"
     cell = begin(
         world,
         f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\nprint('second')",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import socket
+import contextlib
 
+import psutil
 import pytest
 
-from tests.session.cells import begin, run, texts
+from tests.session.cells import begin, fail, run, texts
 from tests.steward.until import runs, until
 
 FIRST = [0]
@@ -55,9 +56,21 @@ def stop(session, cell):
     assert cell.busy == []
 
 
-def test_stop_ends_the_processes_of_a_script(world, tmp_path):
+@pytest.fixture
+def lives(process_at):
+    """Tell whether a process of the first rank's host still runs."""
+
+    def lives(session, pid):
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            return runs(process_at(session, 0, pid))
+        return False
+
+    return lives
+
+
+def test_stop_ends_the_processes_of_a_script(world, meeting, lives):
     """Both are silent in later cells, and no process listens on their port."""
-    script = tmp_path / "two.py"
+    script = meeting / "two.py"
     script.write_text(TWO_PROCESSES)
     cell = world.run_script(script, ranks=FIRST, wait=False, view=None)
     until(lambda: all(f"child {pid}" in cell.text(0) for pid in pids_in(cell)) and pids_in(cell))
@@ -66,10 +79,10 @@ def test_stop_ends_the_processes_of_a_script(world, tmp_path):
     later = run(world, "import time; time.sleep(0.5)")
 
     assert cell.outcome == "interrupted"
-    assert [pid for pid in pids_in(cell) if runs(pid)] == []
+    assert [pid for pid in pids_in(cell) if lives(world, pid)] == []
     assert texts(later) == dict.fromkeys(later.ranks, "")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+    refused = fail(world, f"import socket\nsocket.create_connection(('127.0.0.1', {port}))", FIRST)
+    assert refused.errors[0].ename == "ConnectionRefusedError"
 
 
 def pids_in(cell):
@@ -87,7 +100,7 @@ def test_stop_ends_a_wait_that_ends_only_with_the_child(world, command):
     assert value(world, "1 + 1") == 2
 
 
-def test_stop_ends_stubborn_processes_and_orphans(world):
+def test_stop_ends_stubborn_processes_and_orphans(world, lives):
     """Such as ignore SIGINT and SIGTERM, and such as have lost their parent; workers of a pool, and their tasks."""
     cell = begin(
         world,
@@ -109,11 +122,11 @@ pool.map(task, range(1000), chunksize=1)
     stop(world, cell)
     later = run(world, "time.sleep(0.5)", FIRST)
 
-    assert [pid for pid in value(world, "of_cell") if runs(pid)] == []
+    assert [pid for pid in value(world, "of_cell") if lives(world, pid)] == []
     assert texts(later) == {0: ""}
 
 
-def test_stop_leaves_what_other_cells_started_and_what_is_to_stay(world):
+def test_stop_leaves_what_other_cells_started_and_what_is_to_stay(world, lives):
     """Cells that end by themselves leave their processes, too."""
     run(world, GO, FIRST)
     run(world, "of_ok = go()", FIRST)
@@ -138,7 +151,7 @@ print("all", flush=True)
     stop(world, cell)
     tracker = "multiprocessing.resource_tracker._resource_tracker._pid"
     names = ("of_ok.pid", "of_error.pid", "detached.pid", "nohup.pid", tracker, "own.pid")
-    alive = [runs(pid) for pid in value(world, f"[{', '.join(names)}]")]
+    alive = [lives(world, pid) for pid in value(world, f"[{', '.join(names)}]")]
     run(world, "for one in (of_ok, of_error, detached, nohup): one.kill(); one.wait()", FIRST)
 
     assert alive == [True, True, True, True, True, False]
@@ -159,14 +172,14 @@ workers = [worker.pid for worker in loader._iterator._workers]
 MADE = 'loader = DataLoader(Slow(), num_workers=2, persistent_workers=True, multiprocessing_context="fork")'
 
 
-def test_persistent_workers_outlive_a_stop_or_are_made_again(world):
+def test_persistent_workers_outlive_a_stop_or_are_made_again(world, lives):
     """Workers of an earlier cell stay; the interrupted cell's own end, and the loader starts new ones."""
     pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
     run(world, "import time\nstuck = False\n" + LOADER.format(made=MADE), FIRST)
     cell = begin(world, f"for batch in loader:\n    print('a batch')\n    {SLEEP}", FIRST)
     until(lambda: "a batch" in cell.text(0))
     stop(world, cell)
-    stayed = [runs(pid) for pid in value(world, "workers")]
+    stayed = [lives(world, pid) for pid in value(world, "workers")]
     again = value(world, "old = workers\nsum(len(batch) for batch in loader)")
     del_old = "del loader\nstuck = True\n"
     cell = begin(world, del_old + LOADER.format(made=MADE + "\nit = iter(loader)\nprint('started')"), FIRST)

@@ -71,7 +71,7 @@ def test_restart_makes_a_broken_world_whole(launch, alone):
     number = session.last_run.number
     session.restart()
 
-    assert not set(before.values()) & set(pids(session).values())
+    assert not before.items() & pids(session).items()
     assert same(False, size) == values(run(session, "'gone' in globals()"))
     assert session.last_run.number == number + 1
     assert ["idle"] * size == [rank.state for rank in session.world.ranks]
@@ -107,10 +107,10 @@ def test_a_restart_ends_what_runs(launch):
     session.stop()
 
 
-def test_a_cell_goes_on_elsewhere_when_one_rank_dies(launch, tmp_path):
+def test_a_cell_goes_on_elsewhere_when_one_rank_dies(launch, meeting):
     """The run ends when the living have ended, not before."""
     session = launch(n=2)
-    go = tmp_path / "go"
+    go = meeting / "go"
     cell = session.run(
         f"import os, pathlib, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\n"
         f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n'through'",

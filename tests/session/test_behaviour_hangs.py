@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from jupyter_dtrain import Settings
 from jupyter_dtrain.core.stacks import describe_stacks
-from tests.session.cells import Notes, Samples, hang, pids, run, until, values
+from tests.session.cells import Notes, Samples, hang, run, until, values
 
 PREPARE = """
 import ctypes, hashlib, os, subprocess, sys, time
@@ -41,7 +38,7 @@ def test_a_rank_that_does_not_come(watched):
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stopped(watched):
+def test_a_rank_that_is_stopped(watched, process_at):
     """It does not count as dead; when it goes on, so does the run."""
     notes = Notes()
     cell = watched.run(
@@ -49,10 +46,10 @@ def test_a_rank_that_is_stopped(watched):
     )
     assert cell.wait(20)
     cell = watched.run("time.sleep(1)\nworld.Barrier()\nrank", wait=False, view=notes)
-    os.kill(pids(watched)[1], signal.SIGSTOP)
+    process_at(watched, 1).suspend()
     until(lambda: notes.words)
     stopped = [rank.state for rank in watched.world.ranks]
-    os.kill(pids(watched)[1], signal.SIGCONT)
+    process_at(watched, 1).resume()
     assert cell.wait(20)
     assert ["running", "stopped", "running"] == stopped
     until(lambda: watched.world.ranks[1].state == "idle")

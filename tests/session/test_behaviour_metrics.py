@@ -206,18 +206,18 @@ def test_tqdm_of_any_flavour_is_progress(world, flavour):
     assert [bar.ended for bar in cell.progress[2]] == [True] * 3
 
 
-def test_a_bar_with_a_file_of_its_own_is_left_alone(world, tmp_path):
+def test_a_bar_with_a_file_of_its_own_is_left_alone(world, meeting):
     """The user said where it goes."""
     pytest.importorskip("tqdm")
     cell = run(
         world,
         "from tqdm import tqdm\n"
-        f"with open({str(tmp_path / 'bar')!r}, 'w') as file:\n    list(tqdm(range(3), file=file))",
+        f"with open({str(meeting / 'bar')!r}, 'w') as file:\n    list(tqdm(range(3), file=file))",
         ranks=0,
     )
 
     assert cell.progress == {}
-    assert "3/3" in (tmp_path / "bar").read_text()
+    assert "3/3" in (meeting / "bar").read_text()
 
 
 def test_bars_of_one_loop_have_one_number_on_all_ranks(world):

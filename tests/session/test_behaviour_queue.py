@@ -26,12 +26,12 @@ def test_queued_cells_run_in_the_order_in_which_they_came(world):
     assert same([*range(10), "last"]) == world["order"]
 
 
-def test_a_queued_cell_is_running_until_its_turn_has_come(world, tmp_path):
+def test_a_queued_cell_is_running_until_its_turn_has_come(world, meeting):
     """It has printed nothing, and its rank counts as busy."""
-    first = begin(world, wait_for(tmp_path / "go"), ranks=0)
+    first = begin(world, wait_for(meeting / "go"), ranks=0)
     second = later(world, "print('second')", ranks="0-1")
     before = (second.outcome, second.done, second.text(1), world.world.ranks[1].state)
-    (tmp_path / "go").touch()
+    (meeting / "go").touch()
 
     assert first.wait(20)
     assert second.wait(20)
@@ -39,9 +39,9 @@ def test_a_queued_cell_is_running_until_its_turn_has_come(world, tmp_path):
     assert {0: "second\n", 1: "second\n"} == {rank: second.text(rank) for rank in (0, 1)}
 
 
-def test_cells_on_different_ranks_run_at_the_same_time(world, tmp_path):
+def test_cells_on_different_ranks_run_at_the_same_time(world, meeting):
     """Each waits for what the other makes."""
-    one, two = tmp_path / "one", tmp_path / "two"
+    one, two = meeting / "one", meeting / "two"
     first = later(world, f"{wait_for(two)}\npathlib.Path({str(one)!r}).touch()", ranks=0)
     second = later(world, f"import pathlib\npathlib.Path({str(two)!r}).touch()\n{wait_for(one)}", ranks="1-2")
 
@@ -50,30 +50,30 @@ def test_cells_on_different_ranks_run_at_the_same_time(world, tmp_path):
     assert ("ok", "ok") == (first.outcome, second.outcome)
 
 
-def test_a_cell_does_not_overtake_one_that_waits_for_its_rank(world, tmp_path):
+def test_a_cell_does_not_overtake_one_that_waits_for_its_rank(world, meeting):
     """Rank 1 is free, but an earlier cell for ranks 0 and 1 has not run yet."""
     run(world, "order = []")
-    first = begin(world, wait_for(tmp_path / "go"), ranks=0)
+    first = begin(world, wait_for(meeting / "go"), ranks=0)
     second = later(world, "order.append('second')", ranks="0-1")
     third = later(world, "order.append('third')", ranks=1)
     free = later(world, "order.append('free')", ranks=2)
 
     assert free.wait(20)
     assert (False, False) == (second.done, third.done)
-    (tmp_path / "go").touch()
+    (meeting / "go").touch()
     assert first.wait(20)
     assert third.wait(20)
     assert {0: ["second"], 1: ["second", "third"], 2: ["free"]} == world["order"]
 
 
-def test_a_cell_queued_behind_a_failure_is_not_sent(world, tmp_path):
+def test_a_cell_queued_behind_a_failure_is_not_sent(world, meeting):
     """It ends with the reason; a cell on other ranks is not concerned."""
     run(world, "ran = 0")
-    first = begin(world, f"{wait_for(tmp_path / 'go')}\n1 / 0", ranks=0)
+    first = begin(world, f"{wait_for(meeting / 'go')}\n1 / 0", ranks=0)
     second = later(world, "ran = 1", ranks="0-1")
     third = later(world, "ran = 2", ranks=1)
     free = later(world, "ran = 3", ranks=2)
-    (tmp_path / "go").touch()
+    (meeting / "go").touch()
 
     for cell in (first, second, third, free):
         assert cell.wait(20)
@@ -99,10 +99,10 @@ def test_the_ranks_take_the_next_cell_after_a_failure(world):
     assert run(world, "1").outcome == "ok"
 
 
-def test_a_cell_that_waits_raises_what_the_queue_before_it_did(world, tmp_path):
+def test_a_cell_that_waits_raises_what_the_queue_before_it_did(world, meeting):
     """A blocking cell behind a failed one fails, too: it was not sent."""
-    first = begin(world, f"{wait_for(tmp_path / 'go')}\nraise ValueError('first')")
-    (tmp_path / "go").touch()
+    first = begin(world, f"{wait_for(meeting / 'go')}\nraise ValueError('first')")
+    (meeting / "go").touch()
     try:
         run(world, "never = 1")
     except (DistributedError, KeyboardInterrupt) as error:

@@ -186,9 +186,9 @@ def test_a_with_block_stops_its_world(launch):
     assert session.closed
 
 
-def test_a_busy_world_shows_which_ranks_work(world, tmp_path):
+def test_a_busy_world_shows_which_ranks_work(world, meeting):
     """World.ranks has the states that people read."""
-    go = tmp_path / "go"
+    go = meeting / "go"
     cell = begin(
         world, f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)", ranks=1
     )

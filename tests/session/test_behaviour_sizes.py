@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import psutil
 import pytest
 
-from tests.session.cells import pids, run, same, until, values
-
-
-def living(processes) -> list[int]:
-    """The processes that still run; one that has ended may wait for a parent that never asks."""
-    found = []
-    for pid in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-    return found
+from tests.session.cells import run, same, until, values
+from tests.steward.until import running
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_world_of_any_size_works(launch, n):
+def test_a_world_of_any_size_works(launch, n, process_at):
     """All ranks answer, values come back, MPI connects all; at the end nothing is left."""
     with launch(n=n) as session:
         cell = run(session, "from mpi4py import MPI\nprint('hello')\nMPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank)")
         session.push({"a": 1})
-        processes = pids(session)
+        processes = [process_at(session, rank) for rank in range(session.world.size)]
 
         assert same(n * (n - 1) // 2, n) == values(cell)
         assert ["hello\n"] * n == [cell.text(rank) for rank in range(n)]
         assert same(1, n) == session["a"]
         assert session.world.size == n
 
-    assert [] == living(processes.values())
+    assert [] == running(processes)
 
 
 @pytest.mark.slow
@@ -54,15 +43,15 @@ def test_a_hundred_cells_leave_nothing_behind_in_this_process(world):
 
 
 @pytest.mark.slow
-def test_ten_worlds_in_a_row_leave_nothing(launch):
+def test_ten_worlds_in_a_row_leave_nothing(launch, process_at):
     """Start, one cell, stop; descriptors and threads of this process are as before."""
     me = psutil.Process()
     seen = []
     for _ in range(10):
         with launch(n=2) as session:
-            processes = pids(session)
+            processes = [process_at(session, rank) for rank in range(session.world.size)]
             assert same(2, 2) == values(run(session, "1 + 1"))
-        assert [] == living(processes.values())
+        assert [] == running(processes)
         seen.append((me.num_fds(), me.num_threads()))
 
     assert seen[-1] <= seen[1]

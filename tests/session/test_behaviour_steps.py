@@ -168,11 +168,11 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
 
 
 @pytest.mark.slow
-def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick, tmp_path):
+def test_a_rank_that_was_left_behind_does_not_disturb_the_others(quick, meeting):
     """Native code keeps the interpreter lock: the rank answers no question, and the others go on meanwhile."""
     pytest.importorskip("torch", reason="torch, in whose groups the others go on, is not installed")
     run(quick, "import ctypes, os, pathlib, socket, time\nimport torch, torch.distributed as dist")
-    go = tmp_path / "go"
+    go = meeting / "go"
     port = values(run(quick, "s = socket.create_server(('127.0.0.1', 0)); s.getsockname()[1]", 0))[0]
     waits = f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
     cell = begin(quick, f"{waits}if os.environ['RANK'] == '2': ctypes.PyDLL(None).sleep(6)")

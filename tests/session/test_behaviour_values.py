@@ -123,17 +123,17 @@ def test_an_invalid_name_is_refused(world, name):
         world.pull(name)
 
 
-def test_a_busy_rank_refuses_values_at_once(world, tmp_path):
+def test_a_busy_rank_refuses_values_at_once(world, meeting):
     """Nothing queues behind a cell; the other ranks answer."""
     world.push({"free": 1})
-    cell = begin(world, wait_for(tmp_path / "go"), ranks=1)
+    cell = begin(world, wait_for(meeting / "go"), ranks=1)
 
     with pytest.raises(RanksBusy, match=f"Cannot push free: rank 1 is still working on run {cell.number}"):
         world.push({"free": 2})
     with pytest.raises(RanksBusy, match=f"Cannot pull free: rank 1 is still working on run {cell.number}"):
         world.pull("free")
     others = world.pull("free", ranks="0,2")
-    (tmp_path / "go").touch()
+    (meeting / "go").touch()
 
     assert cell.wait(20)
     assert {0: 1, 2: 1} == others

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 
@@ -85,7 +83,7 @@ def test_a_press_of_stop_ends_the_wait_for_a_view(world, view):
     assert cell.outcome == "ok"
 
 
-def test_a_death_is_noticed_while_a_view_blocks(launch, view):
+def test_a_death_is_noticed_while_a_view_blocks(launch, view, process_at):
     """The world knows it; who waits for the cell learns it within the deadline for views."""
     session = launch(n=2)
     raised = []
@@ -100,7 +98,7 @@ def test_a_death_is_noticed_while_a_view_blocks(launch, view):
     assert view.inside.wait(20)
     until(lambda: session.last_run.text(1))
     began = time.monotonic()
-    os.kill(session.world.ranks[1].pid, signal.SIGKILL)
+    process_at(session, 1).kill()
     until(lambda: session.world.ranks[1].state == "dead", 10)
     until(lambda: not session.last_run.unfinished)
     assert session.last_run.outcomes[1] == "lost"

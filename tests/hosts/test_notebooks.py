@@ -1,0 +1,59 @@
+"""The examples on two hosts: the one about hosts as it is, and those of frameworks with another line to start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+from tests.hosts.launching import left
+from tests.hosts.network import ROOT, Network
+from tests.kernels import ThisPython
+from tests.steward.until import until
+
+PATIENCE = 300
+
+
+def execute(name: str, folder: Path, line: str, other: str) -> str:
+    """Run a notebook in which a stranger has changed one line; everything that its cells print."""
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    changed = [cell for cell in notebook.cells if cell.cell_type == "code" and line in cell.source]
+    assert len(changed) == 1, f"{name} has {line!r} {len(changed)} times"
+    changed[0].source = changed[0].source.replace(line, other)
+    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
+    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
+    client.execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return "\n".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs)
+
+
+@pytest.mark.slow
+def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, tmp_path: Path) -> None:
+    """It examines them, trains, and leaves nothing of the world there."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    line = 'hosts = "--hosts gpu1:2,gpu2:2"'
+    said = execute("13_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
+
+    assert "local rank 1 of 2 on gpu1" in said
+    assert "local rank 0 of 2 on gpu2" in said
+    assert float(re.findall(r"test accuracy ([0-9.]+)", said)[-1]) > 0.9
+    # The doctor's MPI job leaves an empty folder of Open MPI's at times.
+    until(lambda: not [line for line in left(network) if ": prted." not in line])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "package"), [("08_tensorflow", "tensorflow"), ("12_jax", "flax")])
+def test_a_framework_trains_on_two_hosts(network: Network, home: Path, tmp_path: Path, name: str, package: str) -> None:
+    """The cells are those that run on one machine."""
+    pytest.importorskip(package)
+    hosts = f"--hosts gpu1:1,gpu2:1 --ssh-args='-F {network.ssh_config}'"
+    said = execute(name, tmp_path, "%distributed start -n 2", f"%distributed start {hosts}")
+
+    print(said[-3000:])
+    assert re.search(r"loss", said)
+    until(lambda: not [line for line in left(network) if "process" in line])
