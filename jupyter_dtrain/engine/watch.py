@@ -418,6 +418,9 @@ def main() -> NoReturn:
         sys.exit(str(error))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     raise_limit()
+    if spec.umask is not None:
+        # The steward works under a stricter one, and a login on another host may have any.
+        os.umask(spec.umask)
     if not spec.remote:
         Watch(spec, Slots(spec.scratch), Interface(), rest).run()
     try:

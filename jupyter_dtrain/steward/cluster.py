@@ -134,6 +134,7 @@ class Cluster:
             given=list(request.options.env),
             protocol=PROTOCOL,
             cwd=request.cwd,
+            umask=self._umask,
             remote=launcher.address if launcher.remote else "",
         )
         environment = self._environment = launcher.environment()
@@ -220,7 +221,6 @@ class Cluster:
                 stderr=file,
                 cwd=self._request.cwd,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
-                umask=self._umask if piped else -1,
             )
 
     # Questions.

@@ -93,3 +93,10 @@ def test_a_variable_that_a_host_sets_stays(network: Network) -> None:
         assert found[0][0] == found[1][0] != "7"
         assert found[2][0] == found[3][0] == "7"
         assert all(found[rank][1].startswith("your own value, kept; ") for rank in (2, 3))
+
+
+def test_files_of_ranks_have_the_rights_that_the_person_chose(world: Session) -> None:
+    """The umask of the notebook, not that of the login on a host."""
+    found = values(world.run("mask = os.umask(0); _ = os.umask(mask); mask", view=None))
+
+    assert found == dict.fromkeys(range(4), 0o027)
