@@ -222,12 +222,13 @@ class Supervisor:
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
                 lambda end: post(self._watch_ended, end),
+                lambda error: post(self._ranks_failed, error),
             )
             self._state.mpi = self._mpi.version
             if not self._mpi.modern:
                 self._notice(NO_ULFM, launch=True)
         except StartFailed as error:
-            self._fail(StartFailure(error.reason, error.cure, error.log))
+            self._ranks_failed(error)
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             words = str(error) if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}"
             self._fail(StartFailure(words, AGAIN))
@@ -300,6 +301,10 @@ class Supervisor:
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
         self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
+
+    def _ranks_failed(self, error: StartFailed) -> None:
+        if self._state.phase == "starting":
+            self._fail(StartFailure(error.reason, error.cure, error.log))
 
     def _mpiexec_ended(self, code: int) -> None:
         if self._state.phase == "starting":
