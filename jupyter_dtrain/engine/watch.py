@@ -48,7 +48,7 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Reached, Ready, Report, Watching, rank_in
+from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, Watching, rank_in
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
@@ -61,6 +61,10 @@ from .spool_copier import PERIOD, SpoolCopier
 
 LAST_WORDS: Final = 5.0
 """Seconds in which the steward must have read the last reports."""
+PROMPT: Final = 1 << 20
+"""Bytes of a dead rank's spool that are copied before its end is reported."""
+TURN: Final = 0.1
+"""Seconds in which the loop copies spools before it looks around."""
 LONGEST: Final = 30.0
 """Seconds without an event after which the loop looks around."""
 
@@ -92,6 +96,8 @@ class Watch:
         self._reports_awaited = False
         self._copier = SpoolCopier(spec.spool) if spec.remote else None
         self._copy_at = 0.0
+        self._late: dict[int, Died] = {}
+        """The last reports of dead ranks whose spools are still being copied, by rank."""
         self._orders = orders
         self._alone = False
         """Whether the steward is gone, or out of reach."""
@@ -139,6 +145,9 @@ class Watch:
                 self._reports.finish(deadline)
                 if not self._reports.free:
                     break
+            for report in self._late.values():
+                self._reports.send(report)
+            self._reports.finish(deadline)
             if self._alone:
                 self._end_daemons()
             own_folders.remove(self._spec)
@@ -154,11 +163,14 @@ class Watch:
         now = time.monotonic()
         if self._copier is None or now < self._copy_at or not self._reports.free:
             return
+        for rank in [*self._late, None]:  # the dead first: people wait for their last words
+            for piece in self._copier.pieces(rank):
+                self._reports.send(piece)
+                if not self._reports.free or time.monotonic() > now + TURN:
+                    return  # there may be more: the loop comes back as soon as it can
+            if rank is not None:
+                self._reports.send(self._late.pop(rank))
         self._copy_at = now + PERIOD
-        for piece in self._copier.pieces():
-            self._reports.send(piece)
-            if not self._reports.free:
-                return
 
     def _await_pipe(self) -> None:
         """Wait until the steward has read, while there is more for it."""
@@ -174,7 +186,7 @@ class Watch:
         if self._has_request():
             return 0.0
         moments = [*self._due.values(), self._lease_end, time.monotonic() + LONGEST]
-        if self._copier is not None and self._ranks and self._reports.free:
+        if self._copier is not None and (self._ranks or self._late) and self._reports.free:
             moments.append(self._copy_at)
         return max(0.0, min(moments) - time.monotonic())
 
@@ -262,7 +274,12 @@ class Watch:
                 self._connect()
             report = msgspec.structs.replace(report, watch=self._identity)
         if isinstance(report, Died) and self._copier is not None:
-            # A client that hears of the end may read the rank's last words in the mirror.
+            # A client that hears of the end reads the rank's last words in the mirror.
+            if self._copier.backlog(report.rank) > PROMPT:
+                self._late[report.rank] = report
+                self._copy_at = 0.0
+                self._reports.send(Fell(report.rank, report.words, report.run))
+                return
             for piece in self._copier.pieces(report.rank):
                 self._reports.send(piece)
         self._reports.send(report)

@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import launcher_of, local
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report, Watching
+from jupyter_dtrain.wire.reports import Died, Ended, Fell, Paused, Reached, Ready, Report, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -250,6 +250,8 @@ class Supervisor:
                 self._actions.failed(run)
             case Paused():
                 self._rank_paused(report)
+            case Fell() if self._state.phase == "running":
+                self._rank_fell(report)
             case Died():
                 self._rank_died(report)
 
@@ -293,6 +295,13 @@ class Supervisor:
         state: RankState = "stopped" if paused.stopped else "idle"
         if self._state.change_rank(paused.rank, state=state):
             self._tell(RankPaused(rank=paused.rank, state=state))
+
+    def _rank_fell(self, fell: Fell) -> None:
+        """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
+        words = f"{fell.words}; its last output is still on its way"
+        if self._state.change_rank(fell.rank, state="unreachable", words=words):
+            self._actions.rank_died(fell.rank, fell.run)
+            self._tell(RankPaused(rank=fell.rank, state="unreachable", words=words))
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
         if not self._state.mark_dead(number, words, events, asked=asked):
