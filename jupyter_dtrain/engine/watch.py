@@ -53,7 +53,7 @@ from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
 from .interfaces import Interface, interface_to
-from .orphans import end_orphans
+from .orphans import Orphans, end_all
 from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
 from .slots import Slot, Slots
@@ -87,6 +87,8 @@ class Watch:
         """The living ranks, by process id."""
         self._due: dict[int, float] = {}
         """When each needs a turn (monotonic), by process id."""
+        self._leaving: list[tuple[Orphans, list[RankProcess]]] = []
+        """Ranks that have ended, with what they have left behind: their ends are reported when that is gone."""
         self._touched: set[int] = set()
         """Those that had an event in this round."""
         self._selector = selectors.DefaultSelector()
@@ -122,17 +124,18 @@ class Watch:
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
         self._reports.send(Watching(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface))
         self._follow_orders(b"")
-        while not (self._ending and not self._ranks):
+        while not (self._ending and not self._ranks and not self._leaving):
             for key, _ in self._selector.select(self._patience()):
                 key.data()
             if self._asked_to_end and not self._ending:
                 self._terminate()
             self._serve()
             self._reap()
+            self._see_off()
             self._give_turns()
             self._copy_spools()
             self._await_pipe()
-        end_orphans({}, ())
+        end_all()
         self._finish()
 
     def _finish(self) -> NoReturn:
@@ -185,7 +188,8 @@ class Watch:
     def _patience(self) -> float:
         if self._has_request():
             return 0.0
-        moments = [*self._due.values(), self._lease_end, time.monotonic() + LONGEST]
+        leaving = [orphans.look_at for orphans, _ in self._leaving]
+        moments = [*self._due.values(), *leaving, self._lease_end, time.monotonic() + LONGEST]
         if self._copier is not None and (self._ranks or self._late) and self._reports.free:
             moments.append(self._copy_at)
         return max(0.0, min(moments) - time.monotonic())
@@ -307,9 +311,17 @@ class Watch:
             awaited = self._watched.pop(process.pid)
             for fd in tuple(awaited):
                 self._forget(awaited, fd)
-        end_orphans({process.pid: process.number for process in ended}, self._ranks.keys())
-        for process in ended:
-            process.end()
+        self._leaving.append((Orphans({process.pid: process.number for process in ended}), ended))
+
+    def _see_off(self) -> None:
+        """Report the ends of the ranks of which nothing is left; end more of what is left of others."""
+        now = time.monotonic()
+        waiting = [one for one in self._leaving if now < one[0].look_at or not one[0].end(self._ranks.keys())]
+        gone = [one for one in self._leaving if one not in waiting]
+        self._leaving = waiting
+        for _, ended in gone:
+            for process in ended:
+                process.end()
 
     def _ask_to_end(self) -> None:
         """Note the signal; the loop does the rest."""
