@@ -18,8 +18,8 @@ from tests.steward.until import steward_of, until
 
 BACKLOG = 100_000_000
 """Bytes."""
-TOLD = 1.5
-"""Seconds within which a death is told, on a machine that does other things as well."""
+TOLD = 5.0
+"""Seconds within which a death is told on a crowded machine; on a free one it takes half a second."""
 
 
 def connection_to(session: Session, host: str) -> psutil.Process:
@@ -70,7 +70,7 @@ def test_a_death_is_told_before_the_output_that_waits(network: Network) -> None:
 
     print(f"told after {told:.2f} s, when {copied / 1e6:.1f} MB were here; all were here after {took:.1f} s")
     assert told < TOLD
-    assert copied < BACKLOG / 4
+    assert copied < BACKLOG / 2
     assert state == "unreachable"
     assert words.startswith("rank 1 was killed (SIGKILL)")
     assert words.endswith("; its last output is still on its way")

@@ -16,7 +16,10 @@ import pytest
 from jupyter_dtrain import Session, Settings
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
-from tests.steward.until import child_named, runs, state_of, steward_of, until
+from tests.steward.until import PATIENCE, child_named, runs, state_of, steward_of, until
+
+HELD_UP = 1.5
+"""Seconds; a watch that waits for an orphan answers after two."""
 
 START_CHILDREN = """
 import os, subprocess, sys
@@ -90,22 +93,24 @@ def test_an_orphan_that_does_not_end_holds_up_no_other_rank(launch, mark) -> Non
     session.run("import subprocess; pid = subprocess.Popen(['sleep', '300']).pid", view=None)
     orphan = psutil.Process(session.pull("pid")[1])
     world, channel = session._link.bound()
+    longest, answered = 0.0, 0
     with held_at_its_end(orphan.pid):
         os.kill(world.ranks[1].pid, signal.SIGKILL)
-        until(lambda: orphan.status() == psutil.STATUS_TRACING_STOP)
         began = time.monotonic()
-        answers = [channel.ask_watch(world.ranks[0].watch, SendSignal(0, 0)).result(10) for _ in range(3)]
-        took = time.monotonic() - began
-        waited = session.world.ranks[1].state != "dead" and runs(orphan)
-        until(lambda: session.world.ranks[1].state == "dead")
+        while session.world.ranks[1].state != "dead":
+            assert time.monotonic() < began + PATIENCE
+            asked = time.monotonic()
+            channel.ask_watch(world.ranks[0].watch, SendSignal(0, 0)).result(PATIENCE)
+            longest = max(longest, time.monotonic() - asked)
+            answered += orphan.status() == psutil.STATUS_TRACING_STOP
+            time.sleep(0.05)
         reported = time.monotonic() - began
     kept = session.run("1 + 1", ranks=0, view=None).outcome
     session.stop()
 
-    print(f"three requests were answered in {took:.3f} s, and the death was reported after {reported:.1f} s")
-    assert len(answers) == 3
-    assert waited
-    assert took < 0.5
+    print(f"answered {answered} requests, each within {longest:.3f} s; the death was reported after {reported:.1f} s")
+    assert answered
+    assert longest < HELD_UP
     assert kept == "ok"
     assert wait_until_gone(mark) == []
 
