@@ -108,7 +108,7 @@ def cell(width: int, steps: int) -> Iterator[_Turn]:
     with tempfile.TemporaryDirectory() as folder, kernel() as notebook:
         turn = _Turn(Path(folder))
         code = MODEL + TURNS.format(folder=folder, width=width, steps=steps)
-        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2")
+        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2 --env OMP_NUM_THREADS=1")
         wait = (f"%%distributed\n{code}", MOST)
         running = threading.Thread(target=notebook.execute, args=wait, daemon=True)
         running.start()

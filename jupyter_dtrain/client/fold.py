@@ -145,6 +145,10 @@ class Fold:
         """Take an announcement from a rank."""
         self._tasks.put(lambda: self._hear(from_wire(content)))
 
+    def rank_fell(self, rank: int, words: str) -> None:
+        """A rank has ended, as ``words`` say; its end comes with :meth:`rank_died`."""
+        self._tasks.put(lambda: self._rank_fell(rank, words))
+
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
@@ -336,6 +340,11 @@ class Fold:
             return None
         world, channel = bound
         return channel.ask(world.ranks[rank].engine, ReadEvents(run, from_seq))
+
+    def _rank_fell(self, rank: int, words: str) -> None:
+        for entry in self._runs.sent:
+            if rank in entry.run.unfinished:
+                entry.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:

@@ -422,7 +422,9 @@ class Link:
                 self._rank_died(rank, words, event.events)
                 self._set_world(generation=event.generation)
             case RankPaused() if current:
-                self._set_rank(event.rank, state=event.state)
+                self._set_rank(event.rank, state=event.state, words=event.words)
+                if event.words and self._fold is not None:
+                    self._fold.rank_fell(event.rank, event.words)
             case WorldRestarting() if event.client != self._me.id:
                 self._restarted_by(event.by, event.incarnation)
             case InterruptWanted() if self.drives:

@@ -114,7 +114,7 @@ class Membership:
         """As :meth:`.Session.kill`, for ranks that live."""
         self._link.kill(ranks, "by %distributed kill")
         deadline = time.monotonic() + self._settings.request_timeout
-        while living := [rank.rank for rank in self._link.world.ranks if rank.rank in ranks and rank.state != "dead"]:
+        while living := [rank.rank for rank in self._link.world.ranks if rank.rank in ranks and not rank.has_ended]:
             if time.monotonic() > deadline:
                 raise WorldLost(
                     f"{count_ranks(living).capitalize()} did not die. %distributed restart replaces all ranks."

@@ -90,7 +90,7 @@ class RankRequests:
         """Whether a rank works on ``run``, as far as ranks answer within a second; one that does not may."""
         answers = self.ask_agents(run.ranks, STATE_PATIENCE, ReadPosition())
         ranks = self._bound()[0].ranks
-        living = {rank: answer for rank, answer in answers.items() if ranks[rank].state != "dead"}
+        living = {rank: answer for rank, answer in answers.items() if not ranks[rank].has_ended}
         return any(one is None or one.works_on(run.number) for one in living.values())
 
     def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures[A]]) -> Answers[A]:
@@ -149,7 +149,7 @@ class RankRequests:
         while not future.done():
             stop_button.check()
             place = self._bound()[0].ranks[rank]
-            if place.state == "dead":
+            if place.has_ended:
                 raise RanksDead(place.words)
             if time.monotonic() > deadline:
                 raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")

@@ -42,13 +42,18 @@ class Rank(msgspec.Struct, frozen=True):
     """Routing identity of the ipyparallel engine. An inner detail: it changes when a rank is replaced."""
     state: RankState = "idle"
     words: str = ""
-    """Why the rank is ``dead``, in words; else empty."""
+    """Why the rank is ``dead``, or has ended and is ``unreachable``, in words; else empty."""
     role: str = ""
     """The role of the rank, in its framework's words; empty where all ranks are alike."""
     asked: bool = False
     """Whether a person asked for its end: ``%distributed kill``, the sidebar, or an interrupt with ``--force``."""
     watch: str = ""
     """Routing identity of the watch of its host. An inner detail."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is ``dead``, or ``unreachable``: ended, with its last output on its way from another host."""
+        return self.state in ("dead", "unreachable")
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
+from jupyter_dtrain.core.processors import read_processors, thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, placements, rank_environment
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
@@ -198,14 +199,17 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
     arrived = comm.Ibarrier()
     while not arrived.Test():
         time.sleep(LOOK)
-    # The one exchange of a start: the ranks' hosts and their frameworks' introductions.
-    told = comm.allgather((socket.gethostname(), plugins.introduce()))
-    place = placements([host for host, _ in told])[comm.rank]
+    # The one exchange of a start: the ranks' hosts, their processors and their frameworks' introductions.
+    host, processors = socket.gethostname(), read_processors()
+    told = comm.allgather((host, processors, plugins.introduce()))
+    place = placements([host for host, _, _ in told])[comm.rank]
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
     # mpiexec keeps some variables for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
-    plugins.meet([introductions for _, introductions in told])
+    # Only now: the ranks of a host may share its processors, or each may be bound to some of them.
+    given.offer(thread_variables(processors, [theirs for mate, theirs, _ in told if mate == host]))
+    plugins.meet([introductions for _, _, introductions in told])
     plugins.environment(place, spec, given.offer)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}

@@ -3,6 +3,9 @@
 The watch is the subreaper of its host's ranks, so an orphan keeps two traces of its rank: its Linux session, which is
 the rank's unless the process has left it; and the rank's number in the environment that its program was started with.
 A process that has left the session, and was forked without a program of its own, stays until the world ends.
+
+Under failure: a killed process may still take seconds to end, such as one that the kernel has to wait for. The watch
+looks again and again, serves the other ranks meanwhile, and goes on without that process after :data:`PATIENCE`.
 """
 
 from __future__ import annotations
@@ -19,19 +22,44 @@ from jupyter_dtrain.wire.reports import rank_in
 
 PATIENCE: Final = 2.0
 """Seconds in which killed processes are gone."""
+SOON: Final = 0.01
+"""Seconds until the second look; each further pause is twice as long as the one before."""
+LONGEST: Final = 0.2
 
 
-def end_orphans(ended: Mapping[int, int], living: Collection[int]) -> None:
-    """Kill what the ranks ``ended`` (numbers by process id) left, until none is left; ``living``: pids of other ranks.
+class Orphans:
+    """Those of ranks that have ended at the same time. Not locked: the watch has one thread."""
 
-    Without other ranks it kills every process beneath this one.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while (left := _find(ended, living)) and time.monotonic() < deadline:
+    def __init__(self, ended: Mapping[int, int]) -> None:
+        """``ended``: the numbers of the ranks, by process id."""
+        self._ended = ended
+        self._deadline = time.monotonic() + PATIENCE
+        self._pause = SOON
+        self.look_at = 0.0
+        """When the next look is due (monotonic)."""
+
+    def end(self, living: Collection[int]) -> bool:
+        """Kill what is left; whether nothing is, or it had its time. Never waits. ``living``: pids of other ranks.
+
+        Without other ranks it kills every process beneath this one.
+        """
+        now = time.monotonic()
+        left = _find(self._ended, living)
+        if not left or now > self._deadline:
+            return True
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(left, timeout=0.2)
+        self.look_at = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST)
+        return False
+
+
+def end_all() -> None:
+    """Kill every process beneath this one. Returns when none is left, within :data:`PATIENCE` seconds."""
+    orphans = Orphans({})
+    while not orphans.end(()):
+        time.sleep(max(0.0, orphans.look_at - time.monotonic()))
 
 
 def _find(ended: Mapping[int, int], living: Collection[int]) -> list[psutil.Process]:

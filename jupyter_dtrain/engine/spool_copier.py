@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from jupyter_dtrain.wire.reports import Spooled
+from jupyter_dtrain.wire.spool import spool_path
 
 PERIOD: Final = 0.25
 """Seconds between two looks."""
@@ -34,10 +35,17 @@ class SpoolCopier:
         """Bytes of each file that were sent, by run and rank."""
         self._finished: set[tuple[int, int]] = set()
 
+    def backlog(self, rank: int) -> int:
+        """Bytes in the spools of ``rank`` that the steward has not."""
+        left = 0
+        for run in self._runs():
+            with contextlib.suppress(OSError):
+                left += spool_path(self._folder, run, rank).stat().st_size - self._sent.get((run, rank), 0)
+        return left
+
     def pieces(self, rank: int | None = None) -> Iterator[Spooled]:
         """The pieces that the steward has not, of all ranks or of one. A piece that was given counts as sent."""
-        runs = sorted((int(name[4:]) for name in _names(self._folder) if name[4:].isdecimal()), reverse=True)
-        for index, run in enumerate(runs):
+        for index, run in enumerate(self._runs()):
             place = f"{self._folder}/run-{run}"
             for name in _names(place):
                 number = name.removeprefix("rank-").removesuffix(".jsonl")
@@ -45,6 +53,10 @@ class SpoolCopier:
                     continue
                 if index < NEWEST or (run, int(number)) not in self._finished:
                     yield from self._new(Path(place, name), run, int(number))
+
+    def _runs(self) -> list[int]:
+        """The numbers of all runs, the newest first."""
+        return sorted((int(name[4:]) for name in _names(self._folder) if name[4:].isdecimal()), reverse=True)
 
     def _new(self, path: Path, run: int, rank: int) -> Iterator[Spooled]:
         with contextlib.suppress(OSError), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A rank's surroundings: the variables that it was given, and what each framework sees.
+"""A rank's surroundings: its variables, the processors that it may use, and what each framework sees.
 
 A rank answers while a cell runs, too, and imports nothing for it. Under failure: the answer names a framework that
 cannot say what it sees, with the reason.
@@ -6,6 +6,9 @@ cannot say what it sees, with the reason.
 
 from __future__ import annotations
 
+import os
+
+from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
 from jupyter_dtrain.wire.answers import Surroundings
 
@@ -15,4 +18,13 @@ from .plugins import Plugins
 
 def look_around(plugins: Plugins, local_rank: int) -> Surroundings:
     """The surroundings of this rank. Any thread."""
-    return Surroundings(given.seen(), plugins.describe(), open=local_rank == 0 and not keeps_others_out())
+    shows = local_rank == 0 and not keeps_others_out()
+    return Surroundings(given.seen(), plugins.describe(), open=shows, processors=_processors())
+
+
+def _processors() -> Processors | None:
+    """Those of the main thread, which runs the cells: a cell may have bound it."""
+    try:
+        return read_processors(os.getpid())
+    except OSError:
+        return None

@@ -48,12 +48,12 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Reached, Ready, Report, Watching, rank_in
+from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, Watching, rank_in
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
 from .interfaces import Interface, interface_to
-from .orphans import end_orphans
+from .orphans import Orphans, end_all
 from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
 from .slots import Slot, Slots
@@ -61,6 +61,10 @@ from .spool_copier import PERIOD, SpoolCopier
 
 LAST_WORDS: Final = 5.0
 """Seconds in which the steward must have read the last reports."""
+PROMPT: Final = 1 << 20
+"""Bytes of a dead rank's spool that are copied before its end is reported."""
+TURN: Final = 0.1
+"""Seconds in which the loop copies spools before it looks around."""
 LONGEST: Final = 30.0
 """Seconds without an event after which the loop looks around."""
 
@@ -83,6 +87,8 @@ class Watch:
         """The living ranks, by process id."""
         self._due: dict[int, float] = {}
         """When each needs a turn (monotonic), by process id."""
+        self._leaving: list[tuple[Orphans, list[RankProcess]]] = []
+        """Ranks that have ended, with what they have left behind: their ends are reported when that is gone."""
         self._touched: set[int] = set()
         """Those that had an event in this round."""
         self._selector = selectors.DefaultSelector()
@@ -92,6 +98,8 @@ class Watch:
         self._reports_awaited = False
         self._copier = SpoolCopier(spec.spool) if spec.remote else None
         self._copy_at = 0.0
+        self._late: dict[int, Died] = {}
+        """The last reports of dead ranks whose spools are still being copied, by rank."""
         self._orders = orders
         self._alone = False
         """Whether the steward is gone, or out of reach."""
@@ -116,17 +124,18 @@ class Watch:
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
         self._reports.send(Watching(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface))
         self._follow_orders(b"")
-        while not (self._ending and not self._ranks):
+        while not (self._ending and not self._ranks and not self._leaving):
             for key, _ in self._selector.select(self._patience()):
                 key.data()
             if self._asked_to_end and not self._ending:
                 self._terminate()
             self._serve()
             self._reap()
+            self._see_off()
             self._give_turns()
             self._copy_spools()
             self._await_pipe()
-        end_orphans({}, ())
+        end_all()
         self._finish()
 
     def _finish(self) -> NoReturn:
@@ -139,6 +148,9 @@ class Watch:
                 self._reports.finish(deadline)
                 if not self._reports.free:
                     break
+            for report in self._late.values():
+                self._reports.send(report)
+            self._reports.finish(deadline)
             if self._alone:
                 self._end_daemons()
             own_folders.remove(self._spec)
@@ -154,11 +166,14 @@ class Watch:
         now = time.monotonic()
         if self._copier is None or now < self._copy_at or not self._reports.free:
             return
+        for rank in [*self._late, None]:  # the dead first: people wait for their last words
+            for piece in self._copier.pieces(rank):
+                self._reports.send(piece)
+                if not self._reports.free or time.monotonic() > now + TURN:
+                    return  # there may be more: the loop comes back as soon as it can
+            if rank is not None:
+                self._reports.send(self._late.pop(rank))
         self._copy_at = now + PERIOD
-        for piece in self._copier.pieces():
-            self._reports.send(piece)
-            if not self._reports.free:
-                return
 
     def _await_pipe(self) -> None:
         """Wait until the steward has read, while there is more for it."""
@@ -173,8 +188,9 @@ class Watch:
     def _patience(self) -> float:
         if self._has_request():
             return 0.0
-        moments = [*self._due.values(), self._lease_end, time.monotonic() + LONGEST]
-        if self._copier is not None and self._ranks and self._reports.free:
+        leaving = [orphans.look_at for orphans, _ in self._leaving]
+        moments = [*self._due.values(), *leaving, self._lease_end, time.monotonic() + LONGEST]
+        if self._copier is not None and (self._ranks or self._late) and self._reports.free:
             moments.append(self._copy_at)
         return max(0.0, min(moments) - time.monotonic())
 
@@ -262,7 +278,12 @@ class Watch:
                 self._connect()
             report = msgspec.structs.replace(report, watch=self._identity)
         if isinstance(report, Died) and self._copier is not None:
-            # A client that hears of the end may read the rank's last words in the mirror.
+            # A client that hears of the end reads the rank's last words in the mirror.
+            if self._copier.backlog(report.rank) > PROMPT:
+                self._late[report.rank] = report
+                self._copy_at = 0.0
+                self._reports.send(Fell(report.rank, report.words, report.run))
+                return
             for piece in self._copier.pieces(report.rank):
                 self._reports.send(piece)
         self._reports.send(report)
@@ -290,9 +311,17 @@ class Watch:
             awaited = self._watched.pop(process.pid)
             for fd in tuple(awaited):
                 self._forget(awaited, fd)
-        end_orphans({process.pid: process.number for process in ended}, self._ranks.keys())
-        for process in ended:
-            process.end()
+        self._leaving.append((Orphans({process.pid: process.number for process in ended}), ended))
+
+    def _see_off(self) -> None:
+        """Report the ends of the ranks of which nothing is left; end more of what is left of others."""
+        now = time.monotonic()
+        waiting = [one for one in self._leaving if now < one[0].look_at or not one[0].end(self._ranks.keys())]
+        gone = [one for one in self._leaving if one not in waiting]
+        self._leaving = waiting
+        for _, ended in gone:
+            for process in ended:
+                process.end()
 
     def _ask_to_end(self) -> None:
         """Note the signal; the loop does the rest."""
@@ -418,6 +447,9 @@ def main() -> NoReturn:
         sys.exit(str(error))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     raise_limit()
+    if spec.umask is not None:
+        # The steward works under a stricter one, and a login on another host may have any.
+        os.umask(spec.umask)
     if not spec.remote:
         Watch(spec, Slots(spec.scratch), Interface(), rest).run()
     try:

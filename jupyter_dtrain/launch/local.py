@@ -176,10 +176,7 @@ def watch_command() -> list[str]:
 
 
 def launched_variables(request: WorldRequest) -> dict[str, Variable]:
-    """The variables that the ranks have from their first moment, each with its reason.
-
-    ``OMP_NUM_THREADS`` follows torchrun: 1 where several ranks share a host, unless the user sets it.
-    """
+    """The variables that the ranks have from their first moment, each with its reason."""
     return ROOT_VARIABLES | where_unset(_wanted_variables(request), _plain_environment() | request.options.env)
 
 
@@ -201,8 +198,6 @@ def _plain_environment() -> dict[str, str]:
 def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
     """The variables that the ranks get unless the user sets them."""
     wanted = {"PYTHONUNBUFFERED": Variable("1", "print() shows its text at once")}
-    if request.size > 1:
-        wanted["OMP_NUM_THREADS"] = Variable("1", "ranks share the processors; torchrun sets the same")
     for component in _BACKED_BY_FILES:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.start_failures import AGAIN, process_ended
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import launcher_of, local
@@ -72,6 +74,7 @@ class Cluster:
         self._mpi: Mpi | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpiexec_ended: Callable[[int], None] = lambda _: None
+        self._failed: Callable[[StartFailed], None] = lambda _: None
         self._environment: dict[str, str] = {}
         self._starting = threading.Lock()
         """Held while ``mpiexec`` is started on other hosts: none is once this launch is over."""
@@ -89,13 +92,15 @@ class Cluster:
         report: Callable[[Report], None],
         ended: Callable[[int], None],
         watch_ended: Callable[[WatchEnd], None],
+        failed: Callable[[StartFailed], None],
     ) -> Mpi:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
         ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
         rank or its watch, ``ended`` the exit code of ``mpiexec``, ``watch_ended`` the end of a watch; these three on
-        threads of their own. On other hosts ``mpiexec`` starts when all watches are ready. Raises
-        :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or :class:`OSError`.
+        threads of their own. On other hosts ``mpiexec`` starts when all watches are ready; ``failed`` gets, on a thread
+        of its own, why it could not. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or
+        :class:`OSError`.
         """
         request, launcher = self._request, self._launcher
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,10 +139,11 @@ class Cluster:
             given=list(request.options.env),
             protocol=PROTOCOL,
             cwd=request.cwd,
+            umask=self._umask,
             remote=launcher.address if launcher.remote else "",
         )
         environment = self._environment = launcher.environment()
-        self._mpiexec_ended = ended
+        self._mpiexec_ended, self._failed = ended, failed
 
         def hear(one: Report) -> None:
             if isinstance(one, Watching):
@@ -173,24 +179,32 @@ class Cluster:
                     if server is not None:
                         server.serve_hosts(addresses)
                 self._start_mpiexec(shared_network(self._launcher.address, addresses))
-            except (OSError, ValueError):
-                _log.exception("mpiexec cannot be started")
-                self._mpiexec_ended(1)
+            except StartFailed as error:
+                self._failed(error)
+            except (OSError, ValueError) as error:
+                _log.exception("The ranks cannot be started")
+                self._failed(StartFailed(f"The hosts cannot be connected: {error}.", AGAIN))
 
     def _await_controller(self) -> str:
-        """The content of the controller's file for engines. Raises :class:`OSError` where none comes."""
+        """The content of the controller's file for engines. Raises :class:`StartFailed` where none comes."""
         path = Path(local.engine_file(self._request))
         deadline = time.monotonic() + self._request.settings.start_timeout
         while True:
             with contextlib.suppress(OSError):
                 if (text := path.read_text()).endswith("}"):
                     return text
-            if self._over or time.monotonic() > deadline or self.controller_code() is not None:
-                raise TimeoutError(f"ipyparallel's controller has not written {path}")
+            if (code := self.controller_code()) is not None:
+                ended = process_ended("ipyparallel's controller", code, self.said("controller", 40))
+                raise StartFailed(ended.reason, ended.cure, ended.log)
+            if self._over or time.monotonic() > deadline:
+                raise StartFailed("ipyparallel's controller says nowhere how to reach it.", AGAIN)
             time.sleep(0.02)
 
     def _start_mpiexec(self, network: str) -> None:
-        """Start it on a thread that waits for it: Linux ends it with the thread that has started it."""
+        """Start it on a thread that waits for it: Linux ends it with the thread that has started it.
+
+        Raises :class:`StartFailed` where it cannot be started.
+        """
         assert self._mpi is not None
         command = self._launcher.ranks_command(self._mpi, network)
         started: Future[None] = Future()
@@ -199,7 +213,7 @@ class Cluster:
             try:
                 mpiexec = self._mpiexec = self._spawn(command, "mpiexec", self._environment)
             except OSError as error:
-                started.set_exception(error)
+                started.set_exception(StartFailed(f"mpiexec cannot be started: {error}.", local.OTHER_MPIEXEC))
                 return
             started.set_result(None)
             self._mpiexec_ended(mpiexec.wait())
@@ -220,7 +234,6 @@ class Cluster:
                 stderr=file,
                 cwd=self._request.cwd,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
-                umask=self._umask if piped else -1,
             )
 
     # Questions.

@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import launcher_of, local
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report, Watching
+from jupyter_dtrain.wire.reports import Died, Ended, Fell, Paused, Reached, Ready, Report, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -222,12 +222,13 @@ class Supervisor:
                 lambda report: post(self._report, report),
                 lambda code: post(self._mpiexec_ended, code),
                 lambda end: post(self._watch_ended, end),
+                lambda error: post(self._ranks_failed, error),
             )
             self._state.mpi = self._mpi.version
             if not self._mpi.modern:
                 self._notice(NO_ULFM, launch=True)
         except StartFailed as error:
-            self._fail(StartFailure(error.reason, error.cure, error.log))
+            self._ranks_failed(error)
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             words = str(error) if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}"
             self._fail(StartFailure(words, AGAIN))
@@ -249,6 +250,8 @@ class Supervisor:
                 self._actions.failed(run)
             case Paused():
                 self._rank_paused(report)
+            case Fell() if self._state.phase == "running":
+                self._rank_fell(report)
             case Died():
                 self._rank_died(report)
 
@@ -293,6 +296,13 @@ class Supervisor:
         if self._state.change_rank(paused.rank, state=state):
             self._tell(RankPaused(rank=paused.rank, state=state))
 
+    def _rank_fell(self, fell: Fell) -> None:
+        """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
+        words = f"{fell.words}; its last output is still on its way"
+        if self._state.change_rank(fell.rank, state="unreachable", words=words):
+            self._actions.rank_died(fell.rank, fell.run)
+            self._tell(RankPaused(rank=fell.rank, state="unreachable", words=words))
+
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
         if not self._state.mark_dead(number, words, events, asked=asked):
             return
@@ -300,6 +310,10 @@ class Supervisor:
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
         self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
+
+    def _ranks_failed(self, error: StartFailed) -> None:
+        if self._state.phase == "starting":
+            self._fail(StartFailure(error.reason, error.cure, error.log))
 
     def _mpiexec_ended(self, code: int) -> None:
         if self._state.phase == "starting":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from html import escape
 
 from jupyter_dtrain.core.facts import compare_tested
+from jupyter_dtrain.core.processors import describe_processors
 from jupyter_dtrain.core.stacks import SILENT, STOPPED
 from jupyter_dtrain.core.world import World, count_ranks
 from jupyter_dtrain.wire.answers import Surroundings
@@ -35,9 +36,7 @@ def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) 
     """A MIME bundle. ``found``: by rank; None for a rank without a report."""
     told = {rank: one for rank, one in found.items() if one is not None}
     who = "" if len(told) == world.size else f", {count_ranks(list(told))}" if told else ""
-    bundles = (
-        [table(f"World {world.name!r}{who}: variables", *_table(_variables(told, ""), list(told)))] if told else []
-    )
+    bundles = [table(f"World {world.name!r}{who}: variables", *_table(_surroundings(told), list(told)))] if told else []
     absent = []
     for name, title in _titles(told).items():
         if any(one.frameworks[name].version for one in told.values() if name in one.frameworks):
@@ -75,6 +74,12 @@ def _facts(told: Mapping[int, Surroundings], name: str) -> Rows:
             value, _, why = words.partition(": ")
             rows.setdefault(what, {})[rank] = (value, why)
     return rows
+
+
+def _surroundings(told: Mapping[int, Surroundings]) -> Rows:
+    """The part that every rank has, whatever its frameworks."""
+    seen = {rank: describe_processors(one.processors) for rank, one in told.items() if one.processors is not None}
+    return {**_variables(told, ""), **({"processors": seen} if seen else {})}
 
 
 def _variables(told: Mapping[int, Surroundings], framework: str) -> Rows:

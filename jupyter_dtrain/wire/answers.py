@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 
 
@@ -16,6 +17,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """By name; without those that have nothing to tell."""
     open: bool = False
     """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
+    processors: Processors | None = None
+    """Those on which it may run now; None where Linux does not tell."""
 
 
 class Description(msgspec.Struct, frozen=True):

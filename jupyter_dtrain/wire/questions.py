@@ -142,4 +142,4 @@ class Questions:
 
 
 def _living(world: World, ranks: list[int]) -> list[int]:
-    return [rank for rank in ranks if world.ranks[rank].state != "dead"]
+    return [rank for rank in ranks if not world.ranks[rank].has_ended]

@@ -83,8 +83,17 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
     stopped: bool
 
 
+class Fell(msgspec.Struct, frozen=True, tag="fell"):
+    """A rank has ended, and much of its spool is still to be copied from its host. :class:`Died` follows the copy."""
+
+    rank: int
+    words: str
+    run: int | None
+    """The run that the rank was working on."""
+
+
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """A rank has ended. Its watch reports it."""
+    """A rank has ended, and its spool is complete. Its watch reports it."""
 
     rank: int
     pid: int
@@ -101,7 +110,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Whether a person asked for it."""
 
 
-Report = Watching | Spooled | Reached | Ready | Ended | Paused | Died
+Report = Watching | Spooled | Reached | Ready | Ended | Paused | Fell | Died
 
 
 def rank_in(environment: Mapping[str, str]) -> int:

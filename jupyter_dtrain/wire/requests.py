@@ -178,6 +178,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     """The protocol of the steward that wrote this."""
     cwd: str = ""
     """The ranks' folder, if this host has it."""
+    umask: int | None = None
+    """The person's umask, with which ranks make files; None: that of the watch's parent."""
     mirror: str = ""
     """The steward's copy of ``spool``, where that is on another host."""
     remote: str = ""

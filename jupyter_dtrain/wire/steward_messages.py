@@ -364,10 +364,12 @@ class RankDied(Broadcast, frozen=True, tag="died"):
 
 
 class RankPaused(Broadcast, frozen=True, tag="paused"):
-    """A rank was stopped (SIGSTOP), or goes on."""
+    """A rank was stopped (SIGSTOP), or goes on; or it has ended, and its last output is on its way (unreachable)."""
 
     rank: int
     state: RankState
+    words: str = ""
+    """How it ended; only where it has."""
 
 
 class RanksReleased(Broadcast, frozen=True, tag="released"):

@@ -83,3 +83,17 @@ def test_an_early_run_that_goes_on_is_still_read(tmp_path, spool):
     spool(1, 1, "late\n")
 
     assert copied(copier.pieces()) == {(1, 0): b"more\n"}
+
+
+def test_the_backlog_of_a_rank_counts_what_was_not_given(tmp_path, spool):
+    """In all its runs; those of other ranks do not count."""
+    spool(1, 0, "12345678\n")
+    spool(2, 0, "123\n")
+    spool(2, 1, "other\n")
+    copier = SpoolCopier(str(tmp_path))
+    before = copier.backlog(0)
+    next(copier.pieces(0))
+    half = copier.backlog(0)
+    list(copier.pieces(0))
+
+    assert (before, half, copier.backlog(0), copier.backlog(7)) == (13, 9, 0, 0)

@@ -119,7 +119,8 @@ class Host:
             words = [sshd, "-D", "-e", "-f", "/run/host/sshd_config"]
             self._sshd = self._inside.popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         (listener,) = wait_for(psutil.Process(self._sshd.pid).children, f"The sshd of {self.name} does not start")
-        self._listener = listener.pid
+        self.listener = listener.pid
+        """The process id of its sshd, on this machine: what it may use, logins inherit."""
         wait_for(self._greets, f"The sshd of {self.name} says nothing, see {self.log}")
 
     @property
@@ -141,7 +142,7 @@ class Host:
 
     def processes(self) -> list[int]:
         """The ids, on this machine, of the host's processes, other than those that make it a host."""
-        return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self._listener}]
+        return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self.listener}]
 
     def pid_here(self, pid: int) -> int:
         """The id, on this machine, of the process that has the id ``pid`` on the host."""

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
 from jupyter_dtrain.core.errors import BadRequest, WorldLost
+from jupyter_dtrain.launch.local import find_mpiexec
 from tests.hosts.launching import PATIENCE, left, start, values
 from tests.hosts.network import Network
 from tests.steward.until import child_named, state_of, steward_of, until
+
+
+def controllers(world: str) -> list[psutil.Process]:
+    """The controllers of worlds with this name, on this machine."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if any("launch.controller" in word for word in words) and any(f"/{world}-" in word for word in words):
+                found.append(process)
+    return found
+
 
 LOST = 10.0
 """Seconds within which a host that is cut off is known to be lost."""
@@ -90,6 +108,39 @@ def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: 
     finally:
         network.known_hosts.write_text(known)
 
+    until(lambda: left(network) == [])
+
+
+def test_an_mpiexec_that_cannot_be_started_is_the_reason(network: Network, tmp_path: Path) -> None:
+    """It tells its version, and nobody may execute it when the watches are ready."""
+    once = tmp_path / "once"
+    once.write_text(f'#!/bin/sh\nchmod a-x "$0"\nexec {find_mpiexec(None)} "$@"\n')
+    once.chmod(0o755)
+    with pytest.raises(StartFailed, match=r"mpiexec cannot be started: .*Permission denied.*/once") as caught:
+        start(network, "gpu1:1,gpu2:1", mpiexec=str(once))
+
+    assert "ended with" not in str(caught.value)
+    until(lambda: left(network) == [])
+
+
+def test_a_controller_that_ends_is_the_reason(network: Network) -> None:
+    """Without it the hosts have nobody to connect to; its own words say why."""
+    caught: list[StartFailed] = []
+    name = f"no-controller-{os.getpid()}"
+
+    def begin() -> None:
+        try:
+            start(network, "gpu1:1,gpu2:1", name=name)
+        except StartFailed as error:
+            caught.append(error)
+
+    starting = threading.Thread(target=begin)
+    starting.start()
+    until(lambda: [process.kill() for process in controllers(name)])
+    starting.join(PATIENCE)
+
+    [error] = caught
+    assert "ipyparallel's controller was killed (SIGKILL)" in error.reason
     until(lambda: left(network) == [])
 
 

@@ -24,7 +24,7 @@ def test_variables_and_frameworks_are_tables_without_secrets(given):
     names = {line.split()[0] for line in text.splitlines() if line.strip()}
 
     assert text.startswith("World 'world': variables\n")
-    assert {"RANK", "MASTER_PORT", "OMP_NUM_THREADS", "DTRAIN_SECRET", "MPI", "version"} <= names
+    assert {"RANK", "MASTER_PORT", "OMP_NUM_THREADS", "DTRAIN_SECRET", "processors", "MPI", "version"} <= names
     assert "rank 0: 0 / rank 1: 1" in text
     assert "<table>" in display["data"]["text/html"]
     assert "given by --env, hidden" in text

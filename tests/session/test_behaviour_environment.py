@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -157,6 +158,31 @@ def test_the_paths_of_the_notebook_hold(odd):
     cell = run(odd, "import sys, from_extra\n(from_extra.word, sys.prefix, sys.executable)")
 
     assert same(("extra", sys.prefix, sys.executable), 2) == values(cell)
+
+
+def test_ranks_of_a_host_divide_its_cores(world):
+    """A rank may use all processors of its host, and keeps its part of the cores busy."""
+    code = "import os; (os.environ.get('OMP_NUM_THREADS'), sorted(os.sched_getaffinity(0)))"
+    found = values(run(world, code))
+    seen = {rank: one.processors for rank, one in world.surroundings().items()}
+
+    for node in world.world.nodes:
+        for rank in node.ranks:
+            number, processors = found[rank]
+            assert seen[rank].numbers == processors
+            assert len(node.ranks) > 1, "a rank alone has no such variable"
+            within = min(len(seen[rank].cores), seen[rank].quota or math.inf)
+            assert number == os.environ.get("OMP_NUM_THREADS", str(max(1, int(within / len(node.ranks)))))
+
+
+def test_a_rank_that_its_cell_has_bound_shows_it(world):
+    """The processors are those of the moment."""
+    before = world.surroundings(0)[0].processors.numbers
+    run(world, f"import os; os.sched_setaffinity(0, {before[:1]})", ranks=0)
+    bound = {rank: one.processors.numbers for rank, one in world.surroundings().items()}
+    run(world, f"os.sched_setaffinity(0, {before})", ranks=0)
+
+    assert bound == {rank: before[:1] if rank == 0 else before for rank in bound}
 
 
 def test_a_name_of_letters_digits_and_marks_is_kept(odd):

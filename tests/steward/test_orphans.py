@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_dtrain import Session, Settings
+from jupyter_dtrain.wire.agent_messages import SendSignal
 from tests.processes import loose_segments, wait_for_segments, wait_until_gone
-from tests.steward.until import child_named, runs, state_of, steward_of, until
+from tests.steward.until import PATIENCE, child_named, runs, state_of, steward_of, until
+
+HELD_UP = 1.5
+"""Seconds; a watch that waits for an orphan answers after two."""
 
 START_CHILDREN = """
 import os, subprocess, sys
@@ -58,6 +67,52 @@ def test_a_dead_rank_leaves_nothing_that_it_has_started(launch, mark) -> None:
 
     assert all(others)
     assert wait_until_gone(mark, patience=0) == []
+
+
+@contextlib.contextmanager
+def held_at_its_end(pid: int) -> Iterator[None]:
+    """Within the block, a process that is killed stays on its way out, as one for which the kernel has to wait."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    seize, trace_exit, go_on, all_children = 0x4206, 0x40, 7, 0x40000000
+    if ptrace(seize, pid, None, trace_exit) != 0:
+        pytest.skip(f"this machine lets no test trace a process: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, all_children)
+            ptrace(go_on, pid, None, None)
+            os.waitpid(pid, all_children)
+
+
+def test_an_orphan_that_does_not_end_holds_up_no_other_rank(launch, mark) -> None:
+    """The watch answers requests to the other rank; it reports the death once the orphan has had its time."""
+    session = launch(n=2)
+    session.run("import subprocess; pid = subprocess.Popen(['sleep', '300']).pid", view=None)
+    orphan = psutil.Process(session.pull("pid")[1])
+    world, channel = session._link.bound()
+    longest, answered = 0.0, 0
+    with held_at_its_end(orphan.pid):
+        os.kill(world.ranks[1].pid, signal.SIGKILL)
+        began = time.monotonic()
+        while session.world.ranks[1].state != "dead":
+            assert time.monotonic() < began + PATIENCE
+            asked = time.monotonic()
+            channel.ask_watch(world.ranks[0].watch, SendSignal(0, 0)).result(PATIENCE)
+            longest = max(longest, time.monotonic() - asked)
+            answered += orphan.status() == psutil.STATUS_TRACING_STOP
+            time.sleep(0.05)
+        reported = time.monotonic() - began
+    kept = session.run("1 + 1", ranks=0, view=None).outcome
+    session.stop()
+
+    print(f"answered {answered} requests, each within {longest:.3f} s; the death was reported after {reported:.1f} s")
+    assert answered
+    assert longest < HELD_UP
+    assert kept == "ok"
+    assert wait_until_gone(mark) == []
 
 
 @pytest.mark.parametrize("code", ["while True: pass", f"{IGNORE_SIGNALS}\nwhile True: pass"], ids=["busy", "stubborn"])

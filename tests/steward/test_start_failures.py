@@ -89,6 +89,12 @@ def test_an_mpiexec_that_cannot_be_executed_by_the_system(fails, tmp_path) -> No
 
 
 @pytest.mark.slow
+def test_an_mpiexec_that_nobody_may_execute_any_more(fails, tmp_path) -> None:
+    """It tells its version, and cannot be started afterwards."""
+    once = script(tmp_path / "once", f'chmod a-x "$0"; exec {find_mpiexec(None)} "$@"')
+    fails("mpiexec cannot be started: .*Permission denied.*/once.*Name another mpiexec", mpiexec=once)
+
+
 def test_an_mpiexec_that_hangs(fails, tmp_path) -> None:
     """It never answers who it is, and has a child that holds its output open."""
     fails("hanging cannot be run.*timed out", mpiexec=script(tmp_path / "hanging", "sleep 300"))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from jupyter_dtrain.core.facts import Facts, compare_tested
+from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.view.surroundings import OPEN, surroundings_tables
@@ -109,3 +110,15 @@ def test_servers_that_hear_other_users_are_told_once():
         found[rank] = msgspec.structs.replace(found[rank], open=True)
     for text in surroundings_tables(world_of(3), found).values():
         assert text.count(OPEN) == 1
+
+
+def test_processors_are_a_row_beside_the_variables():
+    """By rank where hosts differ; a rank that does not know its own has no part in it."""
+    of_host = {0: Processors([0, 1, 2, 3], [0, 2]), 1: Processors([6], [6], 0.5), 2: None}
+    found = {rank: msgspec.structs.replace(seen_by(rank), processors=one) for rank, one in of_host.items()}
+    text = surroundings_tables(world_of(3), found)["text/plain"]
+
+    numbers, remark = rows(text)["processors"]
+    assert numbers == "rank 0: 0-3 / rank 1: 6"
+    assert remark.startswith("rank 0: 2 cores on which this rank may run / rank 1: 1 core on which")
+    assert remark.endswith("with a quota of 0.5 processors")
