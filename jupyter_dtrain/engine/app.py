@@ -66,6 +66,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._channel = channel
         self._report = report
 
+    def to_work_dir(self) -> None:
+        """Stay in the watch's folder: ipyparallel's own is the one in which it was imported, the login's elsewhere."""
+
     def redirect_output(self, iopub_socket: Any) -> None:
         """Take over from ipyparallel, which calls this when the kernel exists and before its loop starts."""
         spec, kernel = self._spec, self.kernel
