@@ -30,6 +30,8 @@ _KEPT: Final = 100_000
 """Bytes of its words that are kept."""
 _VANISHED: Final = 24
 """The exit code of rsync where files went while it copied: they have no copy to make."""
+_NOT_WRITTEN: Final = 11
+"""The exit code of rsync where a disk takes no more."""
 _BROKEN: Final = (10, 12, 30, 35, SSH_FAILED)
 """Exit codes of rsync whose reason is the connection's."""
 INSTALL: Final = "Install it there (Debian: apt install rsync)."
@@ -166,6 +168,9 @@ def _why(answer: Answer, host: str, ssh: Ssh) -> Unreached:
     if answer.code in NOT_RUN:
         return Unreached("no program", f"rsync cannot be run on {host}.", INSTALL, answer.errors)
     why, cure = reason(answer.errors, host)
+    if answer.code == _NOT_WRITTEN and not answer.errors.strip():
+        # rsync kills its ssh as soon as it knows this code, often before the words arrive.
+        why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
     if answer.code in _BROKEN and why.startswith("rsync failed"):
         found = explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, ssh, "rsync")
         if isinstance(found, Unreached) and found.kind != "failed":
