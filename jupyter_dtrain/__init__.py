@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Refused,
         StartFailed,
         StoreFailed,
+        SyncFailed,
         TransferFailed,
         WorldLost,
     )
@@ -63,6 +64,7 @@ _HOMES = {
     "Refused": "core.errors",
     "StartFailed": "core.errors",
     "StoreFailed": "core.errors",
+    "SyncFailed": "core.errors",
     "TransferFailed": "core.errors",
     "WorldLost": "core.errors",
     "Run": "core.run",
@@ -113,6 +115,7 @@ __all__ = [
     "Store",
     "StoreFailed",
     "StoredRun",
+    "SyncFailed",
     "TransferFailed",
     "World",
     "WorldLost",

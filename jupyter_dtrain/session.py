@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.answers import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
+    from .files.sync import Synced
     from .view import CommRelay, RunView
 
 
@@ -387,6 +388,32 @@ class Session:
     def names(self) -> RankNames:
         """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
         return RankNames(self._requests, lambda: self._link.world)
+
+    # Files.
+
+    def sync(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        to: str | os.PathLike[str] | None = None,
+        exclude: Sequence[str] = (),
+        timeout: float = 600.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Synced:
+        """Copy the file or folder ``path`` to the world's hosts, changed files only; nothing there is deleted.
+
+        Its place there is the same as here, or in the folder ``to``, which may be relative to the ranks' folder.
+        ``exclude``: patterns of rsync. ``timeout``: seconds. ``progress`` gets lines of text. Hosts that share this
+        machine's files are left alone.
+
+        Raises :class:`BadRequest`, and :class:`SyncFailed` with the reason and the cure of each host that lacks files.
+        """
+        from .files.sync import sync_world
+
+        self._link.check()
+        found = sync_world(self.request, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
+        found.check()
+        return found
 
     # Ending.
 

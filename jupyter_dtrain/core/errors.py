@@ -86,3 +86,7 @@ class StoreFailed(DtrainError):
 
 class TransferFailed(DtrainError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
+
+
+class SyncFailed(DtrainError):
+    """Some hosts have not got all files; the message has each host's reason and cure. Files that are complete stay."""

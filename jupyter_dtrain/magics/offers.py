@@ -41,11 +41,16 @@ def notebook_names(_start: str) -> list[str]:
 
 def scripts(start: str) -> list[str]:
     """Python files, and folders, where ``start`` points to."""
+    return [one for one in paths(start) if one.endswith((".py", "/"))]
+
+
+def paths(start: str) -> list[str]:
+    """Files and folders where ``start`` points to."""
     folder, _, name = start.rpartition("/")
     with contextlib.suppress(OSError):
         place = Path(f"{folder}/" if folder else ".").expanduser()
         found = [one for one in place.iterdir() if one.name.startswith(name)]
-        files = [one.name for one in found if one.suffix == ".py"] + [f"{one.name}/" for one in found if one.is_dir()]
+        files = [f"{one.name}/" if one.is_dir() else one.name for one in found]
         return sorted(f"{folder}/{one}" if folder else one for one in files if one[:1] != "." or name)
     return []
 

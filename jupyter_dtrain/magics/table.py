@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import doctor, joining, running, scripts, stored, worlds
+from . import doctor, joining, running, scripts, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -58,6 +58,12 @@ _OWN: tuple[Verb, ...] = (
         "examine this machine, or the hosts of a world, before ranks start there",
         doctor.doctor_arguments,
         doctor.doctor,
+    ),
+    Verb(
+        "sync",
+        "copy a file or folder to the hosts of the world; nothing there is deleted",
+        sync.sync_arguments,
+        sync.sync,
     ),
     Verb("list", "list your worlds on this machine and the client that drives each", _none, joining.listing),
     Verb("attach", "join a world that another kernel started", joining.attach_arguments, joining.attach),

@@ -6,11 +6,9 @@ seconds, in its quick form within :data:`QUICK`. Only a request that makes no se
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +30,7 @@ from .findings import Chosen, Connection, Finding, Scene, judge
 from .ports import try_connections
 from .remote import MARGIN, Program, ask_all, ask_here
 from .report import show
+from .shared_file import shared_file
 from .speed import interpreter, measure
 
 LONGEST: Final = 80.0
@@ -237,7 +236,7 @@ def own_interfaces() -> list[Interface]:
 
 def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined:
     """The facts of this machine and of ``hosts``."""
-    with _shared_file(bool(hosts)) as shared, ThreadPoolExecutor(1) as beside:
+    with shared_file(Path() if hosts else None) as shared, ThreadPoolExecutor(1) as beside:
         program = Program(
             "probe",
             patience - MARGIN,
@@ -251,24 +250,6 @@ def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined
         here = beside.submit(ask_here, program, python=sys.executable, kind=Facts, timeout=patience)
         there = ask_all(hosts, dict.fromkeys(hosts, program), ssh=ssh, python=python, kind=Facts, timeout=patience)
         return {HERE: here.result(), **there}
-
-
-@contextlib.contextmanager
-def _shared_file(wanted: bool) -> Iterator[dict[str, str] | None]:  # noqa: FBT001 — it is the only question
-    """A file in the working directory that hosts look for; None if there can be none."""
-    nonce = secrets.token_hex(8)
-    path: Path | None = None
-    try:
-        if wanted:
-            with contextlib.suppress(OSError):
-                made = Path.cwd() / f".dtrain-preflight-{nonce}"
-                made.write_text(nonce)
-                path = made
-        yield None if path is None else {"path": str(path), "nonce": nonce}
-    finally:
-        if path is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def _living() -> list[str]:

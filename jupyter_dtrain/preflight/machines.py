@@ -279,7 +279,7 @@ def _files(scene: Scene) -> Iterator[Finding]:
     sees = {name: one.shared for name, one in scene.hosts.items() if one.shared is not None}
     having = [name for name, one in sees.items() if one]
     lacking = [name for name, one in sees.items() if not one]
-    cure = "Copy code and data to each host (rsync), to the same path."
+    cure = "`%distributed sync PATH` copies code and data to each host, to the same path."
     if having and lacking:
         yield Finding(
             "warning",

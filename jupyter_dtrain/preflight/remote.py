@@ -32,13 +32,13 @@ Without the home on ``sys.path``: a ``random.py`` there must not break the progr
 
 
 class Program:
-    """A module of this folder, to be run elsewhere with arguments of its ``main``."""
+    """A module of this folder, or of ``room``, to be run elsewhere with arguments of its ``main``."""
 
-    def __init__(self, module: str, seconds: float, **arguments: Any) -> None:
+    def __init__(self, module: str, seconds: float, *, room: Path = Path(__file__).parent, **arguments: Any) -> None:
         self.nonce = secrets.token_hex(8)
         """Begins the line of the answer, among the words of a shell's start files."""
         asked = json.dumps({"nonce": self.nonce, "seconds": seconds, **arguments})
-        source = f"{Path(__file__).with_name(f'{module}.py').read_text()}\nmain({asked!r})\n"
+        source = f"{(room / f'{module}.py').read_text()}\nmain({asked!r})\n"
         self.text = f"{len(source.encode())}\n{source}"
         """For the standard input of :func:`command`."""
 

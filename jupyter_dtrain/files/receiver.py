@@ -1,0 +1,58 @@
+"""Makes a host ready for a copy. Its text is sent there, to the standard input of a Python, as those of the preflight.
+
+It needs the standard library alone and Python 3.7 or newer. Its answer is one line of JSON. It makes the folder of the
+copy, if that is missing, and changes nothing else.
+
+Under failure: the answer has the reason. A program that a dead disk holds up ends by itself after its seconds, without
+an answer, when its caller has stopped waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    Json = dict[str, Any]  # an old Python, on the machine where this runs, does not know it
+
+
+def main(text: str) -> None:
+    """Do as ``text`` asks, in JSON: ``nonce``, ``seconds`` and the arguments of :func:`receive`."""
+    asked = json.loads(text)
+    signal.alarm(max(int(asked["seconds"]), 1))
+    answer = receive(asked["target"], bool(asked["is_folder"]), asked["cwd"], asked["shared"])
+    sys.stdout.write(f"\n{asked['nonce']} {json.dumps(answer)}\n")
+
+
+def receive(target: str, is_folder: bool, cwd: str, shared: Json | None) -> Json:  # noqa: FBT001 — not for people
+    """Make ready for a copy at ``target``: the ``folder`` that will hold it, or the ``failure`` for which it cannot.
+
+    ``cwd``: a world's folder, which may be missing here (``lacked``). ``shared``: a file beside the original; a host
+    that finds it beside the copy needs none.
+    """
+    target = os.path.abspath(os.path.expanduser(target))  # noqa: PTH100, PTH111 — a Path would follow links
+    folder = target if is_folder else os.path.dirname(target)  # noqa: PTH120
+    answer = {"folder": folder, "rsync": bool(shutil.which("rsync")), "lacked": bool(cwd) and not Path(cwd).is_dir()}
+    if shared and sees(os.path.join(folder, Path(shared["path"]).name), shared["nonce"]):  # noqa: PTH118
+        return dict(answer, shared=True)
+    if not is_folder and Path(target).is_dir():
+        return dict(answer, failure=f"{target!a}: Is a directory")
+    if answer["rsync"]:
+        try:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        except OSError as error:
+            answer["failure"] = f"{error.filename!a}: {error.strerror}"
+    return answer
+
+
+def sees(path: str, nonce: str) -> bool:
+    """Whether the file ``path`` is here and holds ``nonce``: then both machines see one file system."""
+    try:
+        return Path(path).read_text(errors="replace") == nonce
+    except OSError:
+        return False

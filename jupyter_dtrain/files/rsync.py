@@ -1,0 +1,190 @@
+"""One copy to one host by rsync, over the ssh of :mod:`jupyter_dtrain.launch.ssh`.
+
+No file name passes through a shell, but for the folder there, which is quoted. No option lets rsync delete a file.
+
+Under failure: a copy ends by its deadline, or when it is asked to, with rsync and ssh. The programs there end when the
+connection closes, or after :data:`SILENCE` seconds. Files that are complete stay; rsync removes an incomplete one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.launch.ssh import NOT_RUN, SSH_FAILED, Answer, Ssh, Unreached, end, explain, start
+
+SILENCE: Final = 60
+"""Seconds without a byte after which rsync gives up, here and there."""
+GLANCE: Final = 0.2
+"""Seconds between two looks at the deadline."""
+_KEPT: Final = 100_000
+"""Bytes of its words that are kept."""
+_VANISHED: Final = 24
+"""The exit code of rsync where files went while it copied: they have no copy to make."""
+_NOT_WRITTEN: Final = 11
+"""The exit code of rsync where a disk takes no more."""
+_BROKEN: Final = (10, 12, 30, 35, SSH_FAILED)
+"""Exit codes of rsync whose reason is the connection's."""
+INSTALL: Final = "Install it there (Debian: apt install rsync)."
+
+_OPTIONS: Final = (
+    "--recursive",
+    "--links",
+    "--perms",
+    "--times",
+    # The folder may belong to somebody else, who alone can set its times.
+    "--omit-dir-times",
+    # A link to a folder there, to a larger disk perhaps, would be replaced by a folder.
+    "--keep-dirlinks",
+    "--no-human-readable",
+    "--no-inc-recursive",
+    "--info=progress2,stats2",
+    f"--timeout={SILENCE}",
+)
+_CAUSES: Final = (
+    (
+        r"No space left on device|[Qq]uota exceeded",
+        "The disk of {host} is full: {said}",
+        "Free space there, or choose another disk with --to. Files that are complete stay, and are not copied again.",
+    ),
+    (
+        r"\[sender\].*denied|send_files failed to open|opendir .*denied",
+        "A file here cannot be read: {said}",
+        "Make it readable, or leave it out with --exclude. All other files were copied.",
+    ),
+    (
+        r"Permission denied|Operation not permitted",
+        "This user may not write there: {said}",
+        "Change the owner or the rights of that folder there, or choose another one with --to.",
+    ),
+    (
+        r"Read-only file system",
+        "That disk of {host} can only be read: {said}",
+        "Choose a folder that can be written with --to.",
+    ),
+    (
+        r"Too many levels of symbolic links",
+        "A folder of that name is a link there: {said}",
+        "Sync that folder by itself: rsync follows a link only there.",
+    ),
+    (
+        r"File exists|Not a directory|Is a directory|not make way for|non-empty directory",
+        "A file and a folder have one name: {said}",
+        "Rename one of them: a copy deletes neither.",
+    ),
+)
+"""The words of rsync and Linux, and their meaning. The first row that matches counts."""
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """The end of a copy that succeeded."""
+
+    files: int
+    """The files that were new or had changed."""
+    size: int
+    """Their bytes."""
+
+
+def copy(
+    source: str,
+    host: str,
+    folder: str,
+    *,
+    ssh: Ssh,
+    exclude: Sequence[str],
+    deadline: float,
+    stop: threading.Event,
+    progress: Callable[[int], None],
+) -> Copied | Unreached:
+    """Copy ``source`` into ``folder`` of ``host``; a folder's name with ``/`` at its end stands for its content.
+
+    ``deadline``: by the monotonic clock. ``stop``: ends it at once. ``progress`` gets the per cent that are done.
+    """
+    command = ["rsync", *_OPTIONS, *(f"--exclude={pattern}" for pattern in exclude)]
+    if not source.endswith("/"):
+        command.append("--copy-links")
+    command += [f"--rsh={_quote(ssh.call())}", f"--rsync-path=cd {shlex.quote(folder)} && exec rsync"]
+    process = start([*command, "--", source, f"{host}:./"])
+    try:
+        output, errors = _read(process, deadline, stop, progress)
+        if stop.is_set():
+            return Unreached("failed", "The copy was interrupted.", "Sync again: complete files are not copied twice.")
+        if process.poll() is None:
+            cure = "Sync again, with a larger --timeout: files that are complete are not copied again."
+            return Unreached("timed out", "The copy was not complete at its deadline.", cure)
+    finally:
+        end(process)
+    if process.returncode in {0, _VANISHED}:
+        return Copied(_number(output, "Number of regular files transferred"), _number(output, "transferred file size"))
+    return _why(Answer(output, errors, process.returncode, 0.0, 0.0), host, ssh)
+
+
+def reason(said: str, host: str) -> tuple[str, str]:
+    """Reason and cure in what rsync or Linux ``said``."""
+    # The last line of rsync names its source file; the first one names ours.
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for pattern, why, cure in _CAUSES:
+        if line := next((line for line in lines if re.search(pattern, line)), ""):
+            return why.format(host=host, said=line), cure
+    return f"rsync failed: {lines[0] if lines else 'it said nothing.'}", "Mend that, then sync again."
+
+
+def _read(
+    process: subprocess.Popen[str], deadline: float, stop: threading.Event, progress: Callable[[int], None]
+) -> tuple[str, str]:
+    """Its output and its errors, until it ends, the deadline passes or ``stop`` is set."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    said = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    with selectors.DefaultSelector() as pipes:
+        for pipe in said:
+            pipes.register(pipe, selectors.EVENT_READ)
+        while pipes.get_map() and not stop.is_set() and time.monotonic() < deadline:
+            for key, _ in pipes.select(GLANCE):
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
+                    pipes.unregister(key.fd)
+                said[key.fd] = (said[key.fd] + piece)[-_KEPT:]
+                if key.fd == process.stdout.fileno() and (done := re.findall(rb" (\d{1,3})% ", piece)):
+                    progress(int(done[-1]))
+    while process.poll() is None and not stop.is_set() and time.monotonic() < deadline:
+        stop.wait(0.01)  # its pipes are closed, so it ends now
+    output, errors = (text.decode(errors="replace") for text in said.values())
+    return output, errors
+
+
+def _why(answer: Answer, host: str, ssh: Ssh) -> Unreached:
+    if answer.code in NOT_RUN:
+        return Unreached("no program", f"rsync cannot be run on {host}.", INSTALL, answer.errors)
+    why, cure = reason(answer.errors, host)
+    if answer.code == _NOT_WRITTEN and not answer.errors.strip():
+        # rsync kills its ssh as soon as it knows this code, often before the words arrive.
+        why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
+    if answer.code in _BROKEN and why.startswith("rsync failed"):
+        found = explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, ssh, "rsync")
+        if isinstance(found, Unreached) and found.kind != "failed":
+            return found
+        why = f"The connection to {host} broke: {why.removeprefix('rsync failed: ')}"
+        cure = f"See whether `{ssh.by_hand(host)}` works in a terminal, then sync again."
+    return Unreached("failed", why, cure, answer.errors)
+
+
+def _quote(words: Sequence[str]) -> str:
+    """A command as rsync reads it, which is no shell: a doubled quote stands for one."""
+    return " ".join("'" + word.replace("'", "''") + "'" for word in words)
+
+
+def _number(output: str, name: str) -> int:
+    found = re.search(rf"{name}: (\d+)", output)
+    return int(found[1]) if found else 0

@@ -1,0 +1,250 @@
+"""Copies a file or a folder to hosts that do not share this machine's files, side by side, changed files only.
+
+A copy lies under the same path there as the original here: ranks work in the notebook's folder, on every host that has
+it. ``to`` chooses another folder, which then gets the file or folder under its own name.
+
+Under failure: see :mod:`jupyter_dtrain.files`. A request that makes no sense raises before any host is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from jupyter_dtrain.core.errors import BadRequest, SyncFailed
+from jupyter_dtrain.launch.ssh import Ssh, Unreached
+from jupyter_dtrain.preflight.remote import MARGIN, Program, ask_all
+from jupyter_dtrain.preflight.shared_file import shared_file
+from jupyter_dtrain.view.labels import human
+from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.wire.requests import WorldRequest
+
+from .rsync import INSTALL, Copied, copy, reason
+
+TIMEOUT: Final = 600.0
+"""Seconds that copies may take by default."""
+ASKING: Final = 15.0
+"""Seconds that the hosts have to get ready."""
+SIDE_BY_SIDE: Final = 16
+"""The most copies at a time."""
+PACE: Final = 0.3
+"""Seconds between two reports of progress."""
+
+
+class HostCopy(msgspec.Struct, frozen=True):
+    """The end of one host's copy."""
+
+    host: str
+    files: int = 0
+    """The files that were new or had changed."""
+    size: int = 0
+    """Their bytes."""
+    shared: bool = False
+    """Whether the host sees the original itself, so that nothing was copied."""
+    lacked: bool = False
+    """Whether the host had no folder of the world before, so that its ranks work in another one."""
+    reason: str = ""
+    """Why the copy is not complete; empty if it is."""
+    cure: str = ""
+
+    @property
+    def words(self) -> str:
+        """The outcome."""
+        if self.reason:
+            return f"{self.reason} {self.cure}"
+        if self.shared:
+            return "shares this machine's files: left alone"
+        return "copied" if self.files else "up to date"
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The result of a copy to all hosts."""
+
+    source: str
+    """The file or folder here."""
+    hosts: list[HostCopy]
+    """Empty for a world on this machine."""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> list[HostCopy]:
+        """The hosts whose copies are not complete."""
+        return [one for one in self.hosts if one.reason]
+
+    def check(self) -> None:
+        """Raise :class:`SyncFailed` with the reason and the cure of each host whose copy is not complete."""
+        if self.failed:
+            words = "\n".join(f"{one.host}: {one.words}" for one in self.failed)
+            raise SyncFailed(
+                f"{self.source} is not complete on {len(self.failed)} of {len(self.hosts)} hosts.\n{words}"
+            )
+
+    def __str__(self) -> str:
+        return self._repr_mimebundle_()["text/plain"]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        if not self.hosts:
+            words = "The ranks of this world run on this machine and read the same files: nothing needs copying."
+            return {"text/plain": words}
+        rows = [[one.host, one.files, human(one.size), one.words] for one in self.hosts]
+        found = table(f"{self.source} ({self.seconds:.1f} s)", ["host", "files", "size", ""], rows)
+        if lacking := [one.host for one in self.hosts if one.lacked and not one.reason]:
+            words = (
+                f"The notebook's folder was missing on {', '.join(lacking)} when the world started, so the ranks there "
+                "work in another folder: %distributed restart moves them."
+            )
+            found = {
+                "text/plain": f"{found['text/plain']}\n{words}",
+                "text/html": f"{found['text/html']}<p>{words}</p>",
+            }
+        return found
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """The answer of a host: see :mod:`.receiver`."""
+
+    folder: str
+    rsync: bool
+    lacked: bool = False
+    shared: bool = False
+    failure: str = ""
+
+
+def sync(
+    path: str | os.PathLike[str],
+    hosts: Sequence[str],
+    *,
+    to: str | os.PathLike[str] | None = None,
+    exclude: Sequence[str] = (),
+    ssh_args: str = "",
+    python: str | None = None,
+    timeout: float = TIMEOUT,
+    cwd: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> Synced:
+    """Copy the file or folder ``path`` to ``hosts``, as ssh knows them.
+
+    ``to``: the folder there that gets it (default: the one that has it here); ``~`` is the home there. ``exclude``:
+    patterns of rsync for names to leave out. ``ssh_args``: options for ssh. ``python``: the interpreter there (default:
+    the path of this one). ``timeout``: seconds for all copies. ``cwd``: the world's folder, to which ``to`` is relative
+    (default: this process's). ``progress`` gets a line of text now and then.
+
+    Raises :class:`BadRequest`, and :class:`SyncFailed` where this machine has no rsync. A host that fails does not
+    raise: see :meth:`Synced.check`.
+    """
+    began = time.monotonic()
+    ssh = Ssh.parse(ssh_args)
+    source = _source(path)
+    is_folder = source.is_dir()
+    base = cwd or os.getcwd()  # noqa: PTH109 — text, as the host needs it
+    folder = str(source.parent) if to is None else os.fspath(to)
+    target = os.path.join(folder if folder[:1] == "~" else os.path.join(base, folder), source.name)  # noqa: PTH118
+    if shutil.which("rsync") is None:
+        raise SyncFailed("This machine has no rsync, which copies the files: install it (Debian: apt install rsync).")
+    with shared_file(source if is_folder else source.parent) as shared:
+        asked = {"target": target, "is_folder": is_folder, "cwd": cwd, "shared": shared}
+        program = Program("receiver", ASKING + MARGIN, room=Path(__file__).parent, **asked)
+        programs = dict.fromkeys(hosts, program)
+        places = ask_all(hosts, programs, ssh=ssh, python=python or sys.executable, kind=_Place, timeout=ASKING)
+
+    done: dict[str, int] = {}
+    stop = threading.Event()
+
+    def copy_to(host: str) -> HostCopy:
+        place: _Place | Unreached = places[host]
+        if isinstance(place, Unreached):
+            return HostCopy(host, reason=place.reason, cure=place.cure)
+        if place.shared:
+            return HostCopy(host, shared=True)
+        if not place.rsync:
+            return HostCopy(host, reason=f"{host} has no rsync.", cure=INSTALL)
+        if place.failure:
+            why, cure = reason(place.failure, host)
+            return HostCopy(host, reason=why, cure=cure)
+        found = copy(
+            f"{source}/" if is_folder else str(source),
+            host,
+            place.folder,
+            ssh=ssh,
+            exclude=exclude,
+            deadline=began + timeout,
+            stop=stop,
+            progress=lambda per_cent: done.__setitem__(host, per_cent),
+        )
+        if isinstance(found, Copied):
+            return HostCopy(host, found.files, found.size, lacked=place.lacked)
+        return HostCopy(host, reason=found.reason, cure=found.cure)
+
+    pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="sync")
+    try:
+        copies = [pool.submit(copy_to, host) for host in hosts]
+        _report(copies, done, hosts, progress)
+        return Synced(_shown(source), [one.result() for one in copies], time.monotonic() - began)
+    finally:
+        stop.set()  # a person may have pressed Stop
+        pool.shutdown(cancel_futures=True)
+
+
+def sync_world(request: WorldRequest, path: str | os.PathLike[str], **options: Any) -> Synced:
+    """Copy ``path`` to the hosts of a world, by its own ssh. ``options``: as for :func:`sync`, which raises."""
+    if not request.hosts:
+        return Synced(_shown(_source(path)), [])
+    launched = request.launcher_options
+    return sync(
+        path,
+        list(request.hosts),
+        ssh_args=launched.get("ssh_args") or "",
+        python=launched.get("python"),
+        cwd=request.cwd,
+        **options,
+    )
+
+
+def _report(
+    copies: Sequence[Future[HostCopy]],
+    done: dict[str, int],
+    hosts: Sequence[str],
+    progress: Callable[[str], None] | None,
+) -> None:
+    """Report the copies' progress until all have ended, each by its own deadline."""
+    said = ""
+    while not all(one.done() for one in copies):
+        going = [f"{host} {done.get(host, 0)} %" for host, one in zip(hosts, copies, strict=True) if not one.done()]
+        words = f"Copying: {', '.join(going[:SIDE_BY_SIDE])}"
+        if progress is not None and words != said:
+            progress(words)
+        said = words
+        wait(copies, PACE)
+
+
+def _source(path: str | os.PathLike[str]) -> Path:
+    """The file or folder here; its links are not followed. Raises :class:`BadRequest`."""
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise BadRequest("Name a file or a folder of this machine.")
+    found = Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100 — a Path would follow links
+    if not found.exists():
+        raise BadRequest(f"This machine has no file or folder {_shown(found)}.")
+    if not found.is_dir() and not found.is_file():
+        raise BadRequest(f"{_shown(found)} is neither a file nor a folder.")
+    home = Path.home()
+    if found.resolve() in {home.resolve(), *home.resolve().parents}:
+        raise BadRequest(
+            f"{_shown(found)} is or contains your home folder, with keys and settings that each host has its own of. "
+            "Name the folder that the ranks need."
+        )
+    return found
+
+
+def _shown(path: Path) -> str:
+    """A path for people, on one line, also where it is no UTF-8."""
+    return str(path) if str(path).isprintable() else ascii(str(path))

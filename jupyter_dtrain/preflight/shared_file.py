@@ -1,0 +1,33 @@
+"""A file for a moment, by which a host shows whether it shares a folder of this machine.
+
+Under failure: in a folder that cannot be written there is none, and hosts count as those that share nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def shared_file(folder: Path | None) -> Iterator[dict[str, str] | None]:
+    """The ``path`` and the text (``nonce``) of a file in ``folder``, which goes with the block; None if there is none.
+
+    Hosts look for it where the same folder would be there. None as the folder asks for no file.
+    """
+    nonce = secrets.token_hex(8)
+    path: Path | None = None
+    try:
+        written = False
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                path = folder.absolute() / f".dtrain-preflight-{nonce}"
+                path.write_text(nonce)
+                written = True
+        yield {"path": str(path), "nonce": nonce} if written else None
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
