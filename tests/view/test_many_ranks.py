@@ -1,4 +1,4 @@
-"""1,024 ranks on 128 hosts: what a person reads, and what a notebook keeps, is bounded, and the odd ranks come first."""
+"""1,024 ranks on 128 hosts: what people read and notebooks keep is bounded, and the odd ranks come first."""
 
 from __future__ import annotations
 
