@@ -41,9 +41,7 @@ export function oddOnes<R extends Rank>(ranks: readonly R[], apart?: ReadonlyMap
 }
 
 /** The ranks of a host in one: their gravest state, their slowest pace, and how many are in each state. */
-export function together<R extends Rank>(
-  ranks: readonly R[],
-): { state: RankState; pace: number; list: string; words: string } {
+export function together(ranks: readonly Rank[]): { state: RankState; pace: number; list: string; words: string } {
   return {
     state: [...ranks].sort((one, other) => gravity(one) - gravity(other))[0]!.state,
     pace: Math.max(...ranks.map((rank) => rank.pace ?? 0)),
