@@ -144,7 +144,7 @@ export class RankStrip {
 
   /** The odd ranks, those of the host that is open, and all hosts, as if each were a rank. */
   private fold({ ranks, nodes }: Shown, apart: ReadonlyMap<number, string>): Shown {
-    const odd = oddOnes(ranks, apart).map((rank) => ({ ...rank, node: 0 }));
+    const odd = oddOnes(ranks, apart).map((rank) => ({ ...rank, node: 0, name: `${nodes[rank.node]!} ${rank.rank}` }));
     const here = ranks.filter((rank) => rank.node === this.open && !odd.some((one) => one.rank === rank.rank));
     const hosts = nodes.flatMap((host, node) => {
       const members = ranks.filter((rank) => rank.node === node);

@@ -67,7 +67,15 @@ describe("the strip of 1,024 ranks", () => {
     const { strip } = shown();
     const names = texts(strip.node, ".dtrain-name");
     expect(names).toHaveLength(5 + 128);
-    expect(names.slice(0, 7)).toEqual(["64", "65", "66", "517", "900", "gpu0 0-7", "gpu1 8-15"]);
+    expect(names.slice(0, 7)).toEqual([
+      "gpu8 64",
+      "gpu8 65",
+      "gpu8 66",
+      "gpu64 517",
+      "gpu112 900",
+      "gpu0 0-7",
+      "gpu1 8-15",
+    ]);
     const host = strip.node.querySelectorAll(".dtrain-tile")[5 + 8]!;
     expect(host.getAttribute("aria-label")).toContain("gpu8 64-71: lost");
     expect(host.getAttribute("aria-label")).toContain("3 lost, 5 running");
@@ -124,6 +132,7 @@ describe("the sidebar's list of 1,024 ranks", () => {
     });
     expect(place.querySelectorAll("li")).toHaveLength(4);
     expect([...place.querySelectorAll("li")].map((row) => row.dataset.rank)).toEqual(["64", "65", "66", "517"]);
+    expect(place.querySelectorAll(".dtrain-does")[3]!.textContent).toBe("gpu64 · error");
     const hosts = place.querySelectorAll<HTMLElement>(".dtrain-host-row");
     expect(hosts).toHaveLength(128);
     expect(hosts[1]!.textContent).toBe("gpu1ranks 8-15 · 8 running");

@@ -33,14 +33,14 @@ export function RankList({
     setChosen((before) => (before === rank ? null : rank));
   };
   const many = ranks.length > FOLDED;
-  const list = (members: RankShown[], label: string): JSX.Element => (
+  const list = (members: RankShown[], label: string, placed = false): JSX.Element => (
     <ul className="dtrain-ranks" aria-label={label}>
       {members.map((rank) => (
         <li key={rank.rank} data-rank={rank.rank}>
           <RankRow
             rank={rank.rank}
             state={rank.state}
-            does={stateWords(rank)}
+            does={placed ? `${rank.host} · ${stateWords(rank)}` : stateWords(rank)}
             step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
             place={[rank.role, rank.device, `pid ${rank.pid}`, rank.pace === null ? "" : `${duration(rank.pace)}/step`]
               .filter((one) => one !== "")
@@ -66,7 +66,7 @@ export function RankList({
       {ranks.length >= MANY && ranks.length <= ALL && (
         <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />
       )}
-      {many && list(oddOnes(ranks), trans.__("Odd ranks"))}
+      {many && list(oddOnes(ranks), trans.__("Odd ranks"), true)}
       {nodes.map((host, node) => {
         const members = ranks.filter((rank) => rank.node === node);
         if (!many || members.length === 0)
