@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import cell, output, start, training
+from . import cell, output, scaling, start, training
 from .report import Measurement
 
 MEASUREMENTS = {
@@ -28,6 +28,7 @@ MEASUREMENTS = {
     "first-line": output.measure_first_line,
     "flood": output.measure_flood,
     "training": training.measure,
+    "scaling": scaling.measure,
 }
 
 
