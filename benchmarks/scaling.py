@@ -94,7 +94,7 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = ROUNDS) -> Measurement:
         if len(large) > 1:
             slope = exponent(large, [found[size][cost] for size in large])
             result.promise(f"exponent of {cost} from {large[0]} to {large[-1]} ranks", slope, 1.0 + MARGIN)
-    if 64 in found:  # noqa: PLR2004 — the size that the promises name
+    if 64 in found:
         at = found[64]
         result.promise("start of 64 ranks, s", at["start"], 12.0)
         result.promise("an empty cell on 64 ranks, ms", 1000 * at["cell"], 200.0)
