@@ -111,12 +111,13 @@ def _fan_out(ranks: int, agents: int, each: int, value: bytes, rounds: int) -> C
     costs = []
     try:
         seen = psutil.Process(queue.pid)
-        _meet(client, session, agents)
+        _meet(client, agents)
         for _ in range(rounds):
             began, used, passed = time.perf_counter(), time.process_time(), sum(seen.cpu_times()[:2])
             cell = _cell(ranks)
+            packed = session.pack(to_content(cell))
             for agent in range(agents):
-                _send(client, session, b"%d" % agent, cell, value)
+                _send(client, session, b"%d" % agent, packed, value)
             for _ in range(agents):
                 _read(client, session, each)
             now = time.perf_counter() - began, time.process_time() - used, sum(seen.cpu_times()[:2]) - passed
@@ -147,8 +148,8 @@ def _events(ranks: int) -> dict[str, Any]:
     return {"batches": [to_wire(Batch(17, rank, 0, 1, events)) for rank in range(ranks)]}
 
 
-def _send(client: zmq.Socket[bytes], session: Session, agent: bytes, cell: RunCell, value: bytes) -> None:
-    frames = session.serialize(session.msg(RUN_MESSAGE, content=to_content(cell)), ident=agent)
+def _send(client: zmq.Socket[bytes], session: Session, agent: bytes, cell: bytes, value: bytes) -> None:
+    frames = session.serialize(session.msg(RUN_MESSAGE, content=cell), ident=agent)
     client.send_multipart([*frames, value] if value else frames, copy=False)
 
 
@@ -163,7 +164,7 @@ def _read(client: zmq.Socket[bytes], session: Session, each: int) -> None:
     session.digest_history.clear()  # the agents answer the same again and again, which looks like a replay
 
 
-def _meet(client: zmq.Socket[bytes], session: Session, agents: int) -> None:
+def _meet(client: zmq.Socket[bytes], agents: int) -> None:
     """Greet until all agents have answered: the queue drops what it gets for an agent that is not connected yet."""
     missing = set(range(agents))
     deadline = time.monotonic() + PATIENCE / 1000
