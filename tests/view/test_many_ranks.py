@@ -105,7 +105,7 @@ def test_a_bar_of_many_ranks_has_its_ends_and_about_its_mean(ended):
 
 def test_a_bar_that_one_rank_has_not_ended_has_not_ended(ended):
     """That rank is among the few that stand for all."""
-    progress = {rank: [Progress(1, "", 200.0, 200, 1.0, "", ended=rank != 300)] for rank in range(SIZE)}
+    progress = {rank: [Progress(1, "", 100.0 + rank, 2000, 1.0, "", ended=rank != 300)] for rank in range(SIZE)}
     ended.progress, before = progress, ended.progress
     try:
         (bar,) = status(ended).bars
