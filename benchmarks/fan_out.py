@@ -142,7 +142,7 @@ def _cell(ranks: int) -> RunCell:
 
 
 def _events(ranks: int) -> dict[str, Any]:
-    """What comes back from ``ranks`` ranks: the batch in which a cell begins and ends."""
+    """The answer of ``ranks`` ranks: the batch in which a cell begins and ends."""
     started = Started(1234, "gpu17", "/dev/shm/dtrain-0123456789/spool/run-17/rank-17")  # noqa: S108 — a name, no file
     events = [Event(17, 0, 0, time.time(), started), Event(17, 0, 1, time.time(), Finished("ok", 0.001))]
     return {"batches": [to_wire(Batch(17, rank, 0, 1, events)) for rank in range(ranks)]}

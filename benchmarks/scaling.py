@@ -76,7 +76,7 @@ print("found", json.dumps(found))
 def measure(sizes: Sequence[int] = SIZES, rounds: int = ROUNDS) -> Measurement:
     """Every size in turn, some rounds, each once with idle ranks at its stop and once with ranks that compute.
 
-    Of each time the smallest is taken, since other work on the machine only adds to it.
+    The smallest of each time is taken, since other work on the machine only adds to it.
     """
     began = os.getloadavg()[0]
     every: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}

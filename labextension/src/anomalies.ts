@@ -21,7 +21,7 @@ export function outliers(metric: Metric): Map<number, string> {
   const last = metric.last;
   if (last.size < 3) return found;
   const nows: Now[] = [];
-  // Of a run that was saved with many ranks only some have points, thinned: a mean of theirs compares to no last value.
+  // In a saved run of many ranks only some have points, thinned: a mean of theirs compares to no last value.
   const some = metric.columns.size < last.size;
   for (const [rank, value] of last) {
     const now = nowOf(some ? undefined : metric.columns.get(rank), rank, value);

@@ -2,8 +2,8 @@
  * The strip of ranks: each rank's state by colour and shape, its step, its pace and its resources.
  *
  * Few ranks are tiles with numbers, more are small tiles, and many are squares whose colour shows a measure that the
- * user chooses. Ranks are grouped by host if there are several. Of still more ranks the odd ones have small tiles, and
- * so has each host, which shows its ranks at a click. The strip is one tab stop; arrow keys move among ranks.
+ * user chooses. Ranks are grouped by host if there are several. With still more ranks, the odd ones have small tiles,
+ * and so has each host, which shows its ranks at a click. The strip is one tab stop; arrow keys move among ranks.
  */
 
 import type { RankState } from "./runDocument";

@@ -111,7 +111,7 @@ def test_all_ranks_fit_side_by_side(stage, size, width):
 
 @pytest.mark.parametrize("width", [1000, 500])
 @pytest.mark.parametrize("dark", [False, True])
-def test_of_a_thousand_ranks_the_odd_ones_come_first_and_hosts_unfold(stage, width, dark):
+def test_the_odd_ones_of_a_thousand_ranks_come_first_and_hosts_unfold(stage, width, dark):
     """The whole is no taller than half a screen, and a rank of a host is two clicks away."""
     page = stage(width=width)
     if dark:

@@ -3,7 +3,7 @@
  *
  * A line begins with its ranks, as `jupyter_dtrain/view/labels.py` writes them: `[0,2-3] loss 0.1`. A line `[1] same`
  * stands for the line above it, which that rank printed later than the others. A line without ranks comes from no rank.
- * Of very many scattered ranks a label names only some, `[512 ranks: 0,2,4,…] loss 0.1`: such a line may be any rank's.
+ * A label of very many scattered ranks names only some, `[512 ranks: 0,2,4,…] loss 0.1`: it may be any rank's line.
  */
 
 /** A way to look at the lines: as they were printed, one for each rank, those that not all ranks printed, or a rank. */
