@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import cell, output, start, training
+from . import cell, fan_out, output, scaling, start, training
 from .report import Measurement
 
 MEASUREMENTS = {
@@ -28,6 +28,8 @@ MEASUREMENTS = {
     "first-line": output.measure_first_line,
     "flood": output.measure_flood,
     "training": training.measure,
+    "scaling": scaling.measure,
+    "fan-out": fan_out.measure,
 }
 
 

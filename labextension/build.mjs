@@ -4,7 +4,7 @@
 // builder does not remove unused code; that builder only adds the code by which JupyterLab loads the bundle.
 
 import { spawnSync } from "node:child_process";
-import { copyFileSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import path from "node:path";
@@ -14,7 +14,9 @@ const here = path.dirname(fileURLToPath(import.meta.url));
 const require = createRequire(import.meta.url);
 
 // File names contain digests, so files of an earlier build would stay and be shipped too.
-rmSync(path.join(here, "../jupyter_dtrain/labextension"), { recursive: true, force: true });
+for (const folder of ["../jupyter_dtrain/labextension", "lib/bundled"]) {
+  rmSync(path.join(here, folder), { recursive: true, force: true });
+}
 
 /** Removes members of uPlot's one object that are not used here: a bundler cannot tell that they are unused. */
 const slimPlot = {
@@ -82,15 +84,19 @@ await esbuild.build({
   plugins: [slimPlot, styleInScript],
 });
 // JupyterLab's builder gives the parts that are loaded later these names.
-const LATER = { tab: "runs", dialog: "start", view: "output" };
-const main = path.join(here, "lib/bundled/lab/index.js");
-let named = readFileSync(main, "utf8");
-for (const [file, name] of Object.entries(LATER)) {
-  const whole = named;
-  named = whole.replace(new RegExp(`import\\((?="[^"]*/${file}-)`, "g"), `import(/* webpackChunkName: "${name}" */`);
-  if (named === whole) throw new Error(`${file} is not loaded by itself any more.`);
+const LATER = { tab: "runs", dialog: "start", view: "output", gantt: "pipelines" };
+const missing = new Set(Object.keys(LATER));
+const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");
+for (const name of readdirSync(path.join(here, "lib/bundled"), { recursive: true })) {
+  if (!name.endsWith(".js")) continue;
+  const file = path.join(here, "lib/bundled", name);
+  const named = (_, part) => {
+    missing.delete(part);
+    return `import(/* webpackChunkName: "${LATER[part]}" */`;
+  };
+  writeFileSync(file, readFileSync(file, "utf8").replace(loads, named));
 }
-writeFileSync(main, named);
+if (missing.size > 0) throw new Error(`${[...missing].join(", ")} is not loaded by itself any more.`);
 const style = await esbuild.build({
   absWorkingDir: here,
   entryPoints: ["style/lab.css"],

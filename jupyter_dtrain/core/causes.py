@@ -147,7 +147,10 @@ def blocks(run: Run) -> list[str]:
         if len(rest) > IN_BRIEF:
             brief.append(f"… and {len(rest) - IN_BRIEF} more")
         text.append(brief)
-    text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in sorted(run.lost)]
+    lost = sorted(run.lost)
+    text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in lost[:IN_BRIEF]]
+    if others := lost[IN_BRIEF:]:
+        text.append([f"{_RED}{count_ranks(others).capitalize()} {_was(others)} lost, too.{_OFF}"])
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
         text.append([f"{_RED}{_interrupted(run)}{_OFF}"])

@@ -22,6 +22,12 @@ Ranks = str | int | Iterable[int] | None
 MAX_RANKS = 1024
 """The most ranks that one world may have: a larger number is probably a typing error."""
 
+LONGEST_SET = 160
+"""Characters of a set of ranks that is shown whole: those of 32 scattered ranks always are."""
+
+_NAMED_SET = 24
+"""Characters that are shown of a longer one."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 
 
@@ -173,8 +179,19 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def count_ranks(ranks: Sequence[int]) -> str:
-    """``ranks`` as words at the beginning of a sentence: ``rank 2`` or ``ranks 0-1,3``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+    """``ranks`` as words at the beginning of a sentence: ``rank 2`` or ``ranks 0-1,3``.
+
+    Ranks that are scattered over a large world are counted, and the first ones named: ``512 ranks (0,2,4,…)``.
+    """
+    whole = format_ranks(ranks)
+    if len(whole) > LONGEST_SET:
+        return f"{len(ranks)} ranks ({first_ranks(whole)})"
+    return f"rank{'s' if len(ranks) > 1 else ''} {whole}"
+
+
+def first_ranks(whole: str) -> str:
+    """The beginning of a long set of ranks, for people: ``0,2,4,…``. Not for sets that a program reads."""
+    return whole[: whole.rindex(",", 0, _NAMED_SET)] + ",…"
 
 
 class Placement(msgspec.Struct, frozen=True):

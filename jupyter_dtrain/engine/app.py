@@ -79,6 +79,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         """Take over from ipyparallel, which calls this when the kernel exists and before its loop starts."""
         spec, kernel = self._spec, self.kernel
         session = kernel.session
+        # Nobody hears ipykernel's "busy" and "idle", and two messages a rank were half of what a cell sent to clients.
+        kernel._publish_status = lambda *_args, **_options: None  # noqa: SLF001 — it has no public name
 
         def announce(batch: Batch) -> None:
             session.send(iopub_socket, EVENTS_MESSAGE, to_wire(batch), ident=f"engine.{self.id}.dtrain".encode())

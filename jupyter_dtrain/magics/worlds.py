@@ -13,7 +13,7 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.world import Rank, count_ranks
+from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -21,6 +21,7 @@ from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.rank_state import rank_state
+from jupyter_dtrain.view.standing import MANY, counted, standing
 from jupyter_dtrain.view.tables import table
 
 from .joining import tell_worlds
@@ -189,17 +190,15 @@ def status(_args: Parsed) -> None:
         return
     world = session.world
     runs = session.running or [run for run in [session.last_run] if run is not None]
-    rows = [
-        [rank.rank, rank.host, rank.local_rank, rank.device, rank.pid, _state(rank, runs), rank.words]
-        for rank in world.ranks
-    ]
+    rows = _rows_by_host(world, runs) if world.size > MANY else [_row(rank, runs) for rank in world.ranks]
     headers = ["rank", "node", "local rank", "device", "pid", "state", ""]
     if not world.dead:
         headers, rows = headers[:-1], [row[:-1] for row in rows]
     if any(rank.role for rank in world.ranks):
         headers.insert(1, "role")
-        for row, rank in zip(rows, world.ranks, strict=True):
-            row.insert(1, rank.role)
+        roles = {rank.rank: rank.role for rank in world.ranks}
+        for row in rows:
+            row.insert(1, roles.get(row[0], ""))
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
@@ -207,6 +206,20 @@ def status(_args: Parsed) -> None:
     if len(runs) > SHOWN:
         caption += f"; {len(runs) - SHOWN} more runs"
     _publish(table(caption, headers, rows))
+
+
+def _row(rank: Rank, runs: Sequence[Run]) -> list[Any]:
+    return [rank.rank, rank.host, rank.local_rank, rank.device, rank.pid, _state(rank, runs), rank.words]
+
+
+def _rows_by_host(world: World, runs: Sequence[Run]) -> list[list[Any]]:
+    """Rows of a large world: the odd ranks one by one, then a row for each host with all its ranks."""
+    states = {rank.rank: _state(rank, runs) for rank in world.ranks}
+    found = standing(states, {rank.rank: rank.host for rank in world.ranks}, {})
+    rows = [_row(world.ranks[rank], runs) for rank in found.odd]
+    for host, ranks in found.hosts:
+        rows.append([format_ranks(ranks), host, "", "", "", counted([states[rank] for rank in ranks]), ""])
+    return rows
 
 
 def _state(rank: Rank, runs: Sequence[Run]) -> str:

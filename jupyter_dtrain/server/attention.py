@@ -33,6 +33,8 @@ Level = Literal["error", "warning"]
 
 MOST: Final = 100
 """Items that are kept."""
+TOLD: Final = 50_000
+"""Findings that are remembered so that none is told twice: each rank of a large world may have several."""
 LONG: Final = 10.0
 """A run of at least so many seconds reports its failure, because the person may be away."""
 
@@ -101,7 +103,7 @@ class Attention:
         if key in self._told:
             return
         self._told[key] = None
-        while len(self._told) > 10 * MOST:
+        while len(self._told) > TOLD:
             self._told.pop(next(iter(self._told)))
         same = f"{world[1]}:{kind}:{_NUMBERS.sub('#', words)}"
         found = Item(key, kind, level, *world, run, cell, ranks or [], words, detail, time.time())

@@ -94,6 +94,7 @@ class Monitor:
         self._waits: dict[int, str] = {}
         self._frameworks: list[str] = []
         self._ranks_told: list[WorldRank] = []
+        self._ranks_at = 0.0
         self._follower: Follower | None = None
         self._replays: Replays | None = None
         self._observed: dict[int, ObservedRun] = {}
@@ -323,8 +324,8 @@ class Monitor:
                 here = [row for row in rows if row.rank in unfinished]
                 shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
-        if rows != self._ranks_told:
-            self._ranks_told = rows
+        if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
+            self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
             self._observatory.tell(self._ranks_message(), self.listing.id)
 
     async def _follow(self) -> None:

@@ -23,6 +23,7 @@ from jupyter_dtrain.core.events import Outcome, Progress, Sample
 from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.core.pipelines import Timeline
 
+from .standing import standing
 from .timelines import PipelinePart, packed
 
 VERSION: Final = 1
@@ -43,6 +44,12 @@ _FARTHEST: Final = 3  # ranks whose own lines are drawn beside the mean
 _BAD: Final = 40  # points of a metric that are no numbers
 _POINT: Final = 10.7  # bytes of a step and a value: two float32 as base64
 _TEXT: Final = 200  # characters of words about a rank
+_WORDS: Final = 8000  # characters of the words about all ranks, but _FEW of each
+_FEW: Final = 12
+_PARTS: Final = 64  # ranks of a progress bar
+_BARS: Final = 8
+_BRIEF: Final = 4  # cells of a rank that is not odd, where there is no room for more: rank, node, state, step
+_ROWS: Final = 0.5  # the share of a document that rows of ranks may take
 
 RankState = Literal[
     "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "interrupted", "lost"
@@ -234,14 +241,15 @@ def in_order(names: Mapping[str, Any]) -> list[str]:
 
 def status(picture: Picture) -> Status:
     """The document without its metrics: the parts that change all the time."""
-    nodes = list(dict.fromkeys(picture.hosts.get(rank, "") for rank in picture.ranks))
+    on = {rank: picture.hosts.get(rank, "") for rank in picture.ranks}
+    places = {host: place for place, host in enumerate(dict.fromkeys(on.values()))}
     ranks = []
     for rank in picture.ranks:
         sample = picture.samples.get(rank)
         gpu = sample.gpu if sample is not None else None
         whole_row = RankRow(
             rank,
-            nodes.index(picture.hosts.get(rank, "")),
+            places[on[rank]],
             picture.states.get(rank, "running" if picture.outcome == "running" else "lost"),
             picture.steps.get(rank, sample.step if sample is not None else None),
             None if sample is None else sample.rss,
@@ -256,6 +264,7 @@ def status(picture: Picture) -> Status:
         while row[-1] is None:
             row.pop()
         ranks.append(row)
+    most = max(_FEW, min(_TEXT, _WORDS // max(1, len(picture.words))))
     bars: dict[int, Bar] = {}
     for rank in picture.ranks:
         for bar in picture.progress.get(rank, ()):
@@ -267,20 +276,32 @@ def status(picture: Picture) -> Status:
         size=picture.size,
         outcome=picture.outcome,
         elapsed=round(picture.elapsed, 2),
-        nodes=nodes,
+        nodes=list(places),
         ranks=ranks,
-        words={str(rank): words[:_TEXT] for rank, words in picture.words.items()},
+        words={str(rank): words[:most] for rank, words in picture.words.items()},
         thinned=picture.thinned,
         reach=list(picture.reach) if picture.outcome == "running" else [],
-        bars=[bars[number] for number in sorted(bars)][-8:],
+        bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )
+
+
+def _fewer(bar: Bar) -> Bar:
+    """A bar of many ranks with some of them, which have its ends and about its mean."""
+    if len(bar.parts) <= _PARTS:
+        return bar
+    ordered = sorted(bar.parts, key=lambda part: (part.done or 0.0, part.ended))
+    last = len(ordered) - 1
+    picked = {round(place * last / (_PARTS - 2)) for place in range(_PARTS - 1)}
+    picked.add(min(range(len(ordered)), key=lambda place: (ordered[place].ended, place)))
+    return msgspec.structs.replace(bar, parts=[ordered[place] for place in sorted(picked)])
 
 
 def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
     """All of ``picture``, thinned until it takes at most ``limit`` bytes as JSON."""
     names = in_order(picture.metrics)
+    found = status(picture)
     bare = RunDocument(
-        **msgspec.structs.asdict(status(picture)),
+        **msgspec.structs.asdict(msgspec.structs.replace(found, ranks=_fitting(found.ranks, picture, limit * _ROWS))),
         pipelines=packed(picture.timelines, limit // 4) if picture.timelines else [],
         metrics=[],
         left_out=picture.left_out + len(names),
@@ -289,13 +310,21 @@ def document(picture: Picture, limit: int = SAVED_BYTES) -> dict[str, Any]:
     kept = names[: max(1, min(MOST_METRICS, room // 2000))]
     for _ in range(6):
         metrics = _metrics({name: picture.metrics[name] for name in kept}, room)
-        found = msgspec.structs.replace(bare, metrics=metrics, left_out=picture.left_out + len(names) - len(kept))
-        content: dict[str, Any] = msgspec.to_builtins(found)
-        if len(json.dumps(content, separators=(",", ":"))) <= limit:
+        whole = msgspec.structs.replace(bare, metrics=metrics, left_out=picture.left_out + len(names) - len(kept))
+        content: dict[str, Any] = msgspec.to_builtins(whole)
+        if len(json.dumps(content)) <= limit:
             return content
         room = room * 2 // 3
         kept = kept[: max(1, len(kept) * 3 // 4)]
     return msgspec.to_builtins(bare)  # type: ignore[no-any-return]  # a struct becomes a dictionary
+
+
+def _fitting(rows: list[list[Any]], picture: Picture, room: float) -> list[list[Any]]:
+    """Rows of ranks in about ``room`` bytes: where that is not enough for all, only odd ranks have all their cells."""
+    if len(json.dumps(rows)) <= room:
+        return rows
+    odd = set(standing({row[0]: row[2] for row in rows}, picture.hosts, picture.pace).odd)
+    return [row if row[0] in odd else row[:_BRIEF] for row in rows]
 
 
 def band_of(series: Mapping[int, Columns], buckets: int = _BUCKETS) -> Band:

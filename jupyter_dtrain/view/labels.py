@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.world import format_ranks
+from jupyter_dtrain.core.world import LONGEST_SET, first_ranks, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,8 +20,15 @@ _NEXT_UNIT = 999.95  # a value that rounds to 1000.0 of a unit shows as 1 of the
 
 
 def label(ranks: Iterable[int], size: int) -> str:
-    """``[0-3] ``, with its space; empty in a world of one rank."""
-    return f"[{format_ranks(ranks)}] " if size > 1 else ""
+    """``[0-3] ``, with its space; empty in a world of one rank.
+
+    A label that would be longer than its line counts its ranks and names the first: ``[512 ranks: 0,2,4,…] ``.
+    """
+    if size <= 1:
+        return ""
+    named = set(ranks)
+    whole = format_ranks(named)
+    return f"[{whole}] " if len(whole) <= LONGEST_SET else f"[{len(named)} ranks: {first_ranks(whole)}] "
 
 
 def is_line(data: Mapping[str, Any]) -> bool:

@@ -67,6 +67,10 @@ class LineMerger:
         self._queues: dict[int, deque[_Waiting]] = {rank: deque() for rank in ranks}
         self._silent = set(self._queues)  # ranks with nothing waiting that may still print
         self._idle: set[int] = set()
+        self._speaking: set[int] = set()  # ranks with something waiting
+        # Ranks whose first line is not known to have to wait: without this list, each line would cost a look at all.
+        self._doubtful: set[int] = set()
+        self._ages: deque[tuple[int, int, float]] = deque()  # all lines by age: order, rank, time; shown ones go late
         # For each line, how often it occurs among the first LOOK waiting lines of each rank.
         self._near: dict[_Key, dict[int, int]] = {}
         # For each recently shown line, how often each rank has printed it beyond the rank that printed it least.
@@ -84,7 +88,11 @@ class LineMerger:
         self._order += 1
         waiting = _Waiting((stream, line), now, self._order, alone)
         queue.append(waiting)
+        self._ages.append((self._order, rank, now))
         self._silent.discard(rank)
+        if len(queue) == 1:
+            self._speaking.add(rank)
+            self._doubtful.add(rank)
         if len(queue) <= LOOK:
             self._see(rank, waiting.key)
 
@@ -99,8 +107,8 @@ class LineMerger:
 
     def deadline(self) -> float | None:
         """When :meth:`ready` will return the next line if nothing is pushed until then; ``None`` if nothing waits."""
-        oldest = min((queue[0].since for queue in self._queues.values() if queue), default=None)
-        return None if oldest is None else oldest + self._hold
+        self._forget_shown()
+        return self._ages[0][2] + self._hold if self._ages else None
 
     def flush(self) -> list[Merged]:
         """All lines that still wait, joined where possible."""
@@ -108,15 +116,19 @@ class LineMerger:
 
     def ready(self, now: float) -> list[Merged]:
         """The lines to show at ``now``, in order."""
-        heads = [(queue[0].order, rank) for rank, queue in self._queues.items() if queue]
+        heads = [(self._queues[rank][0].order, rank) for rank in self._candidates(now)]
         heapq.heapify(heads)
         shown: list[Merged] = []
         while heads:
             order, rank = heapq.heappop(heads)
             queue = self._queues[rank]
-            if not queue or queue[0].order != order or self._must_wait(rank, queue[0], now):
-                # Either another rank's copy took this line along, and the rank's new head is in the heap now; or it
-                # waits, and nothing in this call can change that: silent ranks only grow in number.
+            if not queue or queue[0].order != order:
+                continue  # another rank's copy took this line along, and the rank's new head is in the heap now
+            if self._must_wait(rank, queue[0], now):
+                # Nothing in this call can change that: silent ranks only grow in number. A line that was never shown
+                # waits for all silent ranks, or for its time; one that was shown waits for some of them.
+                if hash(queue[0].key) in self._shown:
+                    self._doubtful.add(rank)
                 continue
             moved: set[int] = set()
             self._bring_up(rank, shown, moved, frozenset())
@@ -124,6 +136,26 @@ class LineMerger:
                 if self._queues[other]:
                     heapq.heappush(heads, (self._queues[other][0].order, other))
         return shown
+
+    def _candidates(self, now: float) -> set[int]:
+        """The ranks whose first line may be due: all, where none can join any more."""
+        doubtful, self._doubtful = self._doubtful, set()
+        if not self._silent:
+            return self._speaking.copy()
+        self._forget_shown()
+        for _, rank, since in self._ages:
+            if now < since + self._hold:
+                break
+            doubtful.add(rank)
+        return doubtful & self._speaking
+
+    def _forget_shown(self) -> None:
+        while self._ages:
+            order, rank, _ = self._ages[0]
+            queue = self._queues[rank]
+            if queue and queue[0].order <= order:
+                break
+            self._ages.popleft()
 
     def _must_wait(self, rank: int, head: _Waiting, now: float) -> bool:
         if not self._silent or head.alone or now >= head.since + self._hold:
@@ -186,8 +218,10 @@ class LineMerger:
                 del self._near[key]
         if len(queue) >= LOOK:
             self._see(rank, queue[LOOK - 1].key)
-        elif not queue and rank not in self._idle:
-            self._silent.add(rank)
+        elif not queue:
+            self._speaking.discard(rank)
+            if rank not in self._idle:
+                self._silent.add(rank)
 
     def _see(self, rank: int, key: _Key) -> None:
         near = self._near.setdefault(key, {})

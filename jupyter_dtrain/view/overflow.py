@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.core.world import count_ranks, format_ranks
+from jupyter_dtrain.core.world import count_ranks
 
 from .labels import human, label
 
@@ -132,4 +132,4 @@ class Overflow:
         room = TAIL // max(1, len(groups))
         text = [label(group, self._size) + line for group, tail in groups for line in tail[-room:]]
         left = sorted(set(ranks).difference(*(group for group, _ in groups))) if groups else []
-        return [*text, f"… and those of {'ranks' if len(left) > 1 else 'rank'} {format_ranks(left)}"] if left else text
+        return [*text, f"… and those of {count_ranks(left)}"] if left else text

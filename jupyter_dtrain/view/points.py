@@ -42,7 +42,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """Bytes, about, without points."""
-        return 60 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
+        return 90 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
 
 
 class Packet(NamedTuple):

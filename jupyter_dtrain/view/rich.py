@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.events import ClearOutput, Display, MimeBundle, Result
 
 from .labels import is_line, label, metadata_of, without_widget
+from .standing import MANY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 RICH: Final = "display"
 """The stream by which rich outputs pass through the merger, so that they keep their place among the lines."""
+
+MOST_RESULTS: Final = 64
+"""Results that differ from each other and are shown at the end of a cell."""
 
 _EMPTY: Final[MimeBundle] = {"text/plain": ""}
 
@@ -199,13 +203,17 @@ def paint_caption(ranks: tuple[int, ...], outbox: Outbox, size: int, *, displaye
 def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int, *, captions: bool = False) -> None:
     """Show the values of the cell's last expression: equal results once, in the order of their lowest ranks.
 
-    ``captions``: see :func:`paint_caption`.
+    With more than :data:`.MANY` ranks, results that fewer ranks share come first, and at most :data:`MOST_RESULTS` are
+    shown. ``captions``: see :func:`paint_caption`.
     """
     groups: dict[str, list[int]] = {}
     for rank in sorted(results):
         if without_widget(results[rank].data):
             groups.setdefault(_digest(results[rank]), []).append(rank)
-    for group in groups.values():
+    ordered = list(groups.values())
+    if len(results) > MANY:
+        ordered.sort(key=len)
+    for group in ordered[:MOST_RESULTS]:
         ranks = tuple(group)
         result = results[ranks[0]]
         data = without_widget(result.data)
@@ -216,6 +224,9 @@ def paint_results(results: Mapping[int, Result], outbox: Outbox, size: int, *, c
         elif mark:
             paint_caption(ranks, outbox, size, displayed=captions)
         outbox.display(data, metadata_of(ranks, result.metadata), None)
+    if len(ordered) > MOST_RESULTS:
+        hidden = sum(map(len, ordered[MOST_RESULTS:]))
+        outbox.text("stdout", f"… and the results of {hidden} more ranks: Run.results has them\n")
 
 
 def _digest(event: Display | Result) -> str:

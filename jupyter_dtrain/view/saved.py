@@ -15,16 +15,18 @@ from jupyter_dtrain.core.world import count_ranks
 from .document import MIME, Picture, document, in_order
 from .drawing import svg
 from .labels import number, took
+from .standing import standing
 from .timelines import caption, letters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from jupyter_dtrain.core.events import MimeBundle
     from jupyter_dtrain.core.metrics import Columns
 
 _LISTED: Final = 30  # metrics in the text
 _RANKS: Final = 8  # ranks whose values the text lists one by one
+_WORDS: Final = 400  # characters about the end of one rank
 _NAME: Final = 40  # characters of a metric's name in the text
 
 
@@ -79,6 +81,8 @@ def text(picture: Picture) -> str:
     columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[index]) for row in rows if index < len(row)), default=0) for index in range(columns)]
     lines = [head]
+    if len(ranks) > _RANKS and picture.outcome != "running":
+        lines += [f"  {line}" for line in _standing(picture)]
     if len(ranks) <= _RANKS and rows:
         titles = [f"rank {rank}" for rank in ranks]
         widths = [width, *(max(len(title), widths[index + 1]) for index, title in enumerate(titles))]
@@ -94,8 +98,35 @@ def text(picture: Picture) -> str:
     for timeline in picture.timelines:
         lines.append(f"  {caption(timeline)}")
         lines += [f"    {line}" for line in letters(timeline)]
-    lines += [words for _, words in sorted(picture.words.items())][:_RANKS]
+    lines += [words[:_WORDS] for _, words in sorted(picture.words.items())][:_RANKS]
+    if len(picture.words) > _RANKS:
+        lines.append(f"and {len(picture.words) - _RANKS} more ranks were lost")
     return "\n".join(lines)
+
+
+def _standing(picture: Picture) -> list[str]:
+    """The odd ranks, state by state, and hosts whose ranks are all alike, in few lines; none without an odd rank."""
+    states = {rank: picture.states.get(rank, "lost") for rank in picture.ranks}
+    found = standing(states, picture.hosts, {})
+    by_state: dict[str, list[int]] = {}
+    for rank in found.odd:
+        by_state.setdefault(states[rank], []).append(rank)
+    if not by_state:
+        return []
+    lines = [f"{state}: {_placed(ranks, picture.hosts)}" for state, ranks in by_state.items()]
+    if found.more:
+        lines.append(f"and {found.more} more ranks that are not {found.common}")
+    return [*lines, f"{found.common}: all others"]
+
+
+def _placed(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """Ranks by host: ``rank 17 (gpu2), ranks 24-31 (gpu3)``; those of hosts beyond some are counted."""
+    by_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(hosts.get(rank, ""), []).append(rank)
+    named = [count_ranks(own) + (f" ({host})" if host else "") for host, own in by_host.items()]
+    hidden = sum(len(own) for own in list(by_host.values())[_RANKS:])
+    return ", ".join(named[:_RANKS]) + (f" and {hidden} more" if hidden else "")
 
 
 def _row(name: str, series: Mapping[int, Columns], ranks: list[int]) -> list[str]:

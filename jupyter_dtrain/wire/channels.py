@@ -68,6 +68,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         Without it no announcements come.
         """
         self._on_events = on_events
+        self._packed: tuple[RunCell, bytes] | None = None
         # ipyparallel logs messages with a bad signature here, and makes no log of its own.
         self.log = logging.getLogger(__name__)
         super().__init__(str(connection_file), timeout=10)
@@ -136,10 +137,14 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 
     def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
         """Send a cell with the values that it needs. Its events report its progress; the reply does not."""
+        # A cell names its ranks: packed for each rank anew, its cost would grow with their square.
+        packed = self._packed
+        if packed is None or packed[0] is not cell:
+            packed = self._packed = cell, self.session.pack(to_content(cell))
         self._send(
             self._mux_stream,
             RUN_MESSAGE,
-            content=to_content(cell),
+            content=packed[1],
             buffers=list(pickles),
             ident=engine.encode(),
         )

@@ -1,5 +1,6 @@
 /** Finds ranks that differ from the others: in their values, or in the time that a step takes. */
 
+import type { Column } from "./column";
 import type { Metric, Rank } from "./model";
 
 /** The newest points of a series, whose mean counts as its current value. */
@@ -20,8 +21,10 @@ export function outliers(metric: Metric): Map<number, string> {
   const last = metric.last;
   if (last.size < 3) return found;
   const nows: Now[] = [];
+  // In a saved run of many ranks only some have points, thinned: a mean of theirs compares to no last value.
+  const some = metric.columns.size < last.size;
   for (const [rank, value] of last) {
-    const now = nowOf(metric, rank, value);
+    const now = nowOf(some ? undefined : metric.columns.get(rank), rank, value);
     if (now === null) found.set(rank, "is NaN or infinite");
     else nows.push(now);
   }
@@ -37,8 +40,7 @@ export function outliers(metric: Metric): Map<number, string> {
   return found.size * 2 >= last.size ? new Map<number, string>() : found;
 }
 
-function nowOf(metric: Metric, rank: number, value: number): Now | null {
-  const column = metric.columns.get(rank);
+function nowOf(column: Column | undefined, rank: number, value: number): Now | null {
   if (!Number.isFinite(value)) return null;
   if (column === undefined) return { rank, mean: value, noise: 0 };
   let sum = 0;

@@ -3,7 +3,7 @@
 import type { Range } from "./layout";
 import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
-import { GanttCharts } from "./gantt";
+import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
 import { OUTCOMES } from "./generated";
 import { median, outliers, slowest } from "./anomalies";
@@ -49,7 +49,9 @@ export class RunPanel {
   private main = h("div", { class: "dtrain-charts" });
   private side = h("div", { class: "dtrain-charts" });
   private more = h("details", { class: "dtrain-more", hidden: true }, h("summary", {}), this.side);
-  private gantts = new GanttCharts();
+  /** Few runs have pipelines: what draws them is loaded for the first one. */
+  private gantts: GanttCharts | null | "asked" = null;
+  private below = h("div", {});
   private drawer = h("div", { class: "dtrain-drawer", hidden: true });
   private charts = new Map<string, Chart>();
   private shown = new Set<number>();
@@ -99,7 +101,7 @@ export class RunPanel {
       this.tools,
       this.main,
       this.more,
-      this.gantts.node,
+      this.below,
       this.drawer,
     );
     this.theme = themeOf(root);
@@ -217,8 +219,23 @@ export class RunPanel {
     if (this.more.open) this.arrangeCharts(this.side, rest);
     const options = { shown: this.shown, smoothing: this.smoothing, range: this.range };
     const visible = this.more.open ? [...front, ...rest] : front;
-    this.gantts.update(model.pipelines, this.root.clientWidth);
+    this.drawPipelines();
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
+  }
+
+  private drawPipelines(): void {
+    const { pipelines } = this.model;
+    if (this.gantts === null && pipelines.length > 0) {
+      this.gantts = "asked";
+      void import("./gantt").then(({ GanttCharts }) => {
+        if (this.below.parentNode === null) return; // destroyed meanwhile
+        this.gantts = new GanttCharts();
+        this.below.append(this.gantts.node);
+        this.schedule();
+      });
+    } else if (this.gantts !== null && this.gantts !== "asked") {
+      this.gantts.update(pipelines, this.root.clientWidth);
+    }
   }
 
   /** Put the charts of `metrics` into `place`, in order. */

@@ -2,13 +2,15 @@
  * The strip of ranks: each rank's state by colour and shape, its step, its pace and its resources.
  *
  * Few ranks are tiles with numbers, more are small tiles, and many are squares whose colour shows a measure that the
- * user chooses. Ranks are grouped by host if there are several. The strip is one tab stop; arrow keys move among ranks.
+ * user chooses. Ranks are grouped by host if there are several. With still more ranks, the odd ones have small tiles,
+ * and so has each host, which shows its ranks at a click. The strip is one tab stop; arrow keys move among ranks.
  */
 
 import type { RankState } from "./runDocument";
 import { h, icon, setAttribute, setText } from "./dom";
 import { slowest } from "./anomalies";
 import type { Rank } from "./model";
+import { oddOnes, together } from "./standing";
 import { heat } from "./theme";
 import { bytes, count, duration } from "./format";
 
@@ -33,9 +35,10 @@ export function stateWords(rank: Rank): string {
   return rank.state === "waiting" && rank.words !== "" ? `waiting in ${rank.words}` : words;
 }
 
-/** Up to FEW ranks have tiles with numbers; up to SOME have small tiles. */
+/** Up to FEW ranks have tiles with numbers; up to SOME have small tiles; up to ALL have squares. */
 const FEW = 12;
 const SOME = 48;
+export const ALL = 256;
 
 type Measure = "pace" | "memory" | "utilisation";
 const MEASURES: Record<Measure, [words: string, value: (rank: Rank) => number | null]> = {
@@ -46,7 +49,7 @@ const MEASURES: Record<Measure, [words: string, value: (rank: Rank) => number | 
 
 /** The content of a strip: ranks, and the names of their nodes. */
 export interface Shown {
-  ranks: readonly Rank[];
+  ranks: readonly (Rank & { name?: string })[];
   nodes: readonly string[];
 }
 
@@ -65,6 +68,9 @@ export class RankStrip {
   private tiles = new Map<number, Tile>();
   private layout = "";
   private measure: Measure = "pace";
+  /** The host whose ranks are shown, of many hosts. */
+  private open = -1;
+  private again = (): void => undefined;
 
   constructor(private choose: (rank: number) => void) {
     this.node.addEventListener("keydown", (event) => {
@@ -73,9 +79,13 @@ export class RankStrip {
   }
 
   /** Show the ranks. `chosen` is the rank whose output is open; `apart` says how some ranks differ from the rest. */
-  update(model: Shown, chosen: number | null, apart: ReadonlyMap<number, string>): void {
-    const size = model.ranks.length;
-    const kind = size <= FEW ? "few" : size <= SOME ? "some" : "many";
+  update(whole: Shown, chosen: number | null, apart: ReadonlyMap<number, string>): void {
+    const size = whole.ranks.length;
+    const kind = size <= FEW ? "few" : size <= SOME ? "some" : size <= ALL ? "many" : "folded";
+    this.again = () => {
+      this.update(whole, chosen, apart);
+    };
+    const model = kind === "folded" ? this.fold(whole, apart) : whole;
     const layout = `${kind}:${model.nodes.join("|")}:${model.ranks.map((rank) => `${rank.rank}@${rank.node}`).join()}`;
     if (layout !== this.layout) this.build(model, kind, layout);
     const slow = slowest(model.ranks);
@@ -117,7 +127,7 @@ export class RankStrip {
         tile.bar.style.width = `${(100 * share).toFixed(1)}%`;
       }
       const title = [
-        `rank ${rank.rank}: ${stateWords(rank)}`,
+        `${rank.name ?? `rank ${rank.rank}`}: ${stateWords(rank)}`,
         step,
         pace,
         isSlow ? `${(100 * slow.more).toFixed(0)} % slower than the others` : "",
@@ -132,41 +142,76 @@ export class RankStrip {
     });
   }
 
+  /** The odd ranks, those of the host that is open, and all hosts, as if each were a rank. */
+  private fold({ ranks, nodes }: Shown, apart: ReadonlyMap<number, string>): Shown {
+    const odd = oddOnes(ranks, apart).map((rank) => ({ ...rank, node: 0, name: `${nodes[rank.node]!} ${rank.rank}` }));
+    const here = ranks.filter((rank) => rank.node === this.open && !odd.some((one) => one.rank === rank.rank));
+    const hosts = nodes.flatMap((host, node) => {
+      const members = ranks.filter((rank) => rank.node === node);
+      if (members.length === 0) return [];
+      const { list, ...all } = together(members);
+      return [
+        {
+          ...members[0]!,
+          ...all,
+          memory: null,
+          gpu: null,
+          cpu: null,
+          rank: -1 - node,
+          node: 2,
+          name: `${host} ${list}`,
+        },
+      ];
+    });
+    return {
+      ranks: [...odd, ...here.map((rank) => ({ ...rank, node: 1 })), ...hosts],
+      nodes: ["the odd ones", nodes[this.open] ?? "", "all, by host"],
+    };
+  }
+
   private build(model: Shown, kind: string, layout: string): void {
     this.layout = layout;
+    const active = document.activeElement;
+    const focused = this.node.contains(active) ? Number((active as HTMLElement).dataset.rank) : NaN;
     this.tiles.clear();
     this.node.className = `dtrain-strip dtrain-strip-${kind}`;
     const groups = model.nodes.map((host, node) => {
       const members = model.ranks.filter((rank) => rank.node === node);
-      const group = h("div", { class: "dtrain-node" });
+      const group = h("div", { class: "dtrain-node", hidden: members.length === 0 });
       if (model.nodes.length > 1) {
         const known = host === "" ? "not started" : host;
         group.append(h("span", { class: "dtrain-host", title: known }, known));
       }
       const cells = h("div", { class: "dtrain-tiles" });
-      for (const rank of members) cells.append(this.tile(rank.rank, kind));
+      for (const rank of members) cells.append(this.tile(rank.rank, kind, rank.name));
       group.append(cells);
       return group;
     });
     this.node.replaceChildren(...groups);
     if (kind === "many") this.node.append(this.chooser());
-    const first = this.tiles.values().next().value;
-    if (first !== undefined) first.button.tabIndex = 0;
+    const again = this.tiles.get(focused)?.button;
+    const stop = again ?? this.tiles.values().next().value?.button;
+    if (stop !== undefined) stop.tabIndex = 0;
+    again?.focus();
   }
 
-  private tile(rank: number, kind: string): HTMLButtonElement {
+  private tile(rank: number, kind: string, title = String(rank)): HTMLButtonElement {
     const mark = h("span", { class: "dtrain-mark" });
     const state = h("span", { class: "dtrain-state" });
     const line = h("span", { class: "dtrain-line" });
     const use = h("span", { class: "dtrain-line" });
     const bar = h("span", { class: "dtrain-pace-bar" });
     const button = h("button", { class: "dtrain-tile", type: "button", tabIndex: -1, "data-rank": String(rank) });
-    const name = h("span", { class: "dtrain-name" }, kind === "few" ? `rank ${rank}` : String(rank));
+    const name = h("span", { class: "dtrain-name" }, kind === "few" ? `rank ${rank}` : title);
     if (kind === "many") button.append(mark);
-    else if (kind === "some") button.append(h("span", { class: "dtrain-head" }, mark, name), bar);
+    else if (kind !== "few") button.append(h("span", { class: "dtrain-head" }, mark, name), bar);
     else button.append(h("span", { class: "dtrain-head" }, mark, name, state), line, use, bar);
     button.addEventListener("click", () => {
-      this.choose(rank);
+      if (rank >= 0) this.choose(rank);
+      else {
+        this.open = this.open === -1 - rank ? -1 : -1 - rank;
+        this.again();
+      }
     });
     this.tiles.set(rank, { button, mark, state, line, use, bar, shown: null });
     return button;

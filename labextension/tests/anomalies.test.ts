@@ -30,6 +30,19 @@ describe("a rank that differs from the others", () => {
   });
 });
 
+describe("a saved run of many ranks", () => {
+  it("has no outlier only because a few ranks have points", () => {
+    const found = metric(0.1, 0.1);
+    found.column(0, 1000).append([40], [0.1]);
+    const none = new Float32Array();
+    const last = new Map(Array.from({ length: 100 }, (_, rank) => [rank, rank === 50 ? 9 : 0.1]));
+    // Rank 0 fell from 8 to 0.1 in the points that were saved.
+    found.columns.get(0)!.values.fill(8, 25, 40);
+    found.setBand({ steps: none, mean: none, low: none, high: none }, { last, bad: [] });
+    expect([...outliers(found).keys()]).toEqual([50]);
+  });
+});
+
 describe("the slowest rank", () => {
   const ranks = (...paces: (number | null)[]): Rank[] =>
     paces.map((pace, rank) => ({

@@ -45,4 +45,16 @@ describe("the lines of a cell", () => {
     expect(select(linesOf(TEXT), "merged", "LOSS")).toEqual(["[0] loss 1", "[1] loss 2"]);
     expect(select(linesOf(TEXT), 0, "nothing")).toEqual([]);
   });
+
+  it("of a label that names only some of its ranks may be any rank's", () => {
+    const lines = linesOf("[512 ranks: 0,2,4,…] even\n[1,3] odd\n[0,1,…] own text\n");
+    expect(lines.map(({ ranks, more, text }) => [ranks.join(), more, text])).toEqual([
+      ["0,2,4", true, "even"],
+      ["1,3", false, "odd"],
+      ["", false, "[0,1,…] own text"],
+    ]);
+    expect(select(lines, 600, "")).toEqual(["even"]);
+    expect(select(lines, "each", "even")).toEqual(["[512 ranks: 0,2,4,…] even"]);
+    expect(select(lines, "differences", "even")).toEqual(["[512 ranks: 0,2,4,…] even"]);
+  });
 });

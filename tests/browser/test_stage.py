@@ -109,6 +109,27 @@ def test_all_ranks_fit_side_by_side(stage, size, width):
     assert page.locator(".dtrain-strip").bounding_box()["height"] < 700
 
 
+@pytest.mark.parametrize("width", [1000, 500])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_odd_ones_of_a_thousand_ranks_come_first_and_hosts_unfold(stage, width, dark):
+    """The whole is no taller than half a screen, and a rank of a host is two clicks away."""
+    page = stage(width=width)
+    if dark:
+        page.evaluate("document.body.style.cssText = '--jp-ui-font-color1: #eee; --jp-layout-color0: #111'")
+    show(page, picture(1024, nodes=128, points=60))
+    names = page.locator(".dtrain-name").all_text_contents()
+    assert names[:5] == ["node-0 4", "node-0 2", "node-0 3", "node-0 1", "node-0 0"]
+    assert "node-0 5" in names[:8], "the slow one"
+    assert len(names) < 2 * 128
+    page.get_by_role("button", name="node-64 512-519").click()
+    page.locator(".dtrain-tile[data-rank='515']").click()
+    expect(page.locator(".dtrain-tile[data-rank='515']")).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".dtrain-strip").bounding_box()["height"] < 450
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"many-{width}-{'dark' if dark else 'light'}.png")
+
+
 @pytest.mark.parametrize("width", [1000, 400])
 def test_a_step_of_a_pipeline_is_drawn_as_it_was(stage, width):
     """Boxes lie side by side in their lanes, as long as they took; halves of a backward have their stripes."""

@@ -2,7 +2,8 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
-import { memoryOf, stateWords, useOf } from "../rankStrip";
+import { ALL, memoryOf, stateWords, useOf } from "../rankStrip";
+import { oddOnes, together } from "../standing";
 import { bytes, count, duration } from "../format";
 import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
@@ -13,6 +14,9 @@ import type { Details } from "./worlds";
 /** With this many ranks or more, an overview of marks is above the list. */
 const MANY = 9;
 
+/** With more ranks than this, hosts are rows that show their ranks at a click, and the odd ranks come first. */
+const FOLDED = 64;
+
 type RankShown = Details["ranks"][number];
 
 export function RankList({
@@ -22,50 +26,71 @@ export function RankList({
   trans,
 }: SectionProps & { world: World; details: Details }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
+  const [unfolded, setUnfolded] = useState(-1);
   const ranks = details.ranks;
   const nodes = details.nodes;
   const choose = (rank: number): void => {
     setChosen((before) => (before === rank ? null : rank));
   };
+  const many = ranks.length > FOLDED;
+  const list = (members: RankShown[], label: string, placed = false): JSX.Element => (
+    <ul className="dtrain-ranks" aria-label={label}>
+      {members.map((rank) => (
+        <li key={rank.rank} data-rank={rank.rank}>
+          <RankRow
+            rank={rank.rank}
+            state={rank.state}
+            does={placed ? `${rank.host} · ${stateWords(rank)}` : stateWords(rank)}
+            step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
+            place={[rank.role, rank.device, `pid ${rank.pid}`, rank.pace === null ? "" : `${duration(rank.pace)}/step`]
+              .filter((one) => one !== "")
+              .join(" · ")}
+            memory={memoryOf(rank)?.used ?? null}
+            most={memoryOf(rank)?.total ?? null}
+            use={useOf(rank)}
+            gpu={rank.gpu !== null}
+            open={chosen === rank.rank}
+            choose={choose}
+            trans={trans}
+          />
+          {chosen === rank.rank && (
+            <RankDetail key={`${world.id}:${rank.rank}`} {...{ world, rank, details, actions, trans }} />
+          )}
+        </li>
+      ))}
+    </ul>
+  );
   return (
     <Section title={trans.__("Ranks")} note={world.name}>
       {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("Ranks are starting…")}</p>}
-      {ranks.length >= MANY && <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />}
+      {ranks.length >= MANY && ranks.length <= ALL && (
+        <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />
+      )}
+      {many && list(oddOnes(ranks), trans.__("Odd ranks"), true)}
       {nodes.map((host, node) => {
         const members = ranks.filter((rank) => rank.node === node);
+        if (!many || members.length === 0)
+          return (
+            <div key={node} className="dtrain-node-list">
+              {nodes.length > 1 && <h4>{host}</h4>}
+              {list(members, trans.__("Ranks on %1", host))}
+            </div>
+          );
+        const all = together(members);
         return (
           <div key={node} className="dtrain-node-list">
-            {nodes.length > 1 && <h4>{host}</h4>}
-            <ul className="dtrain-ranks" aria-label={trans.__("Ranks on %1", host)}>
-              {members.map((rank) => (
-                <li key={rank.rank} data-rank={rank.rank}>
-                  <RankRow
-                    rank={rank.rank}
-                    state={rank.state}
-                    does={stateWords(rank)}
-                    step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
-                    place={[
-                      rank.role,
-                      rank.device,
-                      `pid ${rank.pid}`,
-                      rank.pace === null ? "" : `${duration(rank.pace)}/step`,
-                    ]
-                      .filter((one) => one !== "")
-                      .join(" · ")}
-                    memory={memoryOf(rank)?.used ?? null}
-                    most={memoryOf(rank)?.total ?? null}
-                    use={useOf(rank)}
-                    gpu={rank.gpu !== null}
-                    open={chosen === rank.rank}
-                    choose={choose}
-                    trans={trans}
-                  />
-                  {chosen === rank.rank && (
-                    <RankDetail key={`${world.id}:${rank.rank}`} {...{ world, rank, details, actions, trans }} />
-                  )}
-                </li>
-              ))}
-            </ul>
+            <button
+              className="dtrain-rank dtrain-host-row"
+              aria-expanded={node === unfolded}
+              onClick={() => {
+                setUnfolded(node === unfolded ? -1 : node);
+              }}
+            >
+              <Mark state={all.state} />
+              <span className="dtrain-rank-name">{host}</span>
+              <span className="dtrain-does">{trans.__("ranks %1 · %2", all.list, all.words)}</span>
+            </button>
+            {node === unfolded && list(members, trans.__("Ranks on %1", host))}
           </div>
         );
       })}

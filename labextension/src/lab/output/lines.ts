@@ -3,6 +3,7 @@
  *
  * A line begins with its ranks, as `jupyter_dtrain/view/labels.py` writes them: `[0,2-3] loss 0.1`. A line `[1] same`
  * stands for the line above it, which that rank printed later than the others. A line without ranks comes from no rank.
+ * A label of very many scattered ranks names only some, `[512 ranks: 0,2,4,…] loss 0.1`: it may be any rank's line.
  */
 
 /** A way to look at the lines: as they were printed, one for each rank, those that not all ranks printed, or a rank. */
@@ -11,12 +12,14 @@ export type Look = "merged" | "each" | "differences" | number;
 export interface Line {
   /** Ascending; empty for a line that comes from no rank. */
   ranks: readonly number[];
+  /** Whether ranks are missing from `ranks`. */
+  more: boolean;
   text: string;
   /** As it was printed, with its ranks. */
   printed: string;
 }
 
-const LABELLED = /^\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\](?: |$)/;
+const LABELLED = /^\[(\d+ ranks: )?(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(,…)?\](?: |$)/;
 const SAME = "same";
 
 /** The most ranks that a label may name; anything beyond is a person's own text. */
@@ -40,10 +43,11 @@ export function linesOf(text: string): Line[] {
   if (all.at(-1) === "") all.pop();
   for (const printed of all) {
     const label = LABELLED.exec(printed);
-    const ranks = label === null ? [] : ranksOf(label[1]!);
+    const more = label?.[3] !== undefined;
+    const ranks = label === null || more !== (label[1] !== undefined) ? [] : ranksOf(label[2]!);
     let own = ranks.length === 0 ? printed : printed.slice(label![0].length);
     if (ranks.length > 0) last = own = own === SAME ? last : own;
-    lines.push({ ranks, text: own, printed });
+    lines.push({ ranks, more: more && ranks.length > 0, text: own, printed });
   }
   return lines;
 }
@@ -64,11 +68,11 @@ export function select(lines: readonly Line[], look: Look, search: string): stri
 function shownBy(lines: readonly Line[], look: Look): string[] {
   if (look === "merged") return lines.map((line) => line.printed);
   if (look === "each")
-    return lines.flatMap(({ ranks, printed, text }) =>
-      ranks.length === 0 ? [printed] : ranks.map((rank) => `[${rank}] ${text}`),
+    return lines.flatMap(({ ranks, more, printed, text }) =>
+      ranks.length === 0 || more ? [printed] : ranks.map((rank) => `[${rank}] ${text}`),
     );
   if (look === "differences") return differences(lines);
-  return lines.filter(({ ranks }) => ranks.includes(look)).map((line) => line.text);
+  return lines.filter(({ ranks, more }) => more || ranks.includes(look)).map((line) => line.text);
 }
 
 /** The lines that some ranks printed more often than others, once for each group of ranks. */
@@ -84,7 +88,7 @@ function differences(lines: readonly Line[]): string[] {
     const own = counts.get(text)!;
     return own.size !== all.length || new Set(own.values()).size > 1;
   };
-  return lines.filter(({ ranks, text }) => ranks.length > 0 && differs(text)).map(labelled);
+  return lines.filter(({ ranks, more, text }) => more || (ranks.length > 0 && differs(text))).map(labelled);
 }
 
 function labelled({ printed, text, ranks }: Line): string {
