@@ -108,10 +108,7 @@ class Session:
         with open_sessions.starting():
             settings = settings or Settings.from_environment()
             asked = check({"n": n, **options})
-            if asked.world.hosts or asked.world.hostfile:
-                from jupyter_dtrain.preflight.doctor import check_before_start
-
-                check_before_start(asked.world)
+            starting.examine(asked)
             listing, request = starting.launch(asked, settings=settings)
             session = None
             try:

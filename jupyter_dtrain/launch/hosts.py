@@ -15,15 +15,22 @@ import json
 import os
 import shlex
 import sys
-from typing import Final
+from collections import Counter
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
 from . import local
-from .launcher import Mpi, WatchCommand
+from .hostlist import named_hosts, place
+from .launcher import Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 from .leftovers import MARK
+from .networks import address_to
 from .ssh import Answer, Ssh, Unreached, explain
 
 FORWARDED: Final = (
@@ -56,6 +63,50 @@ _START: Final = (
 """Reads no byte beyond the first line: the rest is for the program."""
 
 
+class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The start options of worlds on hosts over ssh."""
+
+    hosts: Annotated[
+        str | None,
+        Meta(
+            title="Hosts",
+            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
+            extra_json_schema={"metavar": "HOST:RANKS,..."} | MAIN,
+        ),
+    ] = None
+    hostfile: Annotated[
+        str | None,
+        Meta(
+            title="Hostfile",
+            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+    ssh_args: Annotated[
+        str | None,
+        Meta(
+            title="Options for ssh",
+            description="options for ssh to the hosts, as in a shell (default: those of ~/.ssh/config)",
+            extra_json_schema={"metavar": "ARGS"},
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        Meta(
+            title="Python on the hosts",
+            description="path of the interpreter on the hosts (default: the path of this one)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+    interface: Annotated[
+        str | None,
+        Meta(
+            title="Network interface",
+            description="this machine's network interface to the hosts (default: the one that leads there)",
+        ),
+    ] = None
+
+
 class Hosts:
     """A launcher; see :class:`.launcher.Launcher`."""
 
@@ -63,8 +114,9 @@ class Hosts:
 
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
-        self._ssh = Ssh.parse(request.options.ssh_args or "")
-        self._python = request.options.python or sys.executable
+        self._options = request.options_of_launcher(HostsOptions)
+        self._ssh = Ssh.parse(self._options.ssh_args or "")
+        self._python = self._options.python or sys.executable
         self.address = request.address
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
@@ -121,7 +173,7 @@ class Hosts:
         left = [f"{name}:{ranks}" for name, ranks in self._request.hosts.items() if name != host]
         if not left:
             return ""
-        options = self._request.options
+        options = self._options
         more = {"ssh-args": options.ssh_args, "python": options.python, "interface": options.interface}
         words = ["--hosts", ",".join(left), *(f"--{name}={value}" for name, value in more.items() if value is not None)]
         return f"%distributed start {shlex.join(words)}"
@@ -130,3 +182,30 @@ class Hosts:
         """In ssh's words, where it was ssh."""
         found = explain(Answer("", log, code, 0.0, 0.0), host, self._ssh, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
+
+
+def _place(n: int | None, options: HostsOptions) -> Placement:
+    hosts = named_hosts(options.hosts, options.hostfile)
+    if not hosts:
+        raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
+    ssh = Ssh.parse(options.ssh_args or "")
+    if any(" " in word for word in ssh.args):
+        raise BadRequest(
+            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
+            "~/.ssh/config, or into a file that `-F FILE` names.",
+            option="ssh_args",
+        )
+    ranks = Counter(one.host for one in place(hosts, n))
+    return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface))
+
+
+DECLARATION: Final = LauncherDeclaration(
+    "hosts",
+    "Hosts over ssh",
+    _place,
+    Hosts,
+    lambda: Capacity(cores=0, gpus=0, default_ranks=0),
+    options=HostsOptions,
+    chosen_by=("hosts", "hostfile"),
+    examination="jupyter_dtrain.preflight.doctor:check_before_start",
+)

@@ -1,13 +1,17 @@
 """The protocol of a launcher: the commands that bring a world's processes up in one kind of place.
 
-A launcher starts nothing itself. The steward runs its commands, owns the processes, and ends them.
+A launcher starts nothing itself. The steward runs its commands, owns the processes, and ends them. Clients know a
+launcher by its declaration: its start options, and where they put the ranks.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+
+from jupyter_dtrain.wire.requests import WorldRequest
 
 
 class Mpi(msgspec.Struct, frozen=True):
@@ -55,3 +59,45 @@ class Launcher(Protocol):
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """Reason and cure where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""
+
+
+class Placement(NamedTuple):
+    """Where the ranks of a world run, as far as that is known before it starts."""
+
+    size: int
+    """The number of ranks."""
+    hosts: dict[str, int]
+    """The ranks of each host, in order; empty where all are on this machine."""
+    address: str
+    """The address of this machine at which ranks reach it."""
+
+
+class Capacity(NamedTuple):
+    """The size of the place, for the dialog."""
+
+    cores: int
+    """Zero where nobody knows before the world starts."""
+    gpus: int
+    default_ranks: int
+    """The number of ranks by default; zero where the options decide."""
+
+
+class LauncherDeclaration(msgspec.Struct, frozen=True):
+    """A launcher as clients know it. The entry point group :data:`jupyter_dtrain.launch.GROUP` offers others."""
+
+    name: str
+    title: str
+    """The place, as the dialog calls it."""
+    place: Callable[[int | None, Any], Placement]
+    """Puts ranks in their places: takes the number of ranks, None for the default, and the ``options``. Raises
+    :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`."""
+    make: Callable[[WorldRequest], Launcher]
+    capacity: Callable[[], Capacity]
+    """May take a second."""
+    options: type[msgspec.Struct] | None = None
+    """Its own start options: a Struct whose fields all have defaults and carry descriptions."""
+    chosen_by: tuple[str, ...] = ()
+    """Those of its options that choose it, as a person need not name a launcher."""
+    examination: str = ""
+    """``module:NAME`` of a function that takes the ``options`` and looks at the place before a start, for some seconds
+    at most. It raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world can start."""

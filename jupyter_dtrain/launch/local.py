@@ -18,10 +18,9 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.start_failures import StartFailure, process_ended, relevant
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
-from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
+from jupyter_dtrain.wire.requests import ADDRESS, LOCAL, WorldRequest
 
-from . import options
-from .launcher import Mpi, WatchCommand
+from .launcher import Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 
 OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
@@ -45,17 +44,9 @@ def program(module: str) -> list[str]:
     return [sys.executable, "-c", _BOOTSTRAP.format(module=module)]
 
 
-def describe() -> dict[str, Any]:
-    """Describe this launcher: its start options, and this machine's cores and GPUs. Looking for GPUs takes a moment."""
-    gpus = count_gpus()
-    return {
-        "name": "local",
-        "title": "This machine",
-        "schema": options.schema(),
-        "cores": os.cpu_count() or 1,
-        "gpus": gpus,
-        "default_ranks": gpus or DEFAULT_RANKS,
-    }
+def default_size() -> int:
+    """The number of ranks by default: one per visible GPU, else 2."""
+    return count_gpus() or DEFAULT_RANKS
 
 
 def find_mpiexec(wanted: str | None) -> str:
@@ -264,6 +255,18 @@ class Local:
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — its log says enough
         """Nothing: the log of the watch itself has the reason."""
         return "", ""
+
+
+def _place(n: int | None, _: Any) -> Placement:
+    return Placement(n or default_size(), {}, ADDRESS)
+
+
+def _capacity() -> Capacity:
+    gpus = count_gpus()
+    return Capacity(os.cpu_count() or 1, gpus, gpus or DEFAULT_RANKS)
+
+
+DECLARATION: Final = LauncherDeclaration(LOCAL, "This machine", _place, Local, _capacity)
 
 
 def explain_mpiexec(code: int, log: str) -> StartFailure:

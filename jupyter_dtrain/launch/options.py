@@ -1,11 +1,11 @@
-"""The start options of a world: those of :class:`WorldOptions` and those that frameworks declare, in one flat list.
+"""The start options of a world, in one flat list: of :class:`WorldOptions`, and those of launchers and frameworks.
 
 The signature and docstring of ``Session.start``, the arguments of ``%distributed start``, the JSON Schema of the
-sidebar's dialog and the checks of values all come from :func:`options`. Nothing reads the frameworks' declarations
+sidebar's dialog and the checks of values all come from :func:`options`. Nothing reads the declarations
 before one of them is asked for, so that importing the package stays light.
 
-Under failure: a framework whose options cannot be used (an option without a default, of a type that no dialog knows, or
-with the name of another option) is logged once and left out; the other options count.
+Under failure: the options of a framework or launcher that cannot be used (one without a default, of a type that no
+dialog knows, or with the name of another) are logged once and left out; the others count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ import msgspec
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.wire.requests import WorldOptions
+from jupyter_dtrain.wire.requests import LOCAL, WorldOptions
+
+from . import launcher as find_launcher
+from . import launchers
+from .launcher import LauncherDeclaration
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
 """Names that no option may have: ``Session.start`` and the magics use them."""
@@ -40,7 +44,9 @@ class Option(msgspec.Struct, frozen=True):
 
     name: str
     framework: str
-    """The framework that declares it; empty for an option of every world."""
+    """The framework that declares it; else empty."""
+    launcher: str
+    """The launcher that declares it; else empty. An option of every world has neither."""
     type: Any
     """Its annotation, as :func:`msgspec.convert` takes it."""
     default: Any
@@ -62,6 +68,10 @@ class Option(msgspec.Struct, frozen=True):
         """The option in a magic's line."""
         return f"-{self.name}" if len(self.name) == 1 else f"--{self.name.replace('_', '-')}"
 
+    def label(self, *, titled: bool) -> str:
+        """The option in an error: by its title, or by its name."""
+        return str(self.schema.get("title", self.name)) if titled else self.name
+
     def convert(self, value: Any, label: str) -> Any:
         """Return ``value`` if the option can have it. Raises :class:`BadRequest`, which calls the option ``label``."""
         if isinstance(value, os.PathLike):
@@ -80,39 +90,50 @@ class Asked(NamedTuple):
     world: WorldOptions
     frameworks: dict[str, msgspec.Struct]
     """The options of each framework, by its name."""
+    launcher: LauncherDeclaration
+    launcher_options: msgspec.Struct | None
+    """The launcher's own options, where it has any."""
 
     @property
     def framework_values(self) -> dict[str, dict[str, Any]]:
         """The frameworks' options as plain values."""
         return {name: msgspec.to_builtins(options) for name, options in self.frameworks.items()}
 
+    @property
+    def launcher_values(self) -> dict[str, Any]:
+        """The launcher's own options as plain values."""
+        return {} if self.launcher_options is None else msgspec.to_builtins(self.launcher_options)
+
 
 @lru_cache(1)
 def options() -> tuple[Option, ...]:
-    """All start options: those of every world first, then the frameworks', by framework."""
-    found = {option.name: option for option in _read_options("", WorldOptions)}
-    for declaration in declarations():
-        if declaration.options is None:
+    """All start options: those of every world first, then the launchers' and the frameworks', each by name."""
+    found = {option.name: option for option in _read_options(WorldOptions)}
+    parts = [(one.name, one.options, {"launcher": one.name}) for one in launchers().values()]
+    parts += [(one.name, one.options, {"framework": one.name}) for one in declarations()]
+    for name, kind, owner in parts:
+        if kind is None:
             continue
         try:
-            more = {option.name: option for option in _read_options(declaration.name, declaration.options)}
+            more = {option.name: option for option in _read_options(kind, **owner)}
         except Exception:  # noqa: BLE001 — logged: whatever a plug-in's types make msgspec raise
-            _log.exception("The start options of %s cannot be used", declaration.name)
+            _log.exception("The start options of %s cannot be used", name)
             continue
         if taken := more.keys() & (found.keys() | RESERVED):
-            _log.error("The start options of %s cannot be used: taken names: %s", declaration.name, sorted(taken))
+            _log.error("The start options of %s cannot be used: taken names: %s", name, sorted(taken))
             continue
         found |= more
     return tuple(found.values())
 
 
-def _read_options(framework: str, kind: type[msgspec.Struct]) -> list[Option]:
+def _read_options(kind: type[msgspec.Struct], framework: str = "", launcher: str = "") -> list[Option]:
     found = []
     for field in msgspec.structs.fields(kind):
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if default is msgspec.NODEFAULT:
             raise TypeError(f"The option {field.name!r} has no default.")
-        found.append(Option(field.name, framework, field.type, default, _read_schema(field.name, field.type, default)))
+        schema = _read_schema(field.name, field.type, default)
+        found.append(Option(field.name, framework, launcher, field.type, default, schema))
     return found
 
 
@@ -145,34 +166,68 @@ def plain_type(kind: Any) -> Any:
     return kind
 
 
-def schema() -> dict[str, Any]:
-    """The options as JSON Schema: an object, none of whose properties is required."""
-    properties = {option.name: option.schema for option in options()}
+def schema(launcher: str) -> dict[str, Any]:
+    """The options of worlds of a launcher as JSON Schema: an object, none of whose properties is required."""
+    properties = {option.name: option.schema for option in options() if option.launcher in ("", launcher)}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def check(values: Mapping[str, Any], *, titled: bool = False) -> Asked:
+def describe_launchers() -> list[dict[str, Any]]:
+    """All launchers for the dialog, each with its start options. Looking for GPUs takes a moment."""
+    return [
+        {"name": one.name, "title": one.title, "schema": schema(one.name), **one.capacity()._asdict()}
+        for one in launchers().values()
+    ]
+
+
+def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: bool = False) -> Asked:
     """Check each of ``values``, by option; None stands for the default.
 
-    ``titled``: errors call options by their titles, as the dialog does, instead of by their names. Raises
-    :class:`BadRequest`.
+    ``launcher``: its name; None where the options choose it. ``titled``: errors call options by their titles, as the
+    dialog does, instead of by their names. Raises :class:`BadRequest`.
     """
     known = {option.name: option for option in options()}
+    world: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {}
     found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in known:
             raise BadRequest(f"There is no option {name!r}. The options are {', '.join(known)}.")
         option = known[name]
-        if value is not None:
-            label = option.schema.get("title", name) if titled else name
-            found.setdefault(option.framework, {})[name] = option.convert(value, label)
+        if value is None:
+            continue
+        converted = option.convert(value, option.label(titled=titled))
+        if option.framework:
+            found.setdefault(option.framework, {})[name] = converted
+        elif not option.launcher:
+            world[name] = converted
+        elif converted != option.default:
+            own.setdefault(option.launcher, {})[name] = converted
+    chosen = find_launcher(launcher) if launcher is not None else _choose_launcher(own)
+    for other, given in own.items():
+        if other != chosen.name:
+            one, name = launchers()[other], next(iter(given))
+            cure = f": choose it with {' or '.join(one.chosen_by)}" if one.chosen_by else ""
+            label = known[name].label(titled=titled)
+            raise BadRequest(f"{label} is for the launcher {one.title!r}{cure}.", option=name)
     usable = {option.framework for option in known.values()}
     frameworks = {
         declaration.name: declaration.options(**found.get(declaration.name, {}))
         for declaration in declarations()
         if declaration.options is not None and declaration.name in usable
     }
-    return Asked(WorldOptions(**found.get("", {})), frameworks)
+    named = None if chosen.options is None else chosen.options(**own.get(chosen.name, {}))
+    return Asked(WorldOptions(**world), frameworks, chosen, named)
+
+
+def _choose_launcher(own: Mapping[str, Mapping[str, Any]]) -> LauncherDeclaration:
+    """The launcher that its own options choose; ``own`` has those that were given, by launcher."""
+    choosing = {name: [one for one in given if one in launchers()[name].chosen_by] for name, given in own.items()}
+    found = {name: given[0] for name, given in choosing.items() if given}
+    if len(found) > 1:
+        first, second, *_ = found.values()
+        raise BadRequest(f"{first} and {second} each say where the ranks run: give one of them.", option=second)
+    return find_launcher(next(iter(found), LOCAL))
 
 
 def assign_roles(asked: Asked, size: int) -> list[str]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -21,22 +20,19 @@ import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 
+from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.requests import ADDRESS, WorldOptions, WorldRequest
+from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
-from .hostlist import named_hosts, place
 from .leftovers import MARK, remove_leftovers
-from .networks import address_to
 from .options import Asked, assign_roles
-from .ssh import Ssh
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place
 
 MAX_PORT = 65535
@@ -160,6 +156,15 @@ def scratch_folder(world_id: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
 
 
+def examine(asked: Asked) -> None:
+    """Have the launcher look at the place of the ranks, for some seconds at most.
+
+    Raises :class:`BadRequest` and :class:`StartFailed` with the cure.
+    """
+    if asked.launcher.examination:
+        load(asked.launcher.examination)(asked.launcher_options)
+
+
 def launch(asked: Asked, *, settings: Settings, cwd: Path | None = None) -> tuple[Listing, WorldRequest]:
     """Start the steward of a new world, which starts the ranks. ``cwd``: the ranks' folder, default this process's.
 
@@ -181,11 +186,6 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
     _remove_folders(request)
 
 
-def default_size() -> int:
-    """The number of ranks by default: one per visible GPU, else 2."""
-    return count_gpus() or local.DEFAULT_RANKS
-
-
 def find_paths(options: WorldOptions) -> WorldOptions:
     """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
 
@@ -200,10 +200,8 @@ def find_paths(options: WorldOptions) -> WorldOptions:
 
 def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRequest:
     """Check the options together and make the world's folders."""
-    places = named_hosts(asked.world.hosts, asked.world.hostfile)
-    check_remote_options(asked.world, remote=bool(places))
-    ranks = Counter(one.host for one in place(places, asked.world.n)) if places else {}
-    size = sum(ranks.values()) or asked.world.n or default_size()
+    placement = asked.launcher.place(asked.world.n, asked.launcher_options)
+    size = placement.size
     roles = assign_roles(asked, size)
     check_environment(asked.world.env)
     port = asked.world.env.get("MASTER_PORT", "0")
@@ -216,9 +214,6 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         raise BadRequest(
             "The working directory no longer exists, and the ranks would run in it: change to another one."
         ) from error
-    address = ADDRESS
-    if ranks:
-        address = address_to(list(ranks), Ssh.parse(asked.world.ssh_args or ""), asked.world.interface)
     chosen = choose_name(asked.world.name)
     options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
     remove_leftovers()
@@ -238,22 +233,11 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         settings=settings,
         store=str(store_file()),
         roles=roles,
-        hosts=dict(ranks),
-        address=address,
+        launcher=asked.launcher.name,
+        launcher_options=asked.launcher_values,
+        hosts=placement.hosts,
+        address=placement.address,
     )
-
-
-def check_remote_options(options: WorldOptions, *, remote: bool) -> None:
-    """Refuse what only a world on other hosts has. Raises :class:`BadRequest`."""
-    for name in () if remote else ("ssh_args", "python", "interface"):
-        if getattr(options, name) is not None:
-            raise BadRequest(f"{name} is for hosts over ssh: name them with hosts or hostfile.", option=name)
-    if any(" " in word for word in Ssh.parse(options.ssh_args or "").args):
-        raise BadRequest(
-            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
-            "~/.ssh/config, or into a file that `-F FILE` names.",
-            option="ssh_args",
-        )
 
 
 def _remove_folders(request: WorldRequest) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
-from jupyter_dtrain.launch.starting import default_size
+from jupyter_dtrain.launch.local import default_size
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 

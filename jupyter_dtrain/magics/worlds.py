@@ -78,7 +78,12 @@ def _keep(session: Session, asked: Asked) -> None:
         name=request.name if asked.world.name is None else asked.world.name,
         mpiexec=asked.world.mpiexec or request.options.mpiexec,
     )
-    if find_paths(wanted) != request.options or asked.framework_values != request.frameworks:
+    others = asked.framework_values, asked.launcher.name, asked.launcher_values
+    if find_paths(wanted) != request.options or others != (
+        request.frameworks,
+        request.launcher,
+        request.launcher_options,
+    ):
         raise BadRequest(
             f"World {session.name!r} is running in this notebook, and its options differ from those asked for: "
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."

@@ -20,10 +20,10 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.hostlist import Host, named_hosts
+from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.ssh import Ssh, Unreached
 from jupyter_dtrain.launch.worlds import list_worlds
-from jupyter_dtrain.wire.requests import WorldOptions
 
 from . import interface as interfaces
 from . import probe, software
@@ -116,20 +116,18 @@ def doctor(
     return examine(named_hosts(hosts, hostfile), ssh_args=ssh_args, python=python, interface=interface, quick=quick)
 
 
-def check_before_start(options: WorldOptions) -> None:
-    """The quick examination of the hosts that ``options`` name; without hosts, nothing.
+def check_before_start(options: HostsOptions) -> None:
+    """The quick examination of the hosts that ``options`` name.
 
     Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
     """
-    hosts = named_hosts(options.hosts, options.hostfile)
-    if hosts:
-        examine(
-            hosts,
-            ssh_args=options.ssh_args or "",
-            python=options.python,
-            interface=options.interface,
-            quick=True,
-        ).check()
+    examine(
+        named_hosts(options.hosts, options.hostfile),
+        ssh_args=options.ssh_args or "",
+        python=options.python,
+        interface=options.interface,
+        quick=True,
+    ).check()
 
 
 def examine(

@@ -22,7 +22,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_dtrain.core.errors import BadRequest, Refused
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch import LAUNCHERS
+from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
 from jupyter_dtrain.view.document import document
@@ -177,7 +177,7 @@ class Launchers(Handler):
     @reports_errors
     async def get(self) -> None:
         """The launchers, each with its start options."""
-        found = await asyncio.to_thread(lambda: [describe() for describe in LAUNCHERS.values()])
+        found = await asyncio.to_thread(describe_launchers)
         self.answer({"launchers": found})
 
 

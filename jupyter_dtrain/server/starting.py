@@ -11,9 +11,8 @@ from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.launch import LAUNCHERS, starting, worlds
+from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.preflight.doctor import check_before_start
 
 
 def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing:
@@ -21,14 +20,12 @@ def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing
 
     Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
     """
-    if launcher not in LAUNCHERS:
-        raise BadRequest(f"There is no launcher {launcher!r}. There is: {', '.join(LAUNCHERS)}.")
     if not isinstance(options, dict):
         raise BadRequest("The options must be a JSON object.")
     # The dialog sends a field that a person has emptied as empty text or as an empty object.
     given = {name: value for name, value in options.items() if value not in ("", {})}
-    asked, place = check(given, titled=True), _inside(root, folder)
-    check_before_start(asked.world)
+    asked, place = check(given, launcher, titled=True), _inside(root, folder)
+    starting.examine(asked)
     listing, _ = starting.launch(asked, settings=Settings.from_environment(), cwd=place)
     return listing
 

@@ -21,16 +21,21 @@ from .messages import PROTOCOL
 ADDRESS: Final = "127.0.0.1"
 """The address at which ranks reach their own machine."""
 
+LOCAL: Final = "local"
+"""The name of the launcher of this machine."""
+
 MAIN: Final = {"main": True}
+"""For the JSON Schema of an option that the dialog shows first."""
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a world that do not depend on the installed frameworks.
+    """The options of a world that depend on no launcher and on no framework.
 
-    This is the only list of these options. :mod:`jupyter_dtrain.launch.options` adds those that frameworks declare; the
-    signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the checks come from both.
+    This is the only list of these options. :mod:`jupyter_dtrain.launch.options` adds those that launchers and
+    frameworks declare; the signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the
+    checks come from all of them.
     ``title`` is the label in the dialog, where ``main`` options come first and all others under "More options";
     ``metavar`` stands for the value in ``-h``. None means: the launcher chooses.
     """
@@ -40,7 +45,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             int,
             Meta(
                 title="Ranks",
-                description="number of ranks (default: one per visible GPU, else 2)",
+                description="number of ranks (default: one per visible GPU, else 2; on other hosts all slots)",
                 ge=1,
                 le=MAX_RANKS,
                 extra_json_schema=MAIN,
@@ -77,46 +82,6 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
-    hosts: Annotated[
-        str | None,
-        Meta(
-            title="Hosts",
-            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
-            extra_json_schema={"metavar": "HOST:RANKS,..."},
-        ),
-    ] = None
-    hostfile: Annotated[
-        str | None,
-        Meta(
-            title="Hostfile",
-            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
-            extra_json_schema={"metavar": "PATH"},
-        ),
-    ] = None
-    ssh_args: Annotated[
-        str | None,
-        Meta(
-            title="Options for ssh",
-            description="options for ssh to the hosts, as in a shell (default: those of ~/.ssh/config)",
-            extra_json_schema={"metavar": "ARGS"},
-        ),
-    ] = None
-    python: Annotated[
-        str | None,
-        Meta(
-            title="Python on the hosts",
-            description="path of the interpreter on the hosts (default: the path of this one)",
-            extra_json_schema={"metavar": "PATH"},
-        ),
-    ] = None
-    interface: Annotated[
-        str | None,
-        Meta(
-            title="Network interface",
-            description="this machine's network interface to the hosts (default: the one that leads there)",
-        ),
-    ] = None
-
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """All fields, without the values of ``env``: they may be secrets."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -150,6 +115,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The file that keeps what is known of all runs."""
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike. A framework's declaration gives them."""
+    launcher: str = LOCAL
+    """The name of the launcher."""
+    launcher_options: dict[str, Any] = {}
+    """The values of the launcher's own options; see :meth:`options_of_launcher`."""
     hosts: dict[str, int] = {}
     """The ranks of each host, in order; empty where all are on this machine."""
     address: str = ADDRESS
@@ -166,6 +135,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
         """The number of ranks."""
         assert self.options.n is not None
         return self.options.n
+
+    def options_of_launcher(self, kind: type[Options]) -> Options:
+        """The launcher's own options as the Struct that it declares."""
+        return msgspec.convert(self.launcher_options, readable(kind))
 
     @property
     def passing_folders(self) -> list[str]:

@@ -2,7 +2,7 @@ import { nullTranslator } from "@jupyterlab/translation";
 import { describe, expect, it } from "vitest";
 import { isNews, isTold, stepsOf } from "../src/lab/items";
 import type { Item, Launcher, RunSummary, World } from "../src/lab/messages";
-import { atFirst, fieldsOf, optionsOf, problemsOf } from "../src/lab/startFields";
+import { atFirst, choose, fieldsOf, optionsOf, problemsOf } from "../src/lab/startFields";
 
 const trans = nullTranslator.load("jupyter_dtrain");
 
@@ -42,6 +42,14 @@ describe("the start dialog", () => {
     [{ env: "A=1 FOO" }, { env: "FOO is no assignment: write NAME=value." }],
   ])("finds errors before anything is sent: %j", (fields, problems) => {
     expect(problemsOf(launcher, { launcher: "local", fields }, trans)).toEqual(problems);
+  });
+
+  it("leaves the number of ranks to a launcher whose options decide it", () => {
+    const hosts: Launcher = { ...launcher, name: "hosts", cores: 0, default_ranks: 0 };
+    const typed = { launcher: "local", fields: { n: "4", name: "a" } };
+    const there = choose([launcher, hosts], typed, "hosts");
+    expect(there).toEqual({ launcher: "hosts", fields: { n: "", name: "a" } });
+    expect(choose([launcher, hosts], there, "local")).toEqual({ launcher: "local", fields: { n: "2", name: "a" } });
   });
 
   it("sends only what was typed", () => {

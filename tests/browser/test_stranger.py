@@ -191,6 +191,7 @@ def fail_to_start(page: Page, panel: Locator, folder: Path) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Ranks", exact=True)).to_be_focused()
     shoot(page, "stranger-03-dialog")
+    look_at_hosts(dialog)
     dialog.get_by_label("Ranks", exact=True).fill("2")
     dialog.get_by_label("Name", exact=True).fill(WORLD)
     dialog.get_by_text("More options").click()
@@ -208,6 +209,20 @@ def fail_to_start(page: Page, panel: Locator, folder: Path) -> None:
     world.get_by_text("Details").click()
     shoot(page, "stranger-05-failed-start")
     print("failed start:", world.locator("p").all_inner_texts())
+
+
+def look_at_hosts(dialog: Locator) -> None:
+    """Another launcher has fields of its own, and leaves the number of ranks open."""
+    place, ranks = dialog.get_by_label("Run on"), dialog.get_by_label("Ranks", exact=True)
+    place.select_option("Hosts over ssh")
+    assert ranks.input_value() == ""
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    expect(dialog.get_by_role("alert").filter(has_text="Name the hosts and their ranks")).to_be_visible()
+    expect(dialog.get_by_label("Hosts", exact=True)).to_be_focused()
+    shoot(dialog.page, "stranger-03-hosts")
+    place.select_option("This machine")
+    expect(dialog.get_by_label("Hosts", exact=True)).to_have_count(0)
+    assert ranks.input_value() != ""
 
 
 def start(page: Page, panel: Locator) -> None:

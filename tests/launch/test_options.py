@@ -80,7 +80,7 @@ print(json.dumps({
     "signature": [str(parameter.annotation), parameter.default],
     "docstring": Session.start.__doc__,
     "help": out.getvalue(),
-    "schema": options.schema()["properties"],
+    "schema": options.schema("moon")["properties"],
     "line": line,
     "request": request.frameworks,
     "roles": request.roles,
@@ -115,7 +115,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == NAMES
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:10]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,7 +123,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     """Signature, docstring, -h, schema, magic line and request."""
     option = next(option for option in options.options() if option.name == name)
     parameter = inspect.signature(Session.start).parameters[name]
-    properties = options.schema()["properties"]
+    properties = options.schema(option.launcher or "local")["properties"]
     values = {"n": 4, "chief": True} | {name: example[name]}
     if name in REMOTE and name != "hostfile":
         values |= {"hosts": example["hosts"]}
@@ -139,7 +139,9 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     request = starting._make_request(options.check(values), Settings(), None)
     starting._remove_folders(request)
     sent = msgspec.json.decode(msgspec.json.encode(request), type=WorldRequest)
-    held = msgspec.to_builtins(sent.options) if option.framework == "" else sent.frameworks[option.framework]
+    held = sent.launcher_options if option.launcher else msgspec.to_builtins(sent.options)
+    if option.framework:
+        held = sent.frameworks[option.framework]
 
     assert parameter.default == option.default
     assert f"{name}: {option.description}" in (inspect.getdoc(Session.start) or "")
@@ -189,6 +191,30 @@ def test_a_value_that_cannot_be_is_refused_in_words(values, words):
 
     assert str(caught.value) == words
     assert SECRET not in repr(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("values", "launcher", "words"),
+    [
+        ({"ssh_args": "-p 2222"}, None, "ssh_args is for the launcher 'Hosts over ssh': choose it with hosts or host"),
+        ({"hosts": "a:2"}, "local", "hosts is for the launcher 'Hosts over ssh': choose it with hosts or hostfile."),
+        ({}, "moon", "There is no launcher 'moon'. There is: local, hosts"),
+    ],
+)
+def test_options_of_another_launcher_are_refused(values, launcher, words):
+    """The error says how to choose the launcher."""
+    with pytest.raises(BadRequest) as caught:
+        options.check(values, launcher)
+
+    assert str(caught.value).startswith(words)
+
+
+def test_options_choose_their_launcher():
+    """Without any, the ranks run here; a dialog sends values that are the default."""
+    assert options.check({"n": 2}).launcher.name == "local"
+    assert options.check({"hosts": "a:2"}).launcher.name == "hosts"
+    assert options.check({"hosts": "a:2"}).launcher_values["hosts"] == "a:2"
+    assert options.check({"hosts": None, "python": None}).launcher.name == "local"
 
 
 def test_a_dialog_reads_its_own_labels():
@@ -250,7 +276,7 @@ def test_a_frameworks_option_is_everywhere_as_well(tmp_path):
     assert shown["line"] == {"speed": "fast", "eager": False, "share": 0.5}
     assert shown["request"]["quick"] == {"speed": "fast", "eager": True, "share": 1.0}
     assert shown["roles"] == ["runner", "runner"]
-    assert list(shown["schema"])[:10] == NAMES[:10]
+    assert list(shown["schema"])[:5] == NAMES[:5]
     assert {"no_default", "layers"}.isdisjoint(shown["schema"])
     for name in ("taken", "needed", "strange"):
         assert f"The start options of {name} cannot be used" in answer.stderr

@@ -115,7 +115,9 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     ("body", "words"),
     [
         ("[]", "JSON object"),
-        ('{"launcher": "moon"}', "no launcher 'moon'. There is: local"),
+        ('{"launcher": "moon"}', "no launcher 'moon'. There is: local, hosts"),
+        ('{"launcher": "hosts"}', "Name the hosts and their ranks"),
+        ('{"launcher": "local", "options": {"hosts": "gpu1:2"}}', "Hosts is for the launcher 'Hosts over ssh'"),
         ('{"options": {"n": 0}}', "Ranks must be a whole number, at least 1 and at most 1024, not 0"),
         ('{"options": {"n": true}}', "at least 1 and at most 1024, not True"),
         ('{"options": {"size": 2}}', "no option 'size'. The options are n, name"),
@@ -213,9 +215,13 @@ async def test_a_world_whose_connection_file_is_damaged_is_shown_as_such(jp_fetc
 
 async def test_launchers_describe_their_options(jp_fetch):
     """The description is JSON Schema, with the facts of this machine."""
-    (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
+    local, hosts, *_ = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
 
     assert (local["name"], local["title"]) == ("local", "This machine")
+    assert "hosts" not in local["schema"]["properties"]
+    assert (hosts["name"], hosts["title"], hosts["default_ranks"]) == ("hosts", "Hosts over ssh", 0)
+    assert hosts["schema"]["properties"]["hosts"]["main"]
+    assert hosts["schema"]["properties"]["ps"] == local["schema"]["properties"]["ps"]
     assert local["schema"]["properties"]["n"]["minimum"] == 1
     assert local["schema"]["properties"]["torch_backend"]["enum"] == ["auto", "nccl", "gloo"]
     assert local["schema"]["properties"]["ps"]["minimum"] == 0
@@ -247,11 +253,13 @@ async def test_a_refused_start_names_the_field(jp_fetch, options, option):
 
 
 async def test_the_dialog_shows_ranks_and_name_first(jp_fetch):
-    """All other options are under "More options"."""
-    (local,) = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
+    """All other options are under "More options", but for the hosts where the ranks run on hosts."""
+    local, hosts, *_ = json.loads((await jp_fetch("dtrain", "launchers")).body)["launchers"]
 
-    main = [name for name, option in local["schema"]["properties"].items() if option.get("main")]
-    assert main == ["n", "name"]
+    main = [
+        [name for name, option in one["schema"]["properties"].items() if option.get("main")] for one in (local, hosts)
+    ]
+    assert main == [["n", "name"], ["n", "name", "hosts"]]
     assert local["schema"]["properties"]["env"]["title"] == "Environment variables"
 
 

@@ -12,7 +12,7 @@ import type { Actions } from "./actions";
 import { RequestError } from "./connection";
 import { h } from "./jsx";
 import type { Launcher, Property } from "./messages";
-import { atFirst, fieldsOf, optionsOf, problemOf, problemsOf, type Problems, type Typed } from "./startFields";
+import { atFirst, choose, fieldsOf, optionsOf, problemOf, problemsOf, type Problems, type Typed } from "./startFields";
 
 /** The dialog's buttons, in their order. */
 const CANCEL = 0;
@@ -196,14 +196,13 @@ function Form(props: {
     requestAnimationFrame(() => document.getElementById(`dtrain-${wrong}`)?.focus());
   }, [props.checks]);
   const here =
-    launcher === undefined
+    launcher === undefined || launcher.cores === 0
       ? ""
       : launcher.gpus > 0
         ? trans._n("%1 GPU available", "%1 GPUs available", launcher.gpus)
         : trans._n("No GPU; %1 CPU core available", "No GPU; %1 CPU cores available", launcher.cores);
   return (
     <div className="dtrain-fields">
-      {main.map(row)}
       {launchers.length > 1 && (
         <div>
           <label htmlFor="dtrain-launcher">{trans.__("Run on")}</label>
@@ -211,7 +210,7 @@ function Form(props: {
             id="dtrain-launcher"
             value={typed.launcher}
             onChange={(event) => {
-              change({ ...typed, launcher: event.target.value }, "launcher");
+              change(choose(launchers, typed, event.target.value), "launcher");
             }}
           >
             {launchers.map((one) => (
@@ -222,6 +221,7 @@ function Form(props: {
           </HTMLSelect>
         </div>
       )}
+      {main.map(row)}
       <small className="dtrain-here">{here}</small>
       {more.length > 0 && (
         <details

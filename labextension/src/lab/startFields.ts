@@ -27,6 +27,12 @@ export function atFirst(launchers: Launcher[], ranks: number | null): Typed {
   return { launcher: first?.name ?? "", fields: { n: String(ranks ?? first?.default_ranks ?? "") } };
 }
 
+/** The same fields after another launcher was chosen, with its own number of ranks, which may be left to it. */
+export function choose(launchers: Launcher[], typed: Typed, launcher: string): Typed {
+  const ranks = launchers.find((one) => one.name === launcher)?.default_ranks ?? 0;
+  return { launcher, fields: { ...typed.fields, n: ranks === 0 ? "" : String(ranks) } };
+}
+
 /** The error in a field, in words; empty if there is none. */
 export function problemOf(property: Property, typed: string | boolean | undefined, trans: TranslationBundle): string {
   if (typeof typed !== "string" || typed.trim() === "") return "";
