@@ -50,7 +50,8 @@ def start_arguments(parser: MagicParser) -> None:
                 more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
             case _:
                 more["metavar"] = metavar
-        parser.add_argument(option.flag, dest=option.name, **more)
+        short = [option.schema["short"]] if "short" in option.schema else []
+        parser.add_argument(*short, option.flag, dest=option.name, **more)
 
 
 def start(args: Parsed) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from typing import NoReturn
 
@@ -20,10 +21,15 @@ from .processes import kill_descendants
 
 PATIENCE = 2.0
 """Seconds that ``mpiexec`` may take to end its ranks and to remove its files."""
+COMMAND_PATIENCE = 30.0
+"""Seconds that a scheduler's command may take."""
 
 
-def guard(steward: int, folders: list[str]) -> NoReturn:
-    """Wait for the steward's end; then end the rest of its world, and remove ``folders``."""
+def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoReturn:
+    """Wait for the steward's end; then end the rest of its world, and remove ``folders``.
+
+    ``commands`` give back what a scheduler has lent to the world.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.waitpid(steward, 0)
@@ -33,6 +39,11 @@ def guard(steward: int, folders: list[str]) -> NoReturn:
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.02)
     kill_descendants()
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_PATIENCE, check=False
+            )
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

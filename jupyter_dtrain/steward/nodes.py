@@ -36,11 +36,12 @@ class Nodes:
         say: Callable[[str], None],
         got: Callable[[], None],
         failed: Callable[[StartFailure], None],
-        seen: Callable[[Look], None],
+        seen: Callable[[Look, bool], None],
     ) -> None:
         """``say`` gets how far the place in the queue is, in words; ``got`` and ``failed`` tell how the wait ended.
 
-        ``seen`` gets each look at the nodes. A thread of this object calls all four.
+        ``seen`` gets each look at the nodes, and whether :meth:`look_soon` asked for it. A thread of this object calls
+        all four.
         """
         self._allocation = allocation
         self._say, self._got, self._failed, self._seen = say, got, failed, seen
@@ -81,14 +82,14 @@ class Nodes:
         if not self._stopped.is_set():
             self._got()
         while not self._stopped.is_set():
-            ending, self._ending = self._ending, False
             self._wanted.clear()
+            ending, self._ending = self._ending, False
             try:
                 found = self._allocation.look(ending=ending)
             except Exception:  # noqa: BLE001 — the next look may tell
                 _log.exception("The scheduler cannot be asked")
             else:
-                self._seen(found)
+                self._seen(found, ending)
             self._wanted.wait(EVERY)
 
 
