@@ -66,26 +66,32 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema=MAIN,
         ),
     ] = False
-    nodes: Annotated[
-        int | None,
-        Meta(
-            title="Nodes",
-            description="number of nodes (default: 1; in a job, all of its nodes)",
-            ge=1,
-            le=MAX_RANKS,
-            extra_json_schema={"short": "-N"} | MAIN,
-        ),
-    ] = None
-    ntasks_per_node: Annotated[
-        int | None,
-        Meta(
-            title="Ranks on each node",
-            description="ranks on each node (default: one per GPU of --gres, else as -n needs, else 1)",
-            ge=1,
-            le=MAX_RANKS,
-            extra_json_schema=MAIN,
-        ),
-    ] = None
+    nodes: (
+        Annotated[
+            int,
+            Meta(
+                title="Nodes",
+                description="number of nodes (default: 1; in a job, all of its nodes)",
+                ge=1,
+                le=MAX_RANKS,
+                extra_json_schema={"short": "-N"} | MAIN,
+            ),
+        ]
+        | None
+    ) = None
+    ntasks_per_node: (
+        Annotated[
+            int,
+            Meta(
+                title="Ranks on each node",
+                description="ranks on each node (default: one per GPU of --gres, else as -n needs, else 1)",
+                ge=1,
+                le=MAX_RANKS,
+                extra_json_schema=MAIN,
+            ),
+        ]
+        | None
+    ) = None
     partition: Annotated[
         str | None, Meta(title="Partition", description="Slurm's partition (default: the cluster's)")
     ] = None
