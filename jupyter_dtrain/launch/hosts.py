@@ -160,7 +160,8 @@ class Hosts:
         request = self._request
         wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
         env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
-        return env | values_of(local.launched_variables(request, self.scratch)) | request.options.env | {MARK: request.id}
+        launched = values_of(local.launched_variables(request, self.scratch))
+        return env | launched | request.options.env | {MARK: request.id}
 
     def start_without(self, host: str) -> str:
         """With the same options for ssh, the interpreter and the network."""

@@ -41,7 +41,7 @@ class Look(NamedTuple):
     ends: float = 0.0
     """When they are taken away, in seconds since the epoch; 0 if that is not known."""
     over: str = ""
-    """Why they are the world's no more: a sentence; empty while they are."""
+    """Why they are the world's no more: a sentence without its full stop; empty while they are."""
 
 
 class Allocation(Protocol):

@@ -61,7 +61,7 @@ class State:
         self.healable = True
         """Whether ``mpiexec`` is there."""
         self.ends = 0.0
-        """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 if it is not known to do that."""
+        """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
         self.mpi = ""
         """The version of MPI; empty until it is known."""
 

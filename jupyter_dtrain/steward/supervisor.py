@@ -29,7 +29,7 @@ from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import launcher_of, local
-from jupyter_dtrain.launch.launcher import Look, Mpi
+from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.reports import Died, Ended, Paused, Reached, Ready, Report, Watching
@@ -50,7 +50,7 @@ from .actions import Actions
 from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
-from .nodes import WARNING, Nodes, time_left
+from .nodes import Nodes
 from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
@@ -92,25 +92,11 @@ class Supervisor:
         """By process id: since when a rank is known to be gone without a report."""
         self._lost_at = math.inf
         """Since when a rank has no process, in a world that starts."""
-        self._warned = False
-        """Whether the user knows that the time of the nodes is nearly over."""
-        self._after_look: list[Callable[[], None]] = []
-        """The tasks that wait for the next look at the nodes."""
         self._gpus: dict[str, int] = {}
         """The GPUs of each host, by its watch."""
         self._renew_at = 0.0
         launcher = self._launcher = launcher_of(request)
         self._cluster = Cluster(request, launcher, 0, umask)
-        self._nodes: Nodes | None = None
-        """Those that a scheduler lends."""
-        if launcher.allocation is not None:
-            self._nodes = Nodes(
-                launcher.allocation,
-                say=self._await_nodes,
-                got=lambda: self._queue.put(self._start),
-                failed=lambda failure: self._queue.put(lambda: self._fail(failure)),
-                seen=lambda look, ending: self._queue.put(lambda: self._nodes_seen(look, ending)),
-            )
         self._mpi: Mpi | None = None
         self._launches = 0
         self._silence: StartFailure | None = None
@@ -130,6 +116,9 @@ class Supervisor:
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
+        self._nodes = launcher.allocation and Nodes(
+            launcher.allocation, self._state, self._queue.put, self._start, self._fail, self._end, self._notice
+        )
         self._requests = Requests(
             request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers
         )
@@ -171,7 +160,6 @@ class Supervisor:
         if self._nodes is None:
             self._start()
         else:
-            self._await_nodes("asking for nodes")
             self._nodes.start()
         self._keeper.start()
         while not self.ended.is_set():
@@ -205,34 +193,6 @@ class Supervisor:
         """Show the user ``words``, also in clients that join later; ``launch``: until the next restart. Any thread."""
         self._state.add_notice(words, launch=launch)
         self.tell_soon(Noticed(words=words))
-
-    def _await_nodes(self, words: str) -> None:
-        """Show how far the world's place in a queue is. Any thread."""
-        self._state.progress.waiting = words
-
-    def _nodes_seen(self, look: Look, ending: bool) -> None:
-        """The scheduler has shown the world's nodes; ``ending``: something on them had ended."""
-        self._state.ends = look.ends
-        left = look.ends - time.time()
-        if look.over and self._state.phase == "starting":
-            self._fail(StartFailure(look.over, "Start the world again."))
-        elif look.over and self._state.phase == "running":
-            self._end(look.over)
-        elif look.ends and left < WARNING and not self._warned:
-            self._warned = True
-            self._notice(f"The time of this world's nodes is nearly over: {time_left(look.ends)}. Save what you need.")
-        elif left > WARNING:
-            self._warned = False  # somebody has prolonged it
-        if ending:
-            tasks, self._after_look = self._after_look, []
-            for task in tasks:
-                task()
-
-    def _ask_nodes(self, then: Callable[[], None]) -> None:
-        """Something on the nodes has ended: see whether they were taken away, and ``then`` go on."""
-        assert self._nodes is not None
-        self._after_look.append(then)
-        self._nodes.look_soon()
 
     def _start(self) -> None:
         if self._state.phase != "starting":
@@ -355,7 +315,7 @@ class Supervisor:
         if self._state.phase == "starting":
             self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
         elif self._state.phase == "running" and self._nodes is not None and not again:
-            self._ask_nodes(lambda: self._mpiexec_ended(code, again=True))
+            self._nodes.ask(lambda: self._mpiexec_ended(code, again=True))
         elif self._state.phase == "running":
             self._state.healable = False
             ranks = self._state.ranks
@@ -370,7 +330,7 @@ class Supervisor:
     def _watch_ended(self, end: WatchEnd, *, again: bool = False) -> None:
         """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
         if self._nodes is not None and not again and self._state.phase in ("starting", "running"):
-            self._ask_nodes(lambda: self._watch_ended(end, again=True))
+            self._nodes.ask(lambda: self._watch_ended(end, again=True))
             return
         self._gpus.pop(end.identity, None)
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
@@ -501,7 +461,8 @@ class Supervisor:
 
     def _fail(self, failure: StartFailure) -> None:
         self._tear_down()
-        self._give_nodes_back()
+        if self._nodes is not None:
+            self._nodes.give_back()
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
         self._state.failure = failure
         self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
@@ -514,17 +475,13 @@ class Supervisor:
                 self._tell(WorldEnded(words=reason))
             self._tear_down()
             self._keeper.close(reason)
-            self._give_nodes_back()
+            if self._nodes is not None:
+                self._nodes.give_back()
         finally:
             # Whatever went wrong: without a steward the parent-death signals end what is left.
             for folder in self._request.passing_folders:
                 shutil.rmtree(folder, ignore_errors=True)
             self.ended.set()
-
-    def _give_nodes_back(self) -> None:
-        nodes, self._nodes = self._nodes, None
-        if nodes is not None:
-            nodes.give_back()
 
     def _tear_down(self) -> None:
         self._actions.forget()

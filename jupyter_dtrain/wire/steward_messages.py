@@ -171,7 +171,7 @@ class WorldState(msgspec.Struct, frozen=True):
     failure: StartFailure | None = None
     """Why the newest start has failed; None if it has not, or where the steward is too old to tell."""
     ends: float = 0.0
-    """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 if it is not known to do that."""
+    """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):

@@ -110,9 +110,7 @@ class Site:
             patch.setenv("SLURM_CONF", str(self.conf))
             with (self.folder / "slurmctld.out").open("w") as log:
                 words = ["slurmctld", "-D", "-c"]
-                daemons.append(
-                    subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True)
-                )
+                daemons.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True))
             for host in self.network.hosts:
                 self._serve(host)
             wait_for(self._is_up, f"The nodes of Slurm are not idle, see {self.folder}", 60)

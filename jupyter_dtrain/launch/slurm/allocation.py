@@ -133,7 +133,7 @@ class Held:
             try:
                 self.job = queue.ask_job(self.job.id)
             except NoJob:
-                return Look(0.0, f"Slurm's job {self.job.id} is over.")
+                return Look(0.0, f"Slurm's job {self.job.id} is over")
             except Unanswered:
                 pass
             job = self.job
@@ -145,12 +145,13 @@ class Held:
             return Look(job.ends)
         why = "it has reached its time limit" if job.reason == "TimeLimit" else job.ended
         why = "Slurm is ending it" if job.state == "COMPLETING" and job.reason != "TimeLimit" else why
-        return Look(0.0, f"Slurm's job {job.id} is over: {why}.")
+        return Look(0.0, f"Slurm's job {job.id} is over: {why}")
 
     def give_back(self) -> None:
         """Cancel the job, if it is the world's own, and wait some seconds for its end. Does not raise."""
         if not self._asked:
             return
+        self._asked = False
         try:
             queue.run(cancellation(self._name))
             deadline = time.monotonic() + GONE
@@ -195,5 +196,5 @@ def own_job(environ: Mapping[str, str]) -> str:
 
 
 def _until(moment: float) -> str:
-    minutes = max(1, round((moment - time.time()) / 60))
-    return f"in {minutes} min" if minutes < 120 else f"in {minutes / 60:.0f} h"
+    hours, minutes = divmod(max(1, round((moment - time.time()) / 60)), 60)
+    return f"in {hours} h {minutes} min" if hours else f"in {minutes} min"

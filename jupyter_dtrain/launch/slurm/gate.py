@@ -65,8 +65,21 @@ names["serve_far"](told, rest)
 """
 """The program of a far gate until it has its text. Its arguments are the command that opens the credential."""
 
-OWN: Final = ("SLURM", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_", "GPU_DEVICE_", "ZE_AFFINITY_", "TMPDIR")
-"""How the variables begin that Slurm sets on a node, which the steward's do not override."""
+OWN: Final = (
+    "CUDA_VISIBLE_",
+    "GPU_DEVICE_",
+    "HIP_VISIBLE_",
+    "ROCR_VISIBLE_",
+    "SLURMD_NODENAME",
+    "SLURM_CLUSTER_",
+    "SLURM_CONF",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS",
+    "SLURM_JOB_",
+    "TMPDIR",
+    "ZE_AFFINITY_",
+)
+"""How the variables begin that Slurm sets on a node for the whole job, which the steward's do not override."""
 
 
 class Broken(Exception):
@@ -152,7 +165,8 @@ class Wire:
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a process with pipes, which gets a SIGTERM when this process ends. Main thread only."""
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=_end_with_parent, **options)
+    options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, preexec_fn=_end_with_parent, **options)  # noqa: PLW1509 — no thread runs yet
 
 
 _libc = ctypes.CDLL(None)

@@ -46,23 +46,54 @@ _HERE: Final = (
     "XDG_",
 )
 """How the variables begin that say something about this machine alone."""
-_FOR_MPIEXEC: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SLURM_CONF", "USER", "OPAL_")
+_FOR_MPIEXEC: Final = (
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "OPAL_",
+    "PATH",
+    "PYTHONPATH",
+    "SLURM_CONF",
+    "USER",
+)
 """How the variables begin that ``mpiexec`` needs. srun sends them to its daemons in clear."""
-_OF_A_STEP: Final = (
-    "SLURM_GTIDS",
-    "SLURM_LOCALID",
-    "SLURM_NNODES",
-    "SLURM_NODEID",
-    "SLURM_NPROCS",
-    "SLURM_NTASKS",
-    "SLURM_PROCID",
-    "SLURM_STEPID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_STEP_NUM_NODES",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
+_OF_A_STEP: Final = tuple(
+    f"SLURM_{name}"
+    for name in [
+        "CPU_BIND",
+        "CPU_BIND_LIST",
+        "CPU_BIND_TYPE",
+        "CPU_BIND_VERBOSE",
+        "DISTRIBUTION",
+        "GTIDS",
+        "LAUNCH_NODE_IPADDR",
+        "LOCALID",
+        "NNODES",
+        "NODEID",
+        "NODELIST",
+        "NPROCS",
+        "NTASKS",
+        "NTASKS_PER_NODE",
+        "OVERLAP",
+        "PRIO_PROCESS",
+        "PROCID",
+        "SRUN_COMM_HOST",
+        "SRUN_COMM_PORT",
+        "STEPID",
+        "STEP_ID",
+        "STEP_LAUNCHER_PORT",
+        "STEP_NODELIST",
+        "STEP_NUM_NODES",
+        "STEP_NUM_TASKS",
+        "STEP_TASKS_PER_NODE",
+        "TASKS_PER_NODE",
+        "TASK_PID",
+        "TOPOLOGY_ADDR",
+        "TOPOLOGY_ADDR_PATTERN",
+        "UMASK",
+        "WORKING_CLUSTER",
+    ]
 )
 """The variables by which srun tells a program its rank. In a rank they would tell that of MPI's daemon."""
 

@@ -19,7 +19,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 10.0
 """Seconds that Slurm may take for an answer."""
 
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
