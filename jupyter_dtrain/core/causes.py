@@ -119,6 +119,8 @@ def summary(run: Run) -> str:
     if causes.echoes:
         ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
         parts.append(f"{count_ranks(ranks)} stopped because of that")
+    if run.world_end:
+        parts.insert(0, run.world_end)
     if _was_interrupted(run):
         parts.insert(0, _interrupted(run))
     elif causes.interrupts and not parts:
@@ -140,7 +142,8 @@ def blocks(run: Run) -> list[str]:
     if run.not_sent:
         return [f"{_RED}{run.not_sent}{_OFF}"]
     causes = _causes(run)
-    text: list[list[str]] = [_block(cause, run) for cause in causes.roots[:IN_FULL]]
+    text: list[list[str]] = [[f"{_RED}{_capital(run.world_end)}{_OFF}"]] if run.world_end else []
+    text += [_block(cause, run) for cause in causes.roots[:IN_FULL]]
     rest = causes.roots[IN_FULL:]
     if rest:
         brief = [f"{_name(cause.ranks, run)}{_RED}{cause.brief}{_OFF}" for cause in rest[:IN_BRIEF]]
@@ -169,7 +172,11 @@ def blocks(run: Run) -> list[str]:
 
 def _after_loss(run: Run) -> str:
     """The next step where ranks have ended while their world goes on; else empty."""
-    if not run.lost or any("its world" in words or "its steward" in words for words in run.lost.values()):
+    if (
+        not run.lost
+        or run.world_end
+        or any("its world" in words or "its steward" in words for words in run.lost.values())
+    ):
         return ""
     others = "" if len(run.lost) == len(run.ranks) else "The other ranks keep their variables and take cells (-r); "
     return f"{others}%distributed restart replaces all ranks."
