@@ -34,6 +34,8 @@ SLOW: Final = 5.0
 SOON: Final = 30.0
 SETTLE: Final = 8.0
 """Seconds in which a job that ends says why."""
+FAR: Final = 7 * 86400.0
+"""Seconds beyond which Slurm's expectation of a start says nothing: jobs without a time limit count a year."""
 GONE: Final = 10.0
 """Seconds that a cancelled job may take to give its nodes back."""
 
@@ -119,7 +121,7 @@ class Held:
                 if job.never is not None:
                     reason, cure = job.never
                     raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", cure, option="slurm")
-                expected = f", expected to start {_until(job.begins)}" if job.begins > time.time() else ""
+                expected = f", expected to start {_until(job.begins)}" if 0 < job.begins - time.time() < FAR else ""
                 say(f"job {number} waits in partition {job.partition}: {job.waiting}{expected}")
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)
 
