@@ -40,18 +40,26 @@ def test_nothing_crosses_the_network_in_clear(site: Site, tmp_path: Path) -> Non
 
 
 INSIDE = """
-import os, time
-from jupyter_dtrain import BadRequest, Session, Settings
-for wrong in ({"time": "5"}, {"nodes": 3}, {"n": 5}, {"ntasks_per_node": 100}):
-    try:
-        Session.start(slurm=True, **wrong)
-    except BadRequest as error:
-        print("refused:", error)
-with Session.start(slurm=True, settings=Settings(start_timeout=60)) as session:
-    code = "import os, socket\\nos.environ['RANK'], socket.gethostname(), os.environ['SLURM_JOB_ID']"
-    run = session.run(code, view=None)
-    print("values:", {rank: result.data["text/plain"] for rank, result in sorted(run.results.items())})
+import os, tempfile
+
+def play():
+    from jupyter_dtrain import BadRequest, Session, Settings
+
+    for wrong in ({"time": "5"}, {"nodes": 3}, {"n": 5}, {"ntasks_per_node": 100}):
+        try:
+            Session.start(slurm=True, **wrong)
+        except BadRequest as error:
+            print("refused:", error)
+    with Session.start(slurm=True, settings=Settings(start_timeout=60)) as session:
+        code = "import os, socket\\nos.environ['RANK'], socket.gethostname(), os.environ['SLURM_JOB_ID']"
+        run = session.run(code, view=None)
+        print("values:", {rank: result.data["text/plain"] for rank, result in sorted(run.results.items())})
+
+with tempfile.TemporaryDirectory(prefix="notebook-") as home:
+    os.environ |= {name: f"{home}/{name}" for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")}
+    play()
 """
+"""A notebook in a job, with a home that ends with it."""
 
 
 @pytest.mark.parametrize("where", ["login node", "node"])
