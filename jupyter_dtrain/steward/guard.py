@@ -33,17 +33,17 @@ def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoRetu
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.waitpid(steward, 0)
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_PATIENCE, check=False
+            )
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and psutil.Process().children():
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.02)
     kill_descendants()
-    for command in commands:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_PATIENCE, check=False
-            )
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

@@ -76,8 +76,8 @@ _NEVER: Final = {
     "InvalidAccount": ("Slurm does not know this account for you", "Choose another --account."),
     "InvalidQOS": ("Slurm does not know this quality of service for you", "Choose another --qos in --sbatch."),
     "PartitionConfig": (
-        "no node of the partition has as many processors, or as much memory, as it asks for",
-        "Ask for fewer tasks on a node with --ntasks-per-node, or choose another --partition.",
+        "the partition has too few nodes, or none with as many processors or as much memory as it asks for",
+        "Ask for less with -N and --ntasks-per-node, or choose another --partition.",
     ),
     "PartitionNodeLimit": (
         "it asks for more nodes than the partition has, or gives to one job",
