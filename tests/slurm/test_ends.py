@@ -19,7 +19,7 @@ from tests.slurm.site import Site
 from tests.steward.until import steward_of, until
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(300)"
-LOST = 15.0
+LOST = 12.0
 """Seconds within which a node that is cut off is known to be lost, on a busy machine."""
 
 
@@ -147,7 +147,7 @@ def test_a_node_that_is_cut_off_is_named() -> None:
         print(f"the node was named after {seconds:.1f} s")
 
         assert seconds < LOST
-        assert "the host gpu2 was lost (gpu2: The node has not answered for 9 s)" in reason
+        assert "the host gpu2 was lost (gpu2: The node has not answered for 7 s)" in reason
         assert set(run.outcomes.values()) == {"lost"}
         until(lambda: site.jobs() == [], 90)
         site.check_empty()

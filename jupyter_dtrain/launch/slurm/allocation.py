@@ -34,6 +34,8 @@ SLOW: Final = 5.0
 SOON: Final = 30.0
 SETTLE: Final = 8.0
 """Seconds in which a job that ends says why."""
+NOTICE: Final = 1.0
+"""Seconds in which Slurm says that a job ends whose programs have ended."""
 FAR: Final = 7 * 86400.0
 """Seconds beyond which Slurm's expectation of a start says nothing: jobs without a time limit count a year."""
 GONE: Final = 10.0
@@ -130,7 +132,7 @@ class Held:
 
         Where Slurm does not answer, nothing is known to have changed.
         """
-        deadline = time.monotonic() + SETTLE
+        began = time.monotonic()
         while True:
             try:
                 self.job = queue.ask_job(self.job.id)
@@ -139,8 +141,10 @@ class Held:
             except Unanswered:
                 pass
             job = self.job
-            leaving = job.state == "COMPLETING" and job.reason != "TimeLimit"
-            if (job.runs and not ending) or (not job.runs and not leaving) or time.monotonic() > deadline:
+            seconds = time.monotonic() - began
+            if job.runs and (not ending or seconds > NOTICE):
+                break
+            if not job.runs and (job.state != "COMPLETING" or job.reason == "TimeLimit" or seconds > SETTLE):
                 break
             time.sleep(0.2)
         if job.runs:

@@ -34,7 +34,7 @@ from typing import Any, Final, NoReturn
 from cryptography.fernet import Fernet, InvalidToken
 
 BEAT: Final = 2.0
-NEAR_PATIENCE: Final = 9.0
+NEAR_PATIENCE: Final = 7.0
 FAR_PATIENCE: Final = 30.0
 FAREWELL: Final = 25.0
 """Seconds in which the watch has ended its ranks once its input has ended."""
