@@ -21,7 +21,7 @@ from .processes import kill_descendants
 
 PATIENCE = 2.0
 """Seconds that ``mpiexec`` may take to end its ranks and to remove its files."""
-SCHEDULED_PATIENCE = 12.0
+SCHEDULED_PATIENCE = 30.0
 """The same where a scheduler ends the ranks, on other hosts."""
 COMMAND_PATIENCE = 30.0
 """Seconds that a scheduler's command may take."""

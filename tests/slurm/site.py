@@ -34,8 +34,10 @@ from tests.hosts.network import Host, Network
 TOOLS: Final = ("slurmctld", "slurmd", "munged", "munge", "unmunge", "sbatch", "srun", "scontrol", "squeue", "scancel")
 CPUS: Final = 8
 """Processors that each node claims to have."""
-KILL_WAIT: Final = 5
-"""Seconds from SIGTERM to SIGKILL when a job is cancelled."""
+KILL_WAIT: Final = 30
+"""Seconds from SIGTERM to SIGKILL when a job is cancelled: Slurm's default."""
+EMPTY: Final = 45.0
+"""Seconds in which nothing is left of a world: on a busy machine its watches need most of the time before SIGKILL."""
 
 CONF: Final = """
 ClusterName=dtrain
@@ -147,7 +149,7 @@ class Site:
 
     def check_empty(self) -> None:
         """See that nothing is left, within some seconds."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + EMPTY
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert left == [], f"these are left: {left}"
