@@ -235,5 +235,5 @@ class Site:
 
 
 def _ask(*words: str, stdin: str = "", check: bool = True) -> str:
-    """What a command of Slurm prints."""
+    """Run a command of Slurm, and return its output."""
     return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=check).stdout

@@ -62,6 +62,7 @@ def test_a_world_whose_time_is_over_says_so(site: Site, capsys: pytest.CaptureFi
     assert "This world ends soon: its nodes have" in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_world_that_ends_soon_warns_once(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Five minutes before the limit, at the next cell; here from the beginning."""
     session = start(nodes=1, ntasks_per_node=1, time="4")
@@ -75,7 +76,8 @@ def test_a_world_that_ends_soon_warns_once(site: Site, capsys: pytest.CaptureFix
     site.check_empty()
 
 
-@pytest.mark.parametrize("killed", ["steward", pytest.param("steward and guard", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["steward", "steward and guard"])
 def test_a_killed_steward_leaves_no_job(site: Site, killed: str) -> None:
     """The guard cancels it; without a guard the job's script ends it, once nobody renews its file."""
     session = start(ntasks_per_node=1)
@@ -98,6 +100,7 @@ def test_a_killed_steward_leaves_no_job(site: Site, killed: str) -> None:
     site.check_empty()
 
 
+@pytest.mark.slow
 def test_a_steward_that_is_killed_while_its_job_waits_leaves_none(site: Site) -> None:
     """It may never have learned the number of its job."""
     said: list[str] = []

@@ -14,6 +14,8 @@ import pytest
 from tests.slurm.launching import PATIENCE, start
 from tests.slurm.site import Site
 
+pytestmark = pytest.mark.slow
+
 
 def test_nothing_crosses_the_network_in_clear(site: Site, tmp_path: Path) -> None:
     """No cell, no output, no result, no variable of --env, no key: looked for in all frames of a node's cable."""

@@ -20,6 +20,7 @@ SHORT = Settings(start_timeout=4)
 WAITS = "waits in partition main: not enough nodes, processors or GPUs are free (Resources)"
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_nodes_and_then_starts(site: Site) -> None:
     """The start shows the reason while it waits, for longer than a start may take without progress."""
     said: list[str] = []
@@ -36,6 +37,7 @@ def test_a_job_waits_for_nodes_and_then_starts(site: Site) -> None:
     site.check_empty()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["the person who waits", "scancel"])
 def test_a_job_is_cancelled_while_it_waits(site: Site, who: str) -> None:
     """Nothing is left of it, and the start ends at once."""

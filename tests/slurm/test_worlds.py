@@ -49,6 +49,7 @@ def test_ranks_fill_the_nodes_of_a_job(world: Session, site: Site) -> None:
     }
 
 
+@pytest.mark.slow
 def test_ranks_meet_across_nodes(world: Session) -> None:
     """In MPI, and in torch's process group where torch is installed."""
     assert set(values(world.run("from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)", view=None)).values()) == {4}
@@ -76,6 +77,7 @@ def test_the_time_that_is_left_is_shown(world: Session, monkeypatch: pytest.Monk
     assert re.search(r"; 1 h \d+ min left$", driver.words)
 
 
+@pytest.mark.slow
 def test_a_restarted_world_stays_in_its_job(world: Session, site: Site) -> None:
     """Fresh ranks, on the same nodes."""
     before = site.jobs()

@@ -157,7 +157,7 @@ class Job(msgspec.Struct, frozen=True):
 def run(
     command: Sequence[str], *, environ: Mapping[str, str] | None = None, stdin: str = "", patience: float = PATIENCE
 ) -> str:
-    """What a command of Slurm prints. Raises :class:`Unanswered` with its own words where it fails."""
+    """Run a command of Slurm, and return its output. Raises :class:`Unanswered` with its own words where it fails."""
     env = {**(os.environ if environ is None else environ), "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
