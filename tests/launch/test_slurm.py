@@ -9,11 +9,13 @@ import pytest
 from cryptography.fernet import Fernet
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.launch.options import check, options, schema
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, fill, in_job, place
 from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
+from jupyter_dtrain.magics.parsing import HelpShown
+from jupyter_dtrain.magics.registered import verb_parser
 
 RUNS = (
     "JobId=7 JobName=dtrain-world UserId=me(1000) JobState=RUNNING Reason=None RunTime=00:00:00 TimeLimit=00:10:00 "
@@ -126,6 +128,30 @@ def test_a_job_that_runs_takes_no_options_of_a_new_one():
     assert in_job(job, SlurmOptions(nodes=1, ntasks_per_node=4)) == (1, 4)
     with pytest.raises(BadRequest, match="--partition, --gres would be for a new job"):
         in_job(job, SlurmOptions(partition="gpu", gres="gpu:1"))
+
+
+@pytest.mark.parametrize("name", SlurmOptions.__struct_fields__)
+def test_an_option_of_slurm_is_shown_to_people(name, capsys):
+    """In -h, in the signature, and in the dialog, with its default."""
+    option = next(option for option in options() if option.name == name)
+    with pytest.raises(HelpShown):
+        verb_parser().parse_line("start -h")
+    shown = " ".join(capsys.readouterr().out.split())
+
+    assert option.flag in shown
+    assert option.description in shown
+    assert option.description.count("(default: ") == 1
+    assert schema("slurm")["properties"][name]["title"]
+    assert name not in schema("local")["properties"]
+
+
+def test_a_line_is_spelled_as_for_sbatch():
+    line = "start --slurm -N 2 --ntasks-per-node 8 --time=1:00:00 --gres gpu:8 --sbatch '--qos=high -C a100'"
+    parsed = verb_parser().parse_line(line)
+
+    assert (parsed.slurm, parsed.nodes, parsed.ntasks_per_node) == (True, 2, 8)
+    assert (parsed.time, parsed.gres, parsed.sbatch) == ("1:00:00", "gpu:8", "--qos=high -C a100")
+    assert verb_parser().parse_line("start --slurm --nodes 2").nodes == 2
 
 
 def test_a_machine_without_slurm_says_so(monkeypatch, tmp_path):
