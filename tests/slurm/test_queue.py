@@ -68,9 +68,9 @@ def test_a_job_is_cancelled_while_it_waits(site: Site, who: str) -> None:
         ({"partition": "nope"}, "Slurm refuses the job: .*[Ii]nvalid partition"),
         ({"gres": "gpu:1"}, "Slurm refuses the job: .*gres"),
         ({"sbatch": "--bogus=1"}, "Slurm refuses the job: .*--bogus=1"),
-        ({"nodes": 5}, r"cannot start: .*nodes.* \(Partition(NodeLimit|Config)\)\. Ask for .* with -N"),
+        ({"nodes": 5}, r"cannot start: it asks for more nodes .*\(PartitionNodeLimit\)\. Ask for fewer nodes with -N"),
         ({"partition": "short", "time": "5"}, r"cannot start: it asks for more time .*\(PartitionTimeLimit\)\."),
-        ({"ntasks_per_node": 64}, r"cannot start: .* or none with as many processors .*\(PartitionConfig\)\."),
+        ({"ntasks_per_node": 64}, r"cannot start: .*the processors or memory of a node.*\(PartitionConfig\)\."),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_with_the_reason(site: Site, options: dict[str, Any], words: str) -> None:

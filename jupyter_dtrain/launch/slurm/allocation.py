@@ -34,6 +34,8 @@ SLOW: Final = 5.0
 SOON: Final = 30.0
 SETTLE: Final = 8.0
 """Seconds in which a job that ends says why."""
+CLOSER: Final = 4.0
+"""Seconds in which Slurm's scheduler has looked closer at a job that cannot start."""
 NOTICE: Final = 1.0
 """Seconds in which Slurm says that a job ends whose programs have ended."""
 FAR: Final = 7 * 86400.0
@@ -120,7 +122,7 @@ class Held:
                     return
                 if not job.waits and job.state != "COMPLETING":
                     raise StartFailed(f"Slurm's job {number} did not start: {job.ended}.", "Start the world again.")
-                if job.never is not None:
+                if job.never is not None and (job.reason != queue.FIRST or time.monotonic() - began > CLOSER):
                     reason, cure = job.never
                     raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", cure, option="slurm")
                 expected = f", expected to start {_until(job.begins)}" if 0 < job.begins - time.time() < FAR else ""
