@@ -66,11 +66,23 @@ def test_a_job_is_cancelled_while_it_waits(site: Site, who: str) -> None:
     ("options", "words"),
     [
         ({"partition": "nope"}, "Slurm refuses the job: .*[Ii]nvalid partition"),
-        ({"gres": "gpu:1"}, "Slurm refuses the job: .*gres"),
-        ({"sbatch": "--bogus=1"}, "Slurm refuses the job: .*--bogus=1"),
-        ({"nodes": 5}, r"cannot start: it asks for more nodes .*\(PartitionNodeLimit\)\. Ask for fewer nodes with -N"),
-        ({"partition": "short", "time": "5"}, r"cannot start: it asks for more time .*\(PartitionTimeLimit\)\."),
-        ({"ntasks_per_node": 64}, r"cannot start: .*the processors or memory of a node.*\(PartitionConfig\)\."),
+        pytest.param({"gres": "gpu:1"}, "Slurm refuses the job: .*gres", marks=pytest.mark.slow),
+        pytest.param({"sbatch": "--bogus=1"}, "Slurm refuses the job: .*--bogus=1", marks=pytest.mark.slow),
+        pytest.param(
+            {"nodes": 5},
+            r"cannot start: it asks for more nodes .*\(PartitionNodeLimit\)\. Ask for fewer nodes with -N",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"partition": "short", "time": "5"},
+            r"cannot start: it asks for more time .*\(PartitionTimeLimit\)\.",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"ntasks_per_node": 64},
+            r"cannot start: .*the processors or memory of a node.*\(PartitionConfig\)\.",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_with_the_reason(site: Site, options: dict[str, Any], words: str) -> None:
