@@ -36,7 +36,7 @@ CPUS: Final = 8
 """Processors that each node claims to have."""
 KILL_WAIT: Final = 30
 """Seconds from SIGTERM to SIGKILL when a job is cancelled: Slurm's default."""
-EMPTY: Final = 45.0
+EMPTY: Final = 75.0
 """Seconds in which nothing is left of a world: on a busy machine its watches need most of the time before SIGKILL."""
 
 CONF: Final = """

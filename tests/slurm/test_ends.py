@@ -116,7 +116,7 @@ def test_a_steward_that_is_killed_while_its_job_waits_leaves_none(site: Site) ->
     with site.occupied():
         with pytest.raises(Exception, match="steward"):
             start(ntasks_per_node=1, progress=say)
-        until(lambda: [job for job in site.jobs() if "other" not in job] == [])
+        until(lambda: [job for job in site.jobs() if "other" not in job] == [], PATIENCE)
 
     site.check_empty()
 
