@@ -38,7 +38,8 @@ from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
+from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds
@@ -95,7 +96,7 @@ class Session:
         settings: Settings | None = None,
         **options: Any,
     ) -> Self:
-        """Start a world on this machine, or on hosts over ssh, and return when its ranks are ready.
+        """Start a world on this machine, on hosts over ssh or in Slurm, and return when its ranks are ready.
 
         {options}
             progress: a function that gets a line of text whenever the start makes progress
@@ -203,6 +204,11 @@ class Session:
     def started_here(self) -> bool:
         """Whether this session started the world, rather than attached to it."""
         return self._started_here
+
+    @property
+    def ends(self) -> float:
+        """When a scheduler takes the nodes away, in seconds since the epoch, else 0. Raises :class:`WorldLost`."""
+        return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
 
     @property
     def world(self) -> World:

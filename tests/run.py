@@ -46,7 +46,7 @@ BUDGETS = {
     "unit": 36,
     "view": 15,
     "engine": 18,
-    "faults": 180,
+    "faults": 168,
     "steward": 210,
     "session": 250,
     "magics": 152,
@@ -58,6 +58,7 @@ BUDGETS = {
     "examples": 70,
     "horovod": 5,
     "hosts": 60,
+    "slurm": 15,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 ON_HOSTS = ("test_behaviour_environment.py",)

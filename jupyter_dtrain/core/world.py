@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -267,3 +268,16 @@ def check_environment(env: Mapping[str, str]) -> None:
             raise BadRequest(
                 f"The variable {key!r} has a character that is not Unicode text (a lone surrogate).", option="env"
             )
+
+
+def time_left(ends: float) -> str:
+    """The time until ``ends`` (seconds since the epoch) in words; empty where that is 0, for no end."""
+    if not ends:
+        return ""
+    days, minutes = divmod(max(0, int((ends - time.time()) / 60)), 1440)
+    hours, minutes = divmod(minutes, 60)
+    if days:
+        return f"{days} d {hours} h left"
+    if hours:
+        return f"{hours} h {minutes} min left"
+    return f"{minutes} min left" if minutes else "less than a minute left"

@@ -111,6 +111,7 @@ class Hosts:
     """A launcher; see :class:`.launcher.Launcher`."""
 
     remote = True
+    allocation = None
 
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
@@ -118,18 +119,11 @@ class Hosts:
         self._ssh = Ssh.parse(self._options.ssh_args or "")
         self._python = self._options.python or sys.executable
         self.address = request.address
+        self.scratch = request.scratch
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
-        """With ports of its own on one address, encrypted; the keys are in its connection files."""
-        request = self._request
-        return [
-            *local.program("jupyter_dtrain.launch.controller"),
-            *local.controller_options(request),
-            "--transport=tcp",
-            f"--ip={request.address}",
-            f"--location={request.address}",
-            "--IPController.enable_curve=True",
-        ]
+        """Encrypted, at the address that the hosts reach."""
+        return local.remote_controller_command(self._request, self.address)
 
     def watches(self) -> list[WatchCommand]:
         """Over ssh: an interpreter that reads what it is to run."""
@@ -166,7 +160,8 @@ class Hosts:
         request = self._request
         wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
         env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
-        return env | values_of(local.launched_variables(request)) | request.options.env | {MARK: request.id}
+        launched = values_of(local.launched_variables(request, self.scratch))
+        return env | launched | request.options.env | {MARK: request.id}
 
     def start_without(self, host: str) -> str:
         """With the same options for ssh, the interpreter and the network."""

@@ -6,6 +6,7 @@ launcher by its declaration: its start options, and where they put the ranks.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -34,13 +35,47 @@ class WatchCommand(NamedTuple):
     """The watch's program and environment, which the command reads first. A command line may not show them."""
 
 
+class Look(NamedTuple):
+    """The nodes of a world, as their scheduler shows them."""
+
+    ends: float = 0.0
+    """When they are taken away, in seconds since the epoch; 0 if that is not known."""
+    over: str = ""
+    """Why they are the world's no more: a sentence without its full stop; empty while they are."""
+
+
+class Allocation(Protocol):
+    """The nodes that a scheduler lends to a world. One thread at a time calls it."""
+
+    def get(self, say: Callable[[str], None], stopped: threading.Event) -> None:
+        """Return when the world has its nodes, or when ``stopped`` is set: a queue may take hours.
+
+        ``say`` shows how far that is. Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the reason.
+        """
+
+    def look(self, *, ending: bool = False) -> Look:
+        """How the nodes are. ``ending``: something on them has ended; wait some seconds for the reason."""
+
+    def give_back(self) -> None:
+        """Give the nodes back, or the place in the queue. Takes some seconds at most and does not raise."""
+
+    def remains(self) -> list[list[str]]:
+        """The commands that give them back where the steward was killed."""
+
+
 class Launcher(Protocol):
     """The commands for one world."""
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """The world's nodes, if it must ask a scheduler for them first; nothing below is known before it has them."""
 
     remote: bool
     """Whether its ranks run on hosts that cannot read this machine's files."""
     address: str
     """The address of this machine as the ranks reach it."""
+    scratch: str
+    """The world's folder, on each host of its ranks, for what ends with it."""
 
     def controller_command(self, incarnation: int) -> list[str]:
         """Ipyparallel's controller, on this machine."""

@@ -123,6 +123,21 @@ def controller_command(request: WorldRequest, incarnation: int) -> list[str]:
     ]
 
 
+def remote_controller_command(request: WorldRequest, address: str) -> list[str]:
+    """The controller for ranks on other hosts: ports of its own on one address, encrypted.
+
+    The keys are in its connection files.
+    """
+    return [
+        *program("jupyter_dtrain.launch.controller"),
+        *controller_options(request),
+        "--transport=tcp",
+        f"--ip={address}",
+        f"--location={address}",
+        "--IPController.enable_curve=True",
+    ]
+
+
 def controller_options(request: WorldRequest) -> list[str]:
     """The options of every controller, whatever its sockets."""
     return [
@@ -175,17 +190,20 @@ def watch_command() -> list[str]:
     return program("jupyter_dtrain.engine.watch")
 
 
-def launched_variables(request: WorldRequest) -> dict[str, Variable]:
-    """The variables that the ranks have from their first moment, each with its reason."""
-    return ROOT_VARIABLES | where_unset(_wanted_variables(request), _plain_environment() | request.options.env)
+def launched_variables(request: WorldRequest, scratch: str) -> dict[str, Variable]:
+    """The variables that the ranks have from their first moment, each with its reason.
+
+    ``scratch``: the world's folder where they run.
+    """
+    return ROOT_VARIABLES | where_unset(_wanted_variables(request, scratch), plain_environment() | request.options.env)
 
 
 def ranks_environment(request: WorldRequest) -> dict[str, str]:
     """The environment of ``mpiexec`` and the watch, which the ranks inherit."""
-    return _plain_environment() | values_of(launched_variables(request)) | request.options.env
+    return plain_environment() | values_of(launched_variables(request, request.scratch)) | request.options.env
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """The environment of this process, without the variables that would say something wrong to a rank."""
     env = dict(os.environ)
     for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "IPP_CONNECTION_INFO", "MPLBACKEND"):
@@ -195,12 +213,12 @@ def _plain_environment() -> dict[str, str]:
     return env
 
 
-def _wanted_variables(request: WorldRequest) -> dict[str, Variable]:
+def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable]:
     """The variables that the ranks get unless the user sets them."""
     wanted = {"PYTHONUNBUFFERED": Variable("1", "print() shows its text at once")}
     for component in _BACKED_BY_FILES:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
-        wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(request.scratch, why)
+        wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(scratch, why)
     if not _chooses_transports(Path(request.options.mpiexec or "")):
         why = "MPI starts a second sooner: this transport serves rare networks, and sleeps when it finds none"
         wanted["OMPI_MCA_btl"] = Variable("^ofi", why)
@@ -223,9 +241,11 @@ class Local:
 
     remote = False
     address = ADDRESS
+    allocation = None
 
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
+        self.scratch = request.scratch
 
     def controller_command(self, incarnation: int) -> list[str]:
         """With unix sockets."""

@@ -13,7 +13,7 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks
+from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -51,7 +51,8 @@ def start_arguments(parser: MagicParser) -> None:
                 more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
             case _:
                 more["metavar"] = metavar
-        parser.add_argument(option.flag, dest=option.name, **more)
+        short = [option.schema["short"]] if "short" in option.schema else []
+        parser.add_argument(*short, option.flag, dest=option.name, **more)
 
 
 def start(args: Parsed) -> None:
@@ -200,6 +201,8 @@ def status(_args: Parsed) -> None:
         for row in rows:
             row.insert(1, roles.get(row[0], ""))
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
+    if left := time_left(session.ends):
+        caption += f", {left}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
         caption += f"; run {run.number}{on}: {run.outcome}, {took(run.elapsed)}"

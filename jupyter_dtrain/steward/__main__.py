@@ -8,6 +8,22 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+
+def remains(request: WorldRequest) -> list[list[str]]:
+    """The commands that give back what a scheduler has lent to the world; none on this machine or over ssh."""
+    from jupyter_dtrain.wire.requests import LOCAL
+
+    if request.launcher == LOCAL:
+        return []
+    from jupyter_dtrain.launch import launcher_of
+
+    allocation = launcher_of(request).allocation
+    return [] if allocation is None else allocation.remains()
 
 
 def main() -> None:
@@ -35,7 +51,7 @@ def main() -> None:
     if steward:
         os.write(1, f"{steward}\n".encode())
         os.dup2(2, 1)
-        guard(steward, request.passing_folders)
+        guard(steward, request.passing_folders, remains(request))
     os.dup2(2, 1)
     from .supervisor import Supervisor
 

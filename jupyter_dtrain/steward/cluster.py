@@ -28,8 +28,8 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.start_failures import AGAIN, process_ended
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
-from jupyter_dtrain.launch import launcher_of, local
-from jupyter_dtrain.launch.launcher import Mpi
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.launcher import Launcher, Mpi
 from jupyter_dtrain.launch.networks import shared_network
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.reports import Report, Watching, rank_in
@@ -62,15 +62,17 @@ _log = logging.getLogger(__name__)
 class Cluster:
     """The processes of one launch."""
 
-    def __init__(self, request: WorldRequest, incarnation: int, umask: int) -> None:
+    def __init__(self, request: WorldRequest, launcher: Launcher, incarnation: int, umask: int) -> None:
         """``incarnation`` counts the world's restarts; ``umask`` is for the ranks."""
         self.incarnation = incarnation
         self._request = request
         self._umask = umask
         self._logs = Path(request.folder) / "logs"
         self._controller: subprocess.Popen[bytes] | None = None
-        self._launcher = launcher_of(request)
+        self._launcher = launcher
         self._watches: Watches | None = None
+        self._hosts = 0
+        """How many watches there will be."""
         self._mpi: Mpi | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpiexec_ended: Callable[[int], None] = lambda _: None
@@ -124,7 +126,7 @@ class Cluster:
             world_id=request.id,
             engine_file=local.engine_file(request),
             folder=request.folder,
-            scratch=request.scratch,
+            scratch=launcher.scratch,
             spool=request.spool,
             path=request.path,
             master_addr=request.options.env.get("MASTER_ADDR", self._rendezvous.host),
@@ -135,7 +137,7 @@ class Cluster:
             settings=request.settings,
             roles=request.roles,
             generation=generation,
-            launched=local.launched_variables(request),
+            launched=local.launched_variables(request, launcher.scratch),
             given=list(request.options.env),
             protocol=PROTOCOL,
             cwd=request.cwd,
@@ -151,7 +153,9 @@ class Cluster:
             report(one)
 
         self._watches = Watches(request.spool, hear, watch_ended)
-        for watch in launcher.watches():
+        commands = launcher.watches()
+        self._hosts = len(commands)
+        for watch in commands:
             log = f"watch-{watch.host}" if watch.host else "watch"
             process = self._spawn(watch.command, log, environment, piped=True)
             self._watches.add(watch.host, process, watch.first_line, spec)
@@ -170,7 +174,7 @@ class Cluster:
             begun = self._watches.begun
             if not self._launcher.remote or self._over or self._mpiexec is not None:
                 return
-            if len(begun) < len(self._request.hosts):
+            if len(begun) < self._hosts:
                 return
             try:
                 self._watches.connect(self._await_controller())

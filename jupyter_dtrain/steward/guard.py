@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from typing import NoReturn
 
@@ -20,14 +21,26 @@ from .processes import kill_descendants
 
 PATIENCE = 2.0
 """Seconds that ``mpiexec`` may take to end its ranks and to remove its files."""
+SCHEDULED_PATIENCE = 30.0
+"""The same where a scheduler ends the ranks, on other hosts."""
+COMMAND_PATIENCE = 30.0
+"""Seconds that a scheduler's command may take."""
 
 
-def guard(steward: int, folders: list[str]) -> NoReturn:
-    """Wait for the steward's end; then end the rest of its world, and remove ``folders``."""
+def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoReturn:
+    """Wait for the steward's end; then end the rest of its world, and remove ``folders``.
+
+    ``commands`` give back what a scheduler has lent to the world.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.waitpid(steward, 0)
-    deadline = time.monotonic() + PATIENCE
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_PATIENCE, check=False
+            )
+    deadline = time.monotonic() + (SCHEDULED_PATIENCE if commands else PATIENCE)
     while time.monotonic() < deadline and psutil.Process().children():
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)

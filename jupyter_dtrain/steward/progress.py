@@ -35,6 +35,8 @@ class Progress:
         self._reached: dict[str, set[int]] = {step: set() for step in _STEPS}
         self._since = time.monotonic()
         self._work: Work | None = None
+        self.waiting = ""
+        """Why nothing has begun, in words; empty once it has."""
 
     def begin(self, work: Work) -> None:
         """The processes run, and this is what they do."""
@@ -55,6 +57,8 @@ class Progress:
     @property
     def words(self) -> str:
         """The first step that not all ranks have made, how many have, and which are awaited."""
+        if self.waiting:
+            return self.waiting
         step, done = self._step()
         missing = sorted(set(range(self._size)) - done)
         return _count(step, done, self._size) + (f", waiting for {count_ranks(missing)}" if done and missing else "")

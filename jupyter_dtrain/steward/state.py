@@ -60,6 +60,8 @@ class State:
         """Why the newest start has failed."""
         self.healable = True
         """Whether ``mpiexec`` is there."""
+        self.ends = 0.0
+        """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
         self.mpi = ""
         """The version of MPI; empty until it is known."""
 
@@ -139,6 +141,7 @@ class State:
                 busy=describe_load() if self.phase == "starting" else "",
                 runs=runs,
                 failure=self.failure,
+                ends=self.ends,
             )
 
     # Changes.

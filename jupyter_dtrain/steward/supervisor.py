@@ -50,6 +50,7 @@ from .actions import Actions
 from .cluster import Cluster
 from .keeper import Keeper
 from .lease import Lease
+from .nodes import Nodes
 from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
@@ -93,11 +94,10 @@ class Supervisor:
         """Since when a rank has no process, in a world that starts."""
         self._gpus: dict[str, int] = {}
         """The GPUs of each host, by its watch."""
-        self._renew_at = 0.0
-        self._cluster = Cluster(request, 0, umask)
-        self._launcher = launcher_of(request)
+        launcher = self._launcher = launcher_of(request)
+        self._cluster = Cluster(request, launcher, 0, umask)
         self._mpi: Mpi | None = None
-        self._launches = 0
+        self._renew_at, self._launches = 0.0, 0
         self._silence: StartFailure | None = None
         """Why a start has failed that takes too long, while its ranks say where they are."""
         self._waiting: list[dict[str, Any]] = []
@@ -115,6 +115,9 @@ class Supervisor:
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
+        self._nodes: Nodes | None = None
+        if (lent := launcher.allocation) is not None:
+            self._nodes = Nodes(lent, self._state, self._queue.put, self._start, self._fail, self._end, self._notice)
         self._requests = Requests(
             request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers
         )
@@ -153,7 +156,7 @@ class Supervisor:
     # Everything below runs on the supervisor's thread.
 
     def _run(self) -> None:
-        self._start()
+        (self._start if self._nodes is None else self._nodes.start)()
         self._keeper.start()
         while not self.ended.is_set():
             try:
@@ -188,6 +191,8 @@ class Supervisor:
         self.tell_soon(Noticed(words=words))
 
     def _start(self) -> None:
+        if self._state.phase != "starting":
+            return
         self._launches = 0
         self._state.forget_launch_notices()
         self._launch()
@@ -209,7 +214,7 @@ class Supervisor:
         self._lost_at = math.inf
         self._gpus.clear()
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
-        cluster = self._cluster = Cluster(self._request, self._state.incarnation, self._umask)
+        cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
             self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)
@@ -315,9 +320,12 @@ class Supervisor:
         if self._state.phase == "starting":
             self._fail(StartFailure(error.reason, error.cure, error.log))
 
-    def _mpiexec_ended(self, code: int) -> None:
+    def _mpiexec_ended(self, code: int, *, again: bool = False) -> None:
+        """``again``: the scheduler was asked, and has not taken the nodes away."""
         if self._state.phase == "starting":
             self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
+        elif self._state.phase == "running" and self._nodes is not None and not again:
+            self._nodes.ask(lambda: self._mpiexec_ended(code, again=True))
         elif self._state.phase == "running":
             self._state.healable = False
             ranks = self._state.ranks
@@ -329,8 +337,11 @@ class Supervisor:
         """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""
         return not self._launcher.remote and is_running(rank.pid)
 
-    def _watch_ended(self, end: WatchEnd) -> None:
+    def _watch_ended(self, end: WatchEnd, *, again: bool = False) -> None:
         """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        if self._nodes is not None and not again and self._state.phase in ("starting", "running"):
+            self._nodes.ask(lambda: self._watch_ended(end, again=True))
+            return
         self._gpus.pop(end.identity, None)
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
@@ -370,6 +381,8 @@ class Supervisor:
             self._end("the lease is over")
 
     def _check_starting(self, now: float) -> None:
+        if self._state.progress.waiting:
+            return  # a place in a queue has no deadline; a person can give it up
         if self._launches < LAUNCHES and self._state.progress.rests:
             # Seen about once in a thousand starts: prterun and the rank wait for each other, and neither moves.
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
@@ -460,6 +473,8 @@ class Supervisor:
 
     def _fail(self, failure: StartFailure) -> None:
         self._tear_down()
+        if self._nodes is not None:
+            self._nodes.give_back()
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
         self._state.failure = failure
         self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
@@ -472,6 +487,8 @@ class Supervisor:
                 self._tell(WorldEnded(words=reason))
             self._tear_down()
             self._keeper.close(reason)
+            if self._nodes is not None:
+                self._nodes.give_back()
         finally:
             # Whatever went wrong: without a steward the parent-death signals end what is left.
             for folder in self._request.passing_folders:

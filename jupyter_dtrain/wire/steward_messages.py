@@ -170,6 +170,8 @@ class WorldState(msgspec.Struct, frozen=True):
     """The runs that go on, oldest first."""
     failure: StartFailure | None = None
     """Why the newest start has failed; None if it has not, or where the steward is too old to tell."""
+    ends: float = 0.0
+    """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):

@@ -42,8 +42,9 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
 LOSSES = ROOT / "examples" / "02_losses.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
-HOSTS = ROOT / "examples" / "13_several_hosts.ipynb"  # tests/hosts/test_notebooks.py executes it
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, HOSTS]
+ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
+"""Those that the tests of other hosts execute."""
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 

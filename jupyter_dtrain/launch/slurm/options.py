@@ -1,0 +1,231 @@
+"""The start options of a world in Slurm, and where they put its ranks.
+
+Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadRequest` or
+:class:`~jupyter_dtrain.core.errors.StartFailed` with the cure. It asks Slurm only where this process is in a job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.wire.requests import ADDRESS, MAIN
+
+from ..launcher import Placement
+from . import queue
+
+TOOLS: Final = ("sbatch", "srun", "scontrol", "scancel", "munge")
+
+_SUBMISSION: Final = ("partition", "account", "time", "gres", "sbatch")
+"""The options that only a new job can have."""
+_NOTHING: Final = "That submits nothing."
+_NAMED: Final = "The job's name has the world's id in it."
+_OURS: Final = {
+    "-N": "Give nodes with -N.",
+    "--nodes": "Give nodes with -N.",
+    "--ntasks-per-node": "Give --ntasks-per-node beside --slurm.",
+    "-n": "Give ranks with -n.",
+    "--ntasks": "Give ranks with -n.",
+    "-J": _NAMED,
+    "--job-name": _NAMED,
+    "-a": "A world is one job.",
+    "--array": "A world is one job.",
+    "--wrap": "The job's script is the world's own.",
+    "--requeue": "A job that starts again has no ranks.",
+    "--test-only": _NOTHING,
+    "-W": "The start waits for the job already.",
+    "--wait": "The start waits for the job already.",
+    "-h": _NOTHING,
+    "--help": _NOTHING,
+    "--usage": _NOTHING,
+    "-V": _NOTHING,
+    "--version": _NOTHING,
+    "-M": "The world's job belongs to the cluster of this machine.",
+    "--clusters": "The world's job belongs to the cluster of this machine.",
+    "--export": "The ranks get the variables of this notebook, encrypted.",
+}
+"""The options of sbatch that --sbatch may not have, and why."""
+
+
+class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The start options of worlds in Slurm."""
+
+    slurm: Annotated[
+        bool,
+        Meta(
+            title="In Slurm",
+            description="run in this notebook's Slurm job, or in a new job if it has none (default: not in Slurm)",
+            extra_json_schema=MAIN,
+        ),
+    ] = False
+    nodes: (
+        Annotated[
+            int,
+            Meta(
+                title="Nodes",
+                description="number of nodes (default: 1; in a job, all of its nodes)",
+                ge=1,
+                le=MAX_RANKS,
+                extra_json_schema={"short": "-N"} | MAIN,
+            ),
+        ]
+        | None
+    ) = None
+    ntasks_per_node: (
+        Annotated[
+            int,
+            Meta(
+                title="Ranks on each node",
+                description="ranks on each node (default: one per GPU of --gres, else as -n needs, else 1)",
+                ge=1,
+                le=MAX_RANKS,
+                extra_json_schema=MAIN,
+            ),
+        ]
+        | None
+    ) = None
+    partition: Annotated[
+        str | None, Meta(title="Partition", description="Slurm's partition (default: the cluster's)")
+    ] = None
+    account: Annotated[
+        str | None, Meta(title="Account", description="the account that Slurm charges (default: yours)")
+    ] = None
+    time: Annotated[
+        str | None,
+        Meta(
+            title="Time limit",
+            description="time limit of the job, as in 90 (minutes), 2:00:00 or 1-0 (default: the partition's)",
+            extra_json_schema={"metavar": "TIME"},
+        ),
+    ] = None
+    gres: Annotated[
+        str | None,
+        Meta(
+            title="GPUs and other resources",
+            description="generic resources on each node, as in gpu:8 (default: none)",
+            extra_json_schema={"metavar": "LIST"},
+        ),
+    ] = None
+    sbatch: Annotated[
+        str | None,
+        Meta(
+            title="More options for sbatch",
+            description='more options for sbatch, as in "--qos=high --constraint=a100" (default: none)',
+            extra_json_schema={"metavar": "ARGS"},
+        ),
+    ] = None
+
+    @property
+    def more(self) -> list[str]:
+        """The words of ``sbatch``. Raises :class:`BadRequest`."""
+        try:
+            words = shlex.split(self.sbatch or "")
+        except ValueError as error:
+            raise BadRequest(
+                f"The options for sbatch, {self.sbatch!r}, cannot be split: {error}.", option="sbatch"
+            ) from None
+        if words and not words[0].startswith("-"):
+            raise BadRequest(f"{words[0]!r} is no option of sbatch; a script has no place here.", option="sbatch")
+        for word in words:
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if why := _OURS.get(name):
+                raise BadRequest(f"The options for sbatch may not have {name}. {why}", option="sbatch")
+        return words
+
+    def wanted(self, n: int | None = None) -> tuple[int, int]:
+        """The nodes and the ranks on each that a new job has, for ``n`` ranks; None stands for all of them."""
+        nodes = self.nodes or 1
+        gpus = re.search(r"(?:^|,)gpu(?::[^,:=]+)?[:=](\d+)", self.gres or "")
+        return nodes, self.ntasks_per_node or (int(gpus[1]) if gpus else -(-(n or nodes) // nodes))
+
+
+def fill(slots: dict[str, int], size: int) -> dict[str, int]:
+    """The ranks of each node: ``size`` ranks fill the nodes in order, each up to its slots."""
+    left, found = size, {}
+    for node, number in slots.items():
+        if left > 0:
+            found[node] = min(number, left)
+            left -= number
+    return found
+
+
+def in_job(job: queue.Job, options: SlurmOptions) -> tuple[int, int]:
+    """The nodes and the ranks on each that a world has in a job that runs already. Raises :class:`BadRequest`."""
+    given = [f"--{name}" for name in _SUBMISSION if getattr(options, name) is not None]
+    if given:
+        raise BadRequest(
+            f"This notebook runs in Slurm's job {job.id}, whose nodes the world uses: {', '.join(given)} would be for "
+            "a new job. Leave them out, or start the notebook outside of a job.",
+            option=given[0][2:],
+        )
+    nodes = options.nodes or job.count
+    if nodes > job.count:
+        raise BadRequest(
+            f"Slurm's job {job.id} has {_count(job.count, 'node')}, not {nodes}. Ask for at most {job.count} with -N.",
+            option="nodes",
+        )
+    tasks = job.tasks_per_node or -(-job.tasks // max(job.count, 1)) or 1
+    most = max(tasks, job.processors // max(job.count, 1))
+    if (options.ntasks_per_node or 0) > most:
+        raise BadRequest(
+            f"Slurm's job {job.id} has room for {_count(most, 'rank')} on a node, not for {options.ntasks_per_node}.",
+            option="ntasks_per_node",
+        )
+    return nodes, options.ntasks_per_node or tasks
+
+
+def place(n: int | None, options: SlurmOptions) -> Placement:
+    """The number of ranks; Slurm chooses the nodes later. Raises :class:`BadRequest` and :class:`StartFailed`."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise StartFailed(
+            f"This machine has no Slurm: {', '.join(missing)} cannot be found.",
+            "Start the notebook on a login node or in a job of the cluster, or load its module for Slurm; without "
+            "--slurm the ranks run on this machine.",
+            option="slurm",
+        )
+    if not options.slurm:
+        raise BadRequest("Choose Slurm with --slurm.", option="slurm")
+    _ = options.more
+    if number := os.environ.get("SLURM_JOB_ID", ""):
+        job = _own(number)
+        nodes, tasks = in_job(job, options)
+        where = f"Slurm's job {number} has"
+    else:
+        nodes, tasks = options.wanted(n)
+        where = "The job would have"
+    slots = nodes * tasks
+    if n is not None and n > slots:
+        raise BadRequest(
+            f"{where} {_count(nodes, 'node')} with {_count(tasks, 'rank')} each, too few for {_count(n, 'rank')}. Ask "
+            f"for at most {slots} with -n, or for more with -N or --ntasks-per-node.",
+            option="n",
+        )
+    if (n or slots) > MAX_RANKS:
+        raise BadRequest(f"A world has at most {MAX_RANKS} ranks, not {n or slots}.", option="nodes")
+    return Placement(n or slots, {}, ADDRESS)
+
+
+def _own(number: str) -> queue.Job:
+    cure = "Start the notebook in a new job, or unset SLURM_JOB_ID for a job of the world's own."
+    try:
+        job = queue.ask_job(number)
+    except queue.Unanswered as error:
+        reason = f"This notebook runs in Slurm's job {number}, of which Slurm says: {error}"
+        raise StartFailed(reason, cure, option="slurm") from None
+    if not job.runs:
+        reason = f"This notebook runs in Slurm's job {number}, which is over: {job.ended}."
+        raise StartFailed(reason, cure, option="slurm")
+    return job
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
