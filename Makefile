@@ -75,8 +75,8 @@ storm: $(VENV)/installed ## random faults at random moments (SEED=1 DRAWS=100); 
 soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
 	@$(PY) -m tests.faults.soak
 
-test-hosts: $(VENV)/installed ## worlds on several hosts: network namespaces with an sshd each (needs root)
-	@$(PY) -m pytest -q tests/hosts
+test-hosts: $(VENV)/installed ## worlds on several hosts, over ssh and in a real Slurm: network namespaces (needs root)
+	@$(PY) -m pytest -q tests/hosts tests/slurm
 
 mpi4py: $(VENV)/installed ## run mpi4py's own test-suite, fetched from PyPI, in the ranks of a world
 	@$(PY) -m tests.mpi4py_suite

@@ -38,7 +38,8 @@ from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
+from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds
@@ -94,7 +95,7 @@ class Session:
         settings: Settings | None = None,
         **options: Any,
     ) -> Self:
-        """Start a world on this machine, or on hosts over ssh, and return when its ranks are ready.
+        """Start a world on this machine, on hosts over ssh or in Slurm, and return when its ranks are ready.
 
         {options}
             progress: a function that gets a line of text whenever the start makes progress
@@ -202,6 +203,14 @@ class Session:
     def started_here(self) -> bool:
         """Whether this session started the world, rather than attached to it."""
         return self._started_here
+
+    @property
+    def ends(self) -> float:
+        """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to.
+
+        Raises :class:`WorldLost` where there is no world any more.
+        """
+        return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
 
     @property
     def world(self) -> World:

@@ -58,6 +58,7 @@ BUDGETS = {
     "examples": 70,
     "horovod": 5,
     "hosts": 48,
+    "slurm": 11,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 UNIT = ("core", "wire", "client", "launch")

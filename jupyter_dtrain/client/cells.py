@@ -6,6 +6,7 @@ a cell that is waited for ends with its run, whose every step has a deadline.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import pickle_values
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from .rank_requests import RankRequests
 
 MakeView = Callable[[Run], "RunView | None"]
+
+
+END_PATIENCE = 10.0
+"""Seconds in which the steward knows why all ranks of a world are gone."""
 
 
 class Cells:
@@ -101,9 +107,19 @@ class Cells:
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
         if wait and run.outcome != "ok":
+            self._await_end_of_world(run)
             raise DistributedError(run)
         stop_button.check()
         return run
+
+    def _await_end_of_world(self, run: Run) -> None:
+        """Where all ranks of other hosts were lost at once, their hosts were taken away: the steward finds out why."""
+        if self._request.launcher == LOCAL or len(run.lost) < self._request.size:
+            return
+        deadline = time.monotonic() + END_PATIENCE
+        while not self._link.over and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run.world_end = self._link.loss
 
     def follow_all(self, make_view: MakeView) -> None:
         """Follow what other clients have begun: all runs that go on, and the newest, which is read to its end."""

@@ -201,6 +201,11 @@ class Link:
         return self.closed or bool(self._lost)
 
     @property
+    def loss(self) -> str:
+        """Why the world is gone; empty while it is there."""
+        return self._lost
+
+    @property
     def drives(self) -> bool:
         """Whether this client is the driver."""
         return self._driver is not None and self._driver.id == self._me.id

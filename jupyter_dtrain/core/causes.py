@@ -113,8 +113,11 @@ def summary(run: Run) -> str:
     if len(causes.roots) > _NAMED:
         parts.append(f"{len(causes.roots) - _NAMED} more errors")
     lost = sorted(run.lost)
-    parts += [_lost(run, rank) for rank in lost[:_NAMED]]
-    if len(lost) > _NAMED:
+    named = 0 if run.world_end else _NAMED
+    parts += [_lost(run, rank) for rank in lost[:named]]
+    if run.world_end:
+        parts.insert(0, run.world_end)
+    elif len(lost) > _NAMED:
         parts.append(f"{count_ranks(lost[_NAMED:])} {_was(lost[_NAMED:])} lost, too")
     if causes.echoes:
         ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
@@ -140,14 +143,16 @@ def blocks(run: Run) -> list[str]:
     if run.not_sent:
         return [f"{_RED}{run.not_sent}{_OFF}"]
     causes = _causes(run)
-    text: list[list[str]] = [_block(cause, run) for cause in causes.roots[:IN_FULL]]
+    text: list[list[str]] = [[f"{_RED}{_capital(run.world_end)}.{_OFF}"]] if run.world_end else []
+    text += [_block(cause, run) for cause in causes.roots[:IN_FULL]]
     rest = causes.roots[IN_FULL:]
     if rest:
         brief = [f"{_name(cause.ranks, run)}{_RED}{cause.brief}{_OFF}" for cause in rest[:IN_BRIEF]]
         if len(rest) > IN_BRIEF:
             brief.append(f"… and {len(rest) - IN_BRIEF} more")
         text.append(brief)
-    text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in sorted(run.lost)]
+    if not run.world_end:
+        text += [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in sorted(run.lost)]
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
         text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
@@ -169,7 +174,8 @@ def blocks(run: Run) -> list[str]:
 
 def _after_loss(run: Run) -> str:
     """The next step where ranks have ended while their world goes on; else empty."""
-    if not run.lost or any("its world" in words or "its steward" in words for words in run.lost.values()):
+    ended = run.world_end or any("its world" in words or "its steward" in words for words in run.lost.values())
+    if not run.lost or ended:
         return ""
     others = "" if len(run.lost) == len(run.ranks) else "The other ranks keep their variables and take cells (-r); "
     return f"{others}%distributed restart replaces all ranks."

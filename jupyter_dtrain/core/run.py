@@ -121,6 +121,8 @@ class Run:
         """Why the cell never went out to the ranks, in words; empty when it did."""
         self.lost: dict[int, str] = {}
         """The ranks that were lost, and what happened to each, in words."""
+        self.world_end = ""
+        """Why the world has ended, where that is why the ranks were lost; empty if it is not known."""
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()

@@ -25,6 +25,7 @@ from jupyter_dtrain.wire.requests import RankSpec
 
 PATIENCE: Final = 12.0
 """Seconds in which a watch of an earlier launch has ended."""
+FAREWELL: Final = 2.0
 PAUSE: Final = 0.05
 
 
@@ -77,6 +78,14 @@ def put_private(path: str, text: str) -> None:
 
 
 def remove(spec: RankSpec) -> None:
-    """Remove the folders that :func:`make` made."""
+    """Remove the folders that :func:`make` made.
+
+    MPI's daemon may still write into one of them, at its own end: it tries again for :data:`FAREWELL` seconds.
+    """
     shutil.rmtree(spec.spool, ignore_errors=True)
-    shutil.rmtree(spec.scratch, ignore_errors=True)
+    deadline = time.monotonic() + FAREWELL
+    while True:
+        shutil.rmtree(spec.scratch, ignore_errors=True)
+        if not Path(spec.scratch).exists() or time.monotonic() > deadline:
+            return
+        time.sleep(PAUSE)

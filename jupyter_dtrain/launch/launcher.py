@@ -66,8 +66,9 @@ class Allocation(Protocol):
 class Launcher(Protocol):
     """The commands for one world."""
 
-    allocation: Allocation | None
-    """The world's nodes, if it must ask a scheduler for them first; nothing below is known before it has them."""
+    @property
+    def allocation(self) -> Allocation | None:
+        """The world's nodes, if it must ask a scheduler for them first; nothing below is known before it has them."""
 
     remote: bool
     """Whether its ranks run on hosts that cannot read this machine's files."""

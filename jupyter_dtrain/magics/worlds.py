@@ -13,7 +13,7 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.world import Rank, count_ranks
+from jupyter_dtrain.core.world import Rank, count_ranks, time_left
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -202,6 +202,8 @@ def status(_args: Parsed) -> None:
         for row, rank in zip(rows, world.ranks, strict=True):
             row.insert(1, rank.role)
     caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
+    if left := time_left(session.ends):
+        caption += f", {left}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
         caption += f"; run {run.number}{on}: {run.outcome}, {took(run.elapsed)}"

@@ -12,10 +12,12 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.core.world import time_left
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
+from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus
 
 from .attention import Item
 
@@ -33,6 +35,16 @@ class Driver(msgspec.Struct, frozen=True):
     there: bool
     auto: bool
     """Whether its plain cells run on the ranks too."""
+
+    @classmethod
+    def of(cls, state: WorldState | WorldStatus | None) -> Driver | None:
+        """The driver of a world. Its words also say when a scheduler takes the world's nodes away."""
+        driver = None if state is None else state.driver
+        if state is None or driver is None:
+            return None
+        left = time_left(state.ends) if isinstance(state, WorldState) else ""
+        words = f"{driver.words}; {left}" if left else driver.words
+        return cls(driver.pid, words, driver.kernel, state.driven, driver.auto)
 
 
 class RunSummary(msgspec.Struct, frozen=True):

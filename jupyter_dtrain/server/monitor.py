@@ -116,7 +116,6 @@ class Monitor:
 
     def _summarise(self) -> World:
         state, listing = self._state, self.listing
-        driver = None if state is None else state.driver
         there = state is not None and state.driven
         young = state is None and time.time() - listing.created < YOUNG
         phase = "unreachable" if self._silent and not young else "starting" if state is None else state.phase
@@ -139,7 +138,7 @@ class Monitor:
             frameworks=self._frameworks,
             started=listing.created,
             lease_end=self._lease_end(driver_is_there=there),
-            driver=None if driver is None else Driver(driver.pid, driver.words, driver.kernel, there, driver.auto),
+            driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
             runs=[one.summary() for one in runs if one.run.unfinished],
         )

@@ -21,6 +21,8 @@ from .processes import kill_descendants
 
 PATIENCE = 2.0
 """Seconds that ``mpiexec`` may take to end its ranks and to remove its files."""
+SCHEDULED_PATIENCE = 30.0
+"""The same where a scheduler ends the ranks, on other hosts."""
 COMMAND_PATIENCE = 30.0
 """Seconds that a scheduler's command may take."""
 
@@ -33,17 +35,17 @@ def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoRetu
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.waitpid(steward, 0)
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and psutil.Process().children():
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-        time.sleep(0.02)
-    kill_descendants()
     for command in commands:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_PATIENCE, check=False
             )
+    deadline = time.monotonic() + (SCHEDULED_PATIENCE if commands else PATIENCE)
+    while time.monotonic() < deadline and psutil.Process().children():
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.02)
+    kill_descendants()
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

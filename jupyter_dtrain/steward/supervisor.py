@@ -116,9 +116,9 @@ class Supervisor:
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
-        self._nodes = launcher.allocation and Nodes(
-            launcher.allocation, self._state, self._queue.put, self._start, self._fail, self._end, self._notice
-        )
+        self._nodes: Nodes | None = None
+        if (lent := launcher.allocation) is not None:
+            self._nodes = Nodes(lent, self._state, self._queue.put, self._start, self._fail, self._end, self._notice)
         self._requests = Requests(
             request, self._state, self._lease, self._keeper, self._runs, self, self._actions.answers
         )

@@ -2,8 +2,8 @@
 
 :mod:`.schema` defines the file (versions, how to open it) and :mod:`.source` finds the events of a world's runs.
 :mod:`.writer` folds them into tables (with :mod:`.columns`, :mod:`.losses` and :mod:`.pieces`); :mod:`.intake` keeps
-that going whatever happens to the file. :mod:`.runs` reads it, and :mod:`.tensorboard` writes the same metrics for
-TensorBoard.
+that going whatever happens to the file. :mod:`.runs` reads it by way of :mod:`.file`, and :mod:`.tensorboard` writes
+the same metrics for TensorBoard.
 Only the steward writes what ranks report, once for each world and without any client. The client that a person asks
 writes names, notes and tags (:mod:`.stored_run`).
 

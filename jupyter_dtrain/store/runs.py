@@ -10,17 +10,18 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.world import format_ranks
 
 from . import losses
+from .file import StoreFile
 from .run_list import RunList
-from .schema import explain, open_for_reading, open_for_writing, store_file, transaction
-from .stored_run import COLUMNS, StoredRun
+from .schema import store_file
+from .stored_run import COLUMNS, KEPT, StoredRun, find_runs, run_with_id
 from .wanted import Wanted
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
-T = TypeVar("T")
-
-_FROM = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
 _NAME = re.compile(r"(?:(?P<world>[^/\s]+)/)?(?P<number>\d{1,18})\Z")
 _AT_ONCE = 500  # runs whose losses one query reads
 
@@ -56,12 +54,8 @@ def runs(
     return Store.open().runs(limit, world, outcome=outcome, search=search, tag=tag)
 
 
-class Store:
+class Store(StoreFile):
     """The runs of all worlds of this user."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        """The SQLite file; it does not exist before the first run is stored."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None) -> Self:
@@ -87,7 +81,7 @@ class Store:
 
         def look(db: sqlite3.Connection) -> RunList:
             where, values = wanted.clause(db)
-            query = f"SELECT {COLUMNS} {_FROM} AND {where} ORDER BY runs.id DESC LIMIT ?"
+            query = f"SELECT {COLUMNS} {KEPT} AND {where} ORDER BY runs.id DESC LIMIT ?"
             found = RunList(StoredRun(self, *row) for row in db.execute(query, (*values, min(limit, 1 << 32))))
             _read_losses(db, found)
             return found
@@ -107,13 +101,13 @@ class Store:
 
         def look(db: sqlite3.Connection) -> int:
             where, values = wanted.clause(db)
-            return int(db.execute(f"SELECT count(*) {_FROM} AND {where}", values).fetchone()[0])
+            return int(db.execute(f"SELECT count(*) {KEPT} AND {where}", values).fetchone()[0])
 
         return self.ask(look) or 0
 
     def worlds(self) -> list[str]:
         """The names of all worlds that have runs, that of the newest run first."""
-        query = f"SELECT worlds.name {_FROM} GROUP BY worlds.name ORDER BY max(runs.id) DESC"
+        query = f"SELECT worlds.name {KEPT} GROUP BY worlds.name ORDER BY max(runs.id) DESC"
         return [name for (name,) in self.ask(lambda db: db.execute(query).fetchall()) or []]
 
     def run(self, name: int | str, here: str | None = None) -> StoredRun:
@@ -136,17 +130,14 @@ class Store:
         else:
             where = "(worlds.name = ? OR worlds.key = ?) AND runs.number = ? ORDER BY runs.id DESC"
             values = (world, world, number)
-        match = self._find(f"{where} LIMIT 1", values)
+        match = find_runs(self, f"{where} LIMIT 1", values)
         if not match:
             raise BadRequest(f"There is no run {name} in the store{self._suggest(world) or '.'}")
         return match[0]
 
     def run_with_id(self, run: int) -> StoredRun:
         """The run whose :attr:`StoredRun.id` is ``run``. Raises :class:`BadRequest` when there is none."""
-        match = self._find("runs.id = ?", (run,))
-        if not match:
-            raise BadRequest("This run is no longer in the store.")
-        return match[0]
+        return run_with_id(self, run)
 
     def run_of(self, run: Run, patience: float = 5.0) -> StoredRun:
         """The stored form of a session's ``run``. It waits up to ``patience`` seconds for a run that has just ended.
@@ -155,7 +146,7 @@ class Store:
         """
         deadline = time.monotonic() + patience
         while True:
-            match = self._find("worlds.key = ? AND runs.number = ?", (run.world_id, run.number))
+            match = find_runs(self, "worlds.key = ? AND runs.number = ?", (run.world_id, run.number))
             if match and (match[0].ended is not None or not run.done):
                 return match[0]
             if time.monotonic() > deadline:
@@ -173,9 +164,7 @@ class Store:
 
     def finished_away(self) -> list[StoredRun]:
         """Runs that ended while their driver was gone and that no client has shown yet, oldest first."""
-        query = (
-            f"SELECT worlds.driver, worlds.driver_created, {COLUMNS} {_FROM} AND seen = 0 AND runs.ended IS NOT NULL"
-        )
+        query = f"SELECT worlds.driver, worlds.driver_created, {COLUMNS} {KEPT} AND seen = 0 AND runs.ended IS NOT NULL"
         rows = self.ask(lambda db: db.execute(f"{query} ORDER BY runs.id").fetchall())
         found = [(driver, created, StoredRun(self, *row)) for driver, created, *row in rows or []]
         return [run for driver, created, run in found if run.was_away(driver, created, AWAY)]
@@ -184,34 +173,6 @@ class Store:
         """Note that a client has shown how these ended. If the store cannot be written, they will be shown again."""
         with contextlib.suppress(StoreFailed), self.writing() as db:
             db.executemany("UPDATE runs SET seen = 1 WHERE id = ?", [(run.id,) for run in shown])
-
-    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
-        """The answer; None before the first run is stored. Raises :class:`StoreFailed`."""
-        db = open_for_reading(self.path)
-        if db is None:
-            return None
-        try:
-            return question(db)
-        except sqlite3.Error as error:
-            raise StoreFailed(explain(error, self.path)) from error
-        finally:
-            db.close()
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, which is undone when it raises. Raises :class:`StoreFailed`."""
-        db = open_for_writing(self.path)
-        try:
-            with transaction(db):
-                yield db
-        except sqlite3.Error as error:
-            raise StoreFailed(explain(error, self.path)) from error
-        finally:
-            db.close()
-
-    def _find(self, clause: str, values: tuple[Any, ...]) -> list[StoredRun]:
-        rows = self.ask(lambda db: db.execute(f"SELECT {COLUMNS} {_FROM} AND {clause}", values).fetchall())
-        return [StoredRun(self, *row) for row in rows or []]
 
     def _suggest(self, world: str | None) -> str:
         """The runs to name instead of one that is not there, after a sentence without its full stop."""

@@ -25,12 +25,14 @@ from . import losses, pieces
 from .losses import Loss
 
 if TYPE_CHECKING:
-    from .runs import Store
+    from .file import StoreFile
 
 COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
     runs.name, runs.note, runs.tags, runs.kept,
     worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended"""
 """The columns that make a :class:`StoredRun`."""
+KEPT: Final = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
+"""The rows that are not deleted, as the middle of a query."""
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ class StoredRun:
 
     def __init__(
         self,
-        store: Store,
+        store: StoreFile,
         run: int,
         number: int,
         source: str,
@@ -201,7 +203,7 @@ class StoredRun:
         Raises :class:`BadRequest` while it runs, and for a run that is kept.
         """
         with self._store.writing() as db:
-            now = self._store.run_with_id(self.id)
+            now = run_with_id(self._store, self.id)
             if now.outcome == RUNNING:
                 raise BadRequest(f"Run {self.label} is running: interrupt it first, or wait for its end.")
             if now.kept:
@@ -335,6 +337,20 @@ class StoredRun:
         if driver is None or created is None or self._host != socket.gethostname():
             return self.ended is not None and time.time() - self.ended > patience
         return not still_runs(driver, created)
+
+
+def find_runs(store: StoreFile, clause: str, values: tuple[Any, ...]) -> list[StoredRun]:
+    """The runs that an SQL clause names, in its order. Raises :class:`StoreFailed`."""
+    rows = store.ask(lambda db: db.execute(f"SELECT {COLUMNS} {KEPT} AND {clause}", values).fetchall())
+    return [StoredRun(store, *row) for row in rows or []]
+
+
+def run_with_id(store: StoreFile, run: int) -> StoredRun:
+    """The run whose :attr:`StoredRun.id` is ``run``. Raises :class:`BadRequest` when there is none."""
+    match = find_runs(store, "runs.id = ?", (run,))
+    if not match:
+        raise BadRequest("This run is no longer in the store.")
+    return match[0]
 
 
 def world_is_over(ended: float | None, host: str, steward: int, created: float) -> bool:

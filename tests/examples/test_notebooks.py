@@ -42,7 +42,9 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
 LOSSES = ROOT / "examples" / "02_losses.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS]
+ELSEWHERE = [ROOT / "examples" / "14_slurm.ipynb"]
+"""Those that the tests of other hosts execute."""
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 

@@ -1,7 +1,8 @@
 """Several hosts on one machine, as real as it gets: each has its own network, name, home, temporary folders and sshd.
 
 A host is a set of namespaces. Its home, ``/tmp``, ``/var/tmp``, ``/dev/shm`` and ``/run`` are its own and in memory;
-the rest of the file system is this machine's, as software that is installed on every host. It sees its own processes
+the rest of the file system is this machine's, as software that is installed on every host, and can only be read there:
+a test that deletes too much on a host deletes nothing of this machine. It sees its own processes
 only. A cable joins it to a switch, and a further one joins this machine, whose tests play the notebook's part::
 
     with Network(hosts=2) as network:
@@ -346,6 +347,8 @@ def _mounts(folder: Path) -> list[str]:
             lines += [f"mkdir -p {place}", f"mount --bind {source} {place}", f"mount -o remount,bind,ro {place}"]
         lines += [f"mkdir -p {shlex.quote(str(stage / path.relative_to(top)))}" for path in own if top in path.parents]
     lines += [f"mount --move /run/stage/{number} {shlex.quote(str(top))}" for number, top in enumerate(tops)]
+    disks = {"/", *(disk.mountpoint for disk in psutil.disk_partitions())} - {str(top) for top in tops}
+    lines += [f"mount -o remount,bind,ro {shlex.quote(disk)}" for disk in sorted(disks, reverse=True)]
     return lines
 
 

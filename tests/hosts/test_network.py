@@ -40,6 +40,16 @@ def test_hosts_have_homes_and_temporary_folders_of_their_own(network, tmp_path):
     assert not [file for file in files if Path(file).expanduser().exists()]
 
 
+def test_hosts_cannot_change_the_files_of_this_machine(network):
+    """A test may delete on a host what it likes, as root, too."""
+    names = [str(ROOT), "/usr", "/etc", "/var"]
+    tried = "; ".join(f"touch {name}/of-a-host && echo {name} can be written" for name in names)
+
+    ended = ssh(network, "gpu1", tried)
+    assert ended.stdout == ""
+    assert ended.stderr.count("Read-only file system") == len(names)
+
+
 def test_hosts_have_the_same_python_and_package(network):
     code = f"cd /; PYTHONPATH={ROOT} {sys.executable} -c 'import jupyter_dtrain; print(jupyter_dtrain.__version__)'"
     answers = [ssh(network, host.name, code) for host in network.hosts]

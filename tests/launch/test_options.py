@@ -28,6 +28,9 @@ REMOTE = {
 }
 """The options of a world on other hosts, with values."""
 NAMES = ["n", "name", "env", "mpiexec", "tensorboard", *REMOTE, "chief", "ps", "torch_backend"]
+IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
+"""They need a Slurm; see test_slurm.py."""
+ALL = NAMES[:-3] + IN_SLURM + NAMES[-3:]
 SECRET = "hunter2"  # noqa: S105 — must not be shown
 
 PLUGIN = """
@@ -114,7 +117,7 @@ def example(tmp_path):
 
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
-    assert [option.name for option in options.options()] == NAMES
+    assert [option.name for option in options.options()] == ALL
     assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
 
 
@@ -161,7 +164,7 @@ def test_options_that_a_line_leaves_out_come_from_the_definition():
 
 def test_none_stands_for_the_default_and_paths_for_text(tmp_path):
     """Callers of Session.start pass such values."""
-    nothing = options.check(dict.fromkeys(NAMES))
+    nothing = options.check(dict.fromkeys(ALL))
 
     assert nothing == options.check({})
     assert options.check({"tensorboard": tmp_path}).world.tensorboard == str(tmp_path)
@@ -181,7 +184,7 @@ def test_none_stands_for_the_default_and_paths_for_text(tmp_path):
         ({"chief": 1}, "chief must be True or False, not 1."),
         ({"ps": -1}, "ps must be a whole number, at least 0, not -1."),
         ({"torch_backend": "mpi"}, "torch_backend must be auto, nccl or gloo, not 'mpi'."),
-        ({"size": 2}, f"There is no option 'size'. The options are {', '.join(NAMES)}."),
+        ({"size": 2}, f"There is no option 'size'. The options are {', '.join(ALL)}."),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_in_words(values, words):

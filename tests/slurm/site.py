@@ -16,9 +16,12 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +34,10 @@ from tests.hosts.network import Host, Network
 TOOLS: Final = ("slurmctld", "slurmd", "munged", "munge", "unmunge", "sbatch", "srun", "scontrol", "squeue", "scancel")
 CPUS: Final = 8
 """Processors that each node claims to have."""
-KILL_WAIT: Final = 5
-"""Seconds from SIGTERM to SIGKILL when a job is cancelled."""
+KILL_WAIT: Final = 30
+"""Seconds from SIGTERM to SIGKILL when a job is cancelled: Slurm's default."""
+EMPTY: Final = 75.0
+"""Seconds in which nothing is left of a world: on a busy machine its watches need most of the time before SIGKILL."""
 
 CONF: Final = """
 ClusterName=dtrain
@@ -87,6 +92,10 @@ class Site:
         self.network = network
         self.folder = Path()
         """On this machine: configuration, state and logs."""
+        self._own: set[int] = set()
+        """The processes of Slurm and munge on the hosts, by their numbers here."""
+        self._there: list[subprocess.Popen[str]] = []
+        """The processes here that have started them."""
 
     def __enter__(self) -> Site:  # noqa: PYI034 — Self needs Python 3.11
         with contextlib.ExitStack() as stack:
@@ -100,6 +109,7 @@ class Site:
             self.conf.write_text(self._configuration())
             daemons: list[subprocess.Popen[str]] = []
             stack.callback(self._end_daemons, daemons)
+            stack.callback(self._end_daemons_there)
             daemons.append(self._munged(None))
             for host in self.network.hosts:
                 self._prepare(host, munge_key)
@@ -114,11 +124,46 @@ class Site:
             for host in self.network.hosts:
                 self._serve(host)
             wait_for(self._is_up, f"The nodes of Slurm are not idle, see {self.folder}", 60)
+            self._own = {pid for host in self.network.hosts for pid in host.processes()}
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def jobs(self) -> list[str]:
+        """All jobs, those that end included: number, state, name."""
+        return _ask("squeue", "-h", "-o", "%i %T %j").splitlines()
+
+    def left(self) -> list[str]:
+        """All that worlds have left: jobs, and on the hosts processes and files.
+
+        A cache of torch's compiler stays, as after any program that uses it.
+        """
+        found = [f"job {job}" for job in self.jobs()]
+        for host in self.network.hosts:
+            found += [f"{host.name}: process {pid}" for pid in host.processes() if pid not in self._own]
+            names = host.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split()
+            found += [f"{host.name}: {name}" for name in names if not name.startswith(("/", "torchinductor_"))]
+        return found
+
+    def check_empty(self) -> None:
+        """See that nothing is left, within some seconds."""
+        deadline = time.monotonic() + EMPTY
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left == [], f"these are left: {left}"
+
+    @contextlib.contextmanager
+    def occupied(self) -> Iterator[str]:
+        """Give all nodes to another job, whose number this yields."""
+        words = ["--parsable", "--exclusive", f"--nodes={len(self.network.hosts)}", "--output=/dev/null", "--chdir=/"]
+        job = _ask("sbatch", *words, "--job-name=other", stdin="#!/bin/sh\nexec sleep 1000\n").strip()
+        wait_for(lambda: f"{job} RUNNING other" in self.jobs(), "The other job does not run")
+        try:
+            yield job
+        finally:
+            _ask("scancel", job)
 
     def _configuration(self) -> str:
         with socket.socket() as one, socket.socket() as two:
@@ -146,7 +191,9 @@ class Site:
         words += [f"--socket={self.folder}/munge.socket", f"--pid-file={self.folder}/munged.pid"]
         words += [f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed"]
         if host is not None:
-            return host.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            munged = host.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._there.append(munged)
+            return munged
         env = os.environ | {"PATH": PATH}
         with (self.folder / "munged.out").open("w") as log:
             munged = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, text=True)
@@ -162,13 +209,18 @@ class Site:
 
     def _serve(self, host: Host) -> None:
         command = f"exec slurmd -D -N {host.name} -f {self.conf} > /run/slurmd.out 2>&1"
-        host.popen(["sh", "-c", command], stdin=subprocess.DEVNULL, start_new_session=True)
+        self._there.append(host.popen(["sh", "-c", command], stdin=subprocess.DEVNULL, start_new_session=True))
 
     def _is_up(self) -> bool:
-        words = ["sinfo", "-h", "-N", "-o", "%N %t"]
-        told = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        states = {tuple(line.split()) for line in told.stdout.splitlines()}
+        states = {tuple(line.split()) for line in _ask("sinfo", "-h", "-N", "-o", "%N %t", check=False).splitlines()}
         return states >= {(host.name, "idle") for host in self.network.hosts}
+
+    def _end_daemons_there(self) -> None:
+        for pid in {pid for host in self.network.hosts for pid in host.processes()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for starter in self._there:
+            starter.wait(PATIENCE)
 
     @staticmethod
     def _end_daemons(daemons: list[subprocess.Popen[str]]) -> None:
@@ -180,3 +232,8 @@ class Site:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+
+
+def _ask(*words: str, stdin: str = "", check: bool = True) -> str:
+    """Run a command of Slurm, and return its output."""
+    return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=check).stdout

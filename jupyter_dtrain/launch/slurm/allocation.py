@@ -35,6 +35,12 @@ SLOW: Final = 5.0
 SOON: Final = 30.0
 SETTLE: Final = 8.0
 """Seconds in which a job that ends says why."""
+CLOSER: Final = 4.0
+"""Seconds in which Slurm's scheduler has looked closer at a job that cannot start."""
+NOTICE: Final = 1.0
+"""Seconds in which Slurm says that a job ends whose programs have ended."""
+FAR: Final = 7 * 86400.0
+"""Seconds beyond which Slurm's expectation of a start says nothing: jobs without a time limit count a year."""
 GONE: Final = 10.0
 """Seconds that a cancelled job may take to give its nodes back."""
 
@@ -117,10 +123,10 @@ class Held:
                     return
                 if not job.waits and job.state != "COMPLETING":
                     raise StartFailed(f"Slurm's job {number} did not start: {job.ended}.", "Start the world again.")
-                if job.never is not None:
+                if job.never is not None and (job.reason != queue.FIRST or time.monotonic() - began > CLOSER):
                     reason, cure = job.never
                     raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", cure, option="slurm")
-                expected = f", expected to start {_until(job.begins)}" if job.begins > time.time() else ""
+                expected = f", expected to start {_until(job.begins)}" if 0 < job.begins - time.time() < FAR else ""
                 say(f"job {number} waits in partition {job.partition}: {job.waiting}{expected}")
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)
 
@@ -129,7 +135,7 @@ class Held:
 
         Where Slurm does not answer, nothing is known to have changed.
         """
-        deadline = time.monotonic() + SETTLE
+        began = time.monotonic()
         while True:
             try:
                 self.job = queue.ask_job(self.job.id)
@@ -138,8 +144,10 @@ class Held:
             except Unanswered:
                 pass
             job = self.job
-            leaving = job.state == "COMPLETING" and job.reason != "TimeLimit"
-            if (job.runs and not ending) or (not job.runs and not leaving) or time.monotonic() > deadline:
+            seconds = time.monotonic() - began
+            if job.runs and (not ending or seconds > NOTICE):
+                break
+            if not job.runs and (job.state != "COMPLETING" or job.reason == "TimeLimit" or seconds > SETTLE):
                 break
             time.sleep(0.2)
         if job.runs:

@@ -34,7 +34,7 @@ from typing import Any, Final, NoReturn
 from cryptography.fernet import Fernet, InvalidToken
 
 BEAT: Final = 2.0
-NEAR_PATIENCE: Final = 9.0
+NEAR_PATIENCE: Final = 7.0
 FAR_PATIENCE: Final = 30.0
 FAREWELL: Final = 25.0
 """Seconds in which the watch has ended its ranks once its input has ended."""
@@ -260,7 +260,6 @@ def main() -> NoReturn:
     if closed.returncode != 0:
         sys.exit(f"munge makes no credential: {closed.stderr.decode(errors='replace').strip()}")
     srun = start([*told["srun"], told["python"], "-I", "-c", BOOTSTRAP, *told["unmunge"]])
-    signal.signal(signal.SIGTERM, lambda *_: srun.terminate())
     assert srun.stdin is not None
     assert srun.stdout is not None
     wire = Wire(Seal(key, b"N", b"F"), srun.stdout.fileno(), srun.stdin.fileno())
@@ -269,6 +268,9 @@ def main() -> NoReturn:
         srun.stdin.flush()
     if rest:
         wire.send(INPUT, rest)
+    # Where the steward is gone, too: srun itself would have the watch killed, whose folders would stay. This thread
+    # sends nothing else from here on.
+    signal.signal(signal.SIGTERM, lambda *_: wire.send(ENDED))
     _thread(wire.send_all, INPUT, 0, ENDED)
     _thread(wire.beat)
     code = _pass_on(wire)

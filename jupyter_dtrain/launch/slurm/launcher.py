@@ -35,7 +35,9 @@ _HERE: Final = (
     "DBUS_",
     "DISPLAY",
     "HOSTNAME",
+    "IPYTHONDIR",
     "JPY_",
+    "JUPYTER",
     "PMIX_",
     "PRTE_",
     "SLURM",
@@ -112,10 +114,14 @@ class Slurm:
         self.hosts: dict[str, int] = {}
         self._beat = f"{request.scratch}.beat"
         self._held = Held(self._options, request.size, job_name(request.id), self._beat, own_job(os.environ))
-        self.allocation: Allocation = self
         self._munge_socket: list[str] = []
 
     # Its nodes.
+
+    @property
+    def allocation(self) -> Allocation:
+        """Itself."""
+        return self
 
     def get(self, say: Callable[[str], None], stopped: threading.Event) -> None:
         """Have a job that runs. Raises :class:`StartFailed`."""

@@ -62,7 +62,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             title="In Slurm",
-            description="run in Slurm: in the job of this notebook if it is in one, else in a new job",
+            description="run in this notebook's Slurm job, or in a new job if it has none (default: not in Slurm)",
             extra_json_schema=MAIN,
         ),
     ] = False

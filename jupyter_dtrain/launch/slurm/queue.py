@@ -76,8 +76,8 @@ _NEVER: Final = {
     "InvalidAccount": ("Slurm does not know this account for you", "Choose another --account."),
     "InvalidQOS": ("Slurm does not know this quality of service for you", "Choose another --qos in --sbatch."),
     "PartitionConfig": (
-        "no node of the partition has as many processors, or as much memory, as it asks for",
-        "Ask for fewer tasks on a node with --ntasks-per-node, or choose another --partition.",
+        "the partition has not the nodes, the processors or memory of a node, or the time that it asks for",
+        "Ask for less with -N, --ntasks-per-node or --time, or choose another --partition.",
     ),
     "PartitionNodeLimit": (
         "it asks for more nodes than the partition has, or gives to one job",
@@ -91,6 +91,8 @@ _NEVER: Final = {
     "QOSNotAllowed": ("the partition does not take this quality of service", "Choose another --partition."),
 }
 """Reasons that waiting does not change, with the cure."""
+FIRST: Final = "PartitionConfig"
+"""The reason that Slurm gives before its scheduler has looked closer."""
 
 
 class Unanswered(DtrainError):
@@ -157,7 +159,7 @@ class Job(msgspec.Struct, frozen=True):
 def run(
     command: Sequence[str], *, environ: Mapping[str, str] | None = None, stdin: str = "", patience: float = PATIENCE
 ) -> str:
-    """What a command of Slurm prints. Raises :class:`Unanswered` with its own words where it fails."""
+    """Run a command of Slurm, and return its output. Raises :class:`Unanswered` with its own words where it fails."""
     env = {**(os.environ if environ is None else environ), "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(

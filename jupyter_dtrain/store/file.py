@@ -1,0 +1,51 @@
+"""Questions to the store's file, and changes to it.
+
+Under failure: everything raises :class:`~jupyter_dtrain.core.errors.StoreFailed` with the reason in words; a change
+that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from jupyter_dtrain.core.errors import StoreFailed
+
+from .schema import explain, open_for_reading, open_for_writing, transaction
+
+T = TypeVar("T")
+
+
+class StoreFile:
+    """The SQLite file with the runs of all worlds of this user."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        """It does not exist before the first run is stored."""
+
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
+        """The answer; None before the first run is stored. Raises :class:`StoreFailed`."""
+        db = open_for_reading(self.path)
+        if db is None:
+            return None
+        try:
+            return question(db)
+        except sqlite3.Error as error:
+            raise StoreFailed(explain(error, self.path)) from error
+        finally:
+            db.close()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which is undone when it raises. Raises :class:`StoreFailed`."""
+        db = open_for_writing(self.path)
+        try:
+            with transaction(db):
+                yield db
+        except sqlite3.Error as error:
+            raise StoreFailed(explain(error, self.path)) from error
+        finally:
+            db.close()
