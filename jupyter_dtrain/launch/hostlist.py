@@ -140,6 +140,16 @@ def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:
     return found
 
 
+def fill(slots: dict[str, int], size: int) -> dict[str, int]:
+    """The ranks of each host that a scheduler has given: ``size`` ranks fill them in order, each up to its slots."""
+    left, found = size, {}
+    for host, number in slots.items():
+        if left > 0:
+            found[host] = min(number, left)
+            left -= number
+    return found
+
+
 def format_hosts(hosts: Iterable[Host]) -> str:
     """``gpu1:8,gpu2:8``: the text from which :func:`parse_hosts` makes these hosts."""
     return ",".join(f"{host.name}:{host.slots}" for host in hosts)

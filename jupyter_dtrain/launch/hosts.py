@@ -28,7 +28,7 @@ from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
 from . import local
 from .hostlist import named_hosts, place
-from .launcher import Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
+from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 from .leftovers import MARK
 from .networks import address_to
 from .ssh import Answer, Ssh, Unreached, explain
@@ -63,25 +63,9 @@ _START: Final = (
 """Reads no byte beyond the first line: the rest is for the program."""
 
 
-class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The start options of worlds on hosts over ssh."""
+class SshOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The start options of worlds that ssh reaches."""
 
-    hosts: Annotated[
-        str | None,
-        Meta(
-            title="Hosts",
-            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
-            extra_json_schema={"metavar": "HOST:RANKS,..."} | MAIN,
-        ),
-    ] = None
-    hostfile: Annotated[
-        str | None,
-        Meta(
-            title="Hostfile",
-            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
-            extra_json_schema={"metavar": "PATH"},
-        ),
-    ] = None
     ssh_args: Annotated[
         str | None,
         Meta(
@@ -106,19 +90,53 @@ class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    @property
+    def ssh(self) -> Ssh:
+        """The way in which ssh is called. Raises :class:`BadRequest` (option ``ssh_args``)."""
+        found = Ssh.parse(self.ssh_args or "")
+        if any(" " in word for word in found.args):
+            raise BadRequest(
+                "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
+                "~/.ssh/config, or into a file that `-F FILE` names.",
+                option="ssh_args",
+            )
+        return found
+
+
+class HostsOptions(SshOptions, frozen=True, kw_only=True):
+    """The start options of worlds on hosts over ssh."""
+
+    hosts: Annotated[
+        str | None,
+        Meta(
+            title="Hosts",
+            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
+            extra_json_schema={"metavar": "HOST:RANKS,..."} | MAIN,
+        ),
+    ] = None
+    hostfile: Annotated[
+        str | None,
+        Meta(
+            title="Hostfile",
+            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
+
 
 class Hosts:
     """A launcher; see :class:`.launcher.Launcher`."""
 
     remote = True
-    allocation = None
+    allocation: Allocation | None = None
 
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
-        self._options = request.options_of_launcher(HostsOptions)
-        self._ssh = Ssh.parse(self._options.ssh_args or "")
+        self._options: SshOptions = request.options_of_launcher(SshOptions)
+        self._ssh = self._options.ssh
         self._python = self._options.python or sys.executable
         self.address = request.address
+        self.hosts = request.hosts
         self.scratch = request.scratch
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
@@ -131,12 +149,12 @@ class Hosts:
         first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
         # Isolated: a json.py in the home there must not break a start. The watch itself has all variables.
         program = [self._python, "-I", "-c", _START]
-        return [WatchCommand(host, self._ssh.command(host, program), first) for host in self._request.hosts]
+        return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
 
     def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
         """With its daemons over the same ssh, and one network where all hosts share one."""
         request = self._request
-        places = ",".join(f"{host}:{ranks}" for host, ranks in request.hosts.items())
+        places = ",".join(f"{host}:{ranks}" for host, ranks in self.hosts.items())
         # Our own connection to a lost host ends first, so its reason is the one that people read.
         _, *words = self._ssh.call("-o", "ServerAliveInterval=5")
         command = [mpi.path, "-n", str(request.size), "--host", places, "--bind-to", "none", "--wdir", "/"]
@@ -165,7 +183,7 @@ class Hosts:
 
     def start_without(self, host: str) -> str:
         """With the same options for ssh, the interpreter and the network."""
-        left = [f"{name}:{ranks}" for name, ranks in self._request.hosts.items() if name != host]
+        left = [f"{name}:{ranks}" for name, ranks in self.hosts.items() if name != host]
         if not left:
             return ""
         options = self._options
@@ -183,13 +201,7 @@ def _place(n: int | None, options: HostsOptions) -> Placement:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
-    ssh = Ssh.parse(options.ssh_args or "")
-    if any(" " in word for word in ssh.args):
-        raise BadRequest(
-            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
-            "~/.ssh/config, or into a file that `-F FILE` names.",
-            option="ssh_args",
-        )
+    ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
     return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -45,8 +45,8 @@ class Option(msgspec.Struct, frozen=True):
     name: str
     framework: str
     """The framework that declares it; else empty."""
-    launcher: str
-    """The launcher that declares it; else empty. An option of every world has neither."""
+    launchers: tuple[str, ...]
+    """The launchers that declare it; else empty. An option of every world has neither."""
     type: Any
     """Its annotation, as :func:`msgspec.convert` takes it."""
     default: Any
@@ -109,31 +109,43 @@ class Asked(NamedTuple):
 def options() -> tuple[Option, ...]:
     """All start options: those of every world first, then the launchers' and the frameworks', each by name."""
     found = {option.name: option for option in _read_options(WorldOptions)}
-    parts = [(one.name, one.options, {"launcher": one.name}) for one in launchers().values()]
-    parts += [(one.name, one.options, {"framework": one.name}) for one in declarations()]
-    for name, kind, owner in parts:
-        if kind is None:
-            continue
-        try:
-            more = {option.name: option for option in _read_options(kind, **owner)}
-        except Exception:  # noqa: BLE001 — logged: whatever a plug-in's types make msgspec raise
-            _log.exception("The start options of %s cannot be used", name)
-            continue
-        if taken := more.keys() & (found.keys() | RESERVED):
-            _log.error("The start options of %s cannot be used: taken names: %s", name, sorted(taken))
-            continue
-        found |= more
+    for launcher in launchers().values():
+        _add_options(found, launcher.name, launcher.options, launchers=(launcher.name,), first=launcher.chosen_by)
+    for declaration in declarations():
+        _add_options(found, declaration.name, declaration.options, framework=declaration.name)
     return tuple(found.values())
 
 
-def _read_options(kind: type[msgspec.Struct], framework: str = "", launcher: str = "") -> list[Option]:
+def _add_options(
+    found: dict[str, Option], name: str, kind: type[msgspec.Struct] | None, first: tuple[str, ...] = (), **owner: Any
+) -> None:
+    """Add the options that ``name`` declares; two launchers may share one, if they declare it in the same words."""
+    if kind is None:
+        return
+    try:
+        more = {option.name: option for option in _read_options(kind, **owner)}
+    except Exception:  # noqa: BLE001 — logged: whatever a plug-in's types make msgspec raise
+        _log.exception("The start options of %s cannot be used", name)
+        return
+    for one in more.keys() & found.keys():
+        if found[one].launchers and more[one].launchers and found[one].schema == more[one].schema:
+            both = found[one].launchers + more[one].launchers
+            found[one] = msgspec.structs.replace(found[one], launchers=both)
+            del more[one]
+    if taken := more.keys() & (found.keys() | RESERVED):
+        _log.error("The start options of %s cannot be used: taken names: %s", name, sorted(taken))
+        return
+    found |= {one: more[one] for one in sorted(more, key=lambda one: one not in first)}
+
+
+def _read_options(kind: type[msgspec.Struct], framework: str = "", launchers: tuple[str, ...] = ()) -> list[Option]:
     found = []
     for field in msgspec.structs.fields(kind):
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if default is msgspec.NODEFAULT:
             raise TypeError(f"The option {field.name!r} has no default.")
         schema = _read_schema(field.name, field.type, default)
-        found.append(Option(field.name, framework, launcher, field.type, default, schema))
+        found.append(Option(field.name, framework, launchers, field.type, default, schema))
     return found
 
 
@@ -168,7 +180,8 @@ def plain_type(kind: Any) -> Any:
 
 def schema(launcher: str) -> dict[str, Any]:
     """The options of worlds of a launcher as JSON Schema: an object, none of whose properties is required."""
-    properties = {option.name: option.schema for option in options() if option.launcher in ("", launcher)}
+    wanted = [option for option in options() if not option.launchers or launcher in option.launchers]
+    properties = {option.name: option.schema for option in wanted}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -188,7 +201,7 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
     """
     known = {option.name: option for option in options()}
     world: dict[str, Any] = {}
-    own: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in known:
@@ -199,14 +212,14 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
         converted = option.convert(value, option.label(titled=titled))
         if option.framework:
             found.setdefault(option.framework, {})[name] = converted
-        elif not option.launcher:
+        elif not option.launchers:
             world[name] = converted
         elif converted != option.default:
-            own.setdefault(option.launcher, {})[name] = converted
+            own[name] = converted
     chosen = find_launcher(launcher) if launcher is not None else _choose_launcher(own)
-    for other, given in own.items():
-        if other != chosen.name:
-            one, name = launchers()[other], next(iter(given))
+    for name in own:
+        if chosen.name not in known[name].launchers:
+            one = launchers()[known[name].launchers[0]]
             cure = f": choose it with {' or '.join(one.chosen_by)}" if one.chosen_by else ""
             label = known[name].label(titled=titled)
             raise BadRequest(f"{label} is for the launcher {one.title!r}{cure}.", option=name)
@@ -216,14 +229,17 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
         for declaration in declarations()
         if declaration.options is not None and declaration.name in usable
     }
-    named = None if chosen.options is None else chosen.options(**own.get(chosen.name, {}))
+    named = None if chosen.options is None else chosen.options(**own)
     return Asked(WorldOptions(**world), frameworks, chosen, named)
 
 
-def _choose_launcher(own: Mapping[str, Mapping[str, Any]]) -> LauncherDeclaration:
-    """The launcher that its own options choose; ``own`` has those that were given, by launcher."""
-    choosing = {name: [one for one in given if one in launchers()[name].chosen_by] for name, given in own.items()}
-    found = {name: given[0] for name, given in choosing.items() if given}
+def _choose_launcher(given: Iterable[str]) -> LauncherDeclaration:
+    """The launcher that its own options choose; ``given`` are the names of those that a person gave."""
+    choosing = {one: launcher.name for launcher in launchers().values() for one in launcher.chosen_by}
+    found: dict[str, str] = {}
+    for name in given:
+        if name in choosing:
+            found.setdefault(choosing[name], name)
     if len(found) > 1:
         first, second, *_ = found.values()
         raise BadRequest(f"{first} and {second} each say where the ranks run: give one of them.", option=second)

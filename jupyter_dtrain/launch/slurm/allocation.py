@@ -19,9 +19,10 @@ from typing import Final
 
 from jupyter_dtrain.core.errors import StartFailed
 
+from ..hostlist import fill
 from ..launcher import Look
 from . import queue
-from .options import SlurmOptions, fill, in_job
+from .options import SlurmOptions, in_job
 from .queue import Job, NoJob, Unanswered
 
 JOB: Final = "SLURM_JOB_ID"

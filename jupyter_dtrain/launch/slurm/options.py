@@ -147,16 +147,6 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         return nodes, self.ntasks_per_node or (int(gpus[1]) if gpus else -(-(n or nodes) // nodes))
 
 
-def fill(slots: dict[str, int], size: int) -> dict[str, int]:
-    """The ranks of each node: ``size`` ranks fill the nodes in order, each up to its slots."""
-    left, found = size, {}
-    for node, number in slots.items():
-        if left > 0:
-            found[node] = min(number, left)
-            left -= number
-    return found
-
-
 def in_job(job: queue.Job, options: SlurmOptions) -> tuple[int, int]:
     """The nodes and the ranks on each that a world has in a job that runs already. Raises :class:`BadRequest`."""
     given = [f"--{name}" for name in _SUBMISSION if getattr(options, name) is not None]
