@@ -46,7 +46,7 @@ BUDGETS = {
     "unit": 36,
     "view": 15,
     "engine": 18,
-    "faults": 168,
+    "faults": 160,
     "steward": 210,
     "session": 250,
     "magics": 152,

@@ -109,7 +109,7 @@ def test_a_job_that_is_deleted_ends_its_world_with_the_reason(network, pbs):
     (pbs / "state").unlink()
     for pid in network["gpu2"].processes():
         with contextlib.suppress(psutil.Error):
-            psutil.Process(pid).kill()
+            psutil.Process(pid).terminate()
     assert run.wait(PATIENCE)
 
     assert set(run.outcomes.values()) == {"lost"}

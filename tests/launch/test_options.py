@@ -30,7 +30,9 @@ REMOTE = {
 NAMES = ["n", "name", "env", "mpiexec", "tensorboard", *REMOTE, "chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 """They need a Slurm; see test_slurm.py."""
-ALL = NAMES[:-3] + IN_SLURM + NAMES[-3:]
+IN_BATCH = ["scheduler", "job"]
+"""They need a job; see test_schedulers.py."""
+ALL = NAMES[:-3] + IN_BATCH + IN_SLURM + NAMES[-3:]
 SECRET = "hunter2"  # noqa: S105 — must not be shown
 
 PLUGIN = """
@@ -126,7 +128,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     """Signature, docstring, -h, schema, magic line and request."""
     option = next(option for option in options.options() if option.name == name)
     parameter = inspect.signature(Session.start).parameters[name]
-    properties = options.schema(option.launcher or "local")["properties"]
+    properties = options.schema(option.launchers[0] if option.launchers else "local")["properties"]
     values = {"n": 4, "chief": True} | {name: example[name]}
     if name in REMOTE and name != "hostfile":
         values |= {"hosts": example["hosts"]}
@@ -142,7 +144,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     request = starting._make_request(options.check(values), Settings(), None)
     starting._remove_folders(request)
     sent = msgspec.json.decode(msgspec.json.encode(request), type=WorldRequest)
-    held = sent.launcher_options if option.launcher else msgspec.to_builtins(sent.options)
+    held = sent.launcher_options if option.launchers else msgspec.to_builtins(sent.options)
     if option.framework:
         held = sent.frameworks[option.framework]
 

@@ -9,10 +9,11 @@ import pytest
 from cryptography.fernet import Fernet
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
-from jupyter_dtrain.launch.slurm.options import SlurmOptions, fill, in_job, place
+from jupyter_dtrain.launch.slurm.options import SlurmOptions, in_job, place
 from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
 from jupyter_dtrain.magics.parsing import HelpShown
 from jupyter_dtrain.magics.registered import verb_parser

@@ -62,7 +62,7 @@ class Scheduler(NamedTuple):
 
 
 def run(command: Sequence[str], stdin: bytes = b"") -> str:
-    """What a command prints. Raises :class:`Unanswered` with its words."""
+    """Run a command, and return its output. Raises :class:`Unanswered` with its words."""
     try:
         ended = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
     except FileNotFoundError:
