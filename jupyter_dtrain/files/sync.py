@@ -26,7 +26,7 @@ from jupyter_dtrain.preflight.remote import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 
 from .rsync import INSTALL, Copied, copy, reason
 
@@ -196,8 +196,14 @@ def sync(
 
 def sync_world(request: WorldRequest, path: str | os.PathLike[str], **options: Any) -> Synced:
     """Copy ``path`` to the hosts of a world, by its own ssh. ``options``: as for :func:`sync`, which raises."""
-    if not request.hosts:
+    if request.launcher == LOCAL:
         return Synced(_shown(_source(path)), [])
+    if not request.hosts:
+        raise BadRequest(
+            "A scheduler has chosen the hosts of this world; most clusters have one file system. Where yours does not, "
+            "name the hosts: %distributed sync PATH --hosts NAME,NAME.",
+            option="hosts",
+        )
     launched = request.launcher_options
     return sync(
         path,

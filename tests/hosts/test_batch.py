@@ -12,7 +12,7 @@ import shlex
 import psutil
 import pytest
 
-from jupyter_dtrain import Session, StartFailed
+from jupyter_dtrain import BadRequest, Session, StartFailed
 from jupyter_dtrain.core.errors import WorldLost
 from tests.hosts.launching import PATIENCE, SETTINGS, left, values
 from tests.steward.until import until
@@ -94,6 +94,8 @@ def test_a_world_runs_on_the_hosts_of_a_job(network, pbs):
         )
         found = values(run)
         assert len(holds(network)) == 1
+        with pytest.raises(BadRequest, match="A scheduler has chosen the hosts of this world"):
+            session.sync(pbs / "options")
     assert found == {0: ("gpu1", "0", "4"), 1: ("gpu1", "1", "4"), 2: ("gpu2", "0", "4"), 3: ("gpu2", "1", "4")}
     assert any("job 12 waits in PBS: Not Running: Not enough free nodes available" in text for text in said)
     assert (pbs / "options").read_text().startswith("-l select=2:ncpus=2 -q gpu ")

@@ -59,7 +59,7 @@ def settled(notebook, typed, offered):
     [
         ("%distributed st", ["stacks", "start", "status", "stop"]),
         ("x = 1\n%distributed at", ["attach"]),
-        ("%distributed start --t", ["--tensorboard", "--torch-backend"]),
+        ("%distributed start --t", ["--tensorboard", "--time", "--torch-backend"]),
         ("%distributed start --torch-backend ", ["auto", "gloo", "nccl"]),
         ("%distributed start --torch-backend=g", ["--torch-backend=gloo"]),
         ("%distributed auto o", ["off", "on"]),
