@@ -50,14 +50,14 @@ BUDGETS = {
     "steward": 210,
     "session": 250,
     "magics": 152,
-    "store": 70,
+    "store": 55,
     "frameworks": 365,
-    "server": 75,
+    "server": 60,
     "preflight": 24,
     "browser": 220,
-    "examples": 70,
+    "examples": 60,
     "horovod": 5,
-    "hosts": 60,
+    "hosts": 82,
     "slurm": 15,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""

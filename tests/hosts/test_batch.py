@@ -103,6 +103,7 @@ def test_a_world_runs_on_the_hosts_of_a_job(network, pbs):
     gone(network)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_deleted_ends_its_world_with_the_reason(network, pbs):
     """The scheduler ends what runs there; here, the session and the other host's ranks are left."""
     session = start(network)

@@ -123,6 +123,7 @@ def test_an_mpiexec_that_cannot_be_started_is_the_reason(network: Network, tmp_p
     until(lambda: left(network) == [])
 
 
+@pytest.mark.slow
 def test_a_controller_that_ends_is_the_reason(network: Network) -> None:
     """Without it the hosts have nobody to connect to; its own words say why."""
     caught: list[StartFailed] = []
@@ -172,6 +173,7 @@ def test_a_killed_steward_leaves_nothing_on_the_hosts(network: Network) -> None:
     assert set(run.outcomes.values()) == {"lost"}
 
 
+@pytest.mark.slow
 def test_a_killed_watch_ends_the_ranks_of_its_host_alone(network: Network) -> None:
     """The others are released and keep their variables; a restart gives the host a watch again."""
     session = start(network)

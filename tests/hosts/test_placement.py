@@ -71,6 +71,7 @@ def test_each_host_divides_its_own_cores(world: Session) -> None:
     assert [found.processors.numbers for found in seen.values()] == [here, [last], [last], [last]]
 
 
+@pytest.mark.slow
 def test_a_variable_that_a_host_sets_stays(network: Network) -> None:
     """The login of one host sets it; the other host divides its cores."""
     home = network["gpu2"].run(["sh", "-c", "echo ~root"], capture_output=True).stdout.strip()

@@ -126,6 +126,7 @@ def test_a_link_to_another_disk_there_stays(network: Network, folder: Path) -> N
     assert gpu1.run(["readlink", str(folder / "data")]).stdout == "/tmp/disk\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 def test_odd_names_arrive_as_they_are(network: Network, folder: Path, name: str) -> None:
     """As a folder, as a file in it, as a file by itself, and as the folder there. Nothing else appears."""
@@ -168,6 +169,7 @@ def test_a_host_that_shares_the_files_is_left_alone(network: Network) -> None:
     assert not list((package / "files").glob(".dtrain*"))
 
 
+@pytest.mark.slow
 def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network: Network, folder: Path) -> None:
     """Unreachable, no rsync there, a disk that is full or can only be read, a name that is taken."""
     gpu1, gpu2 = network.hosts
@@ -233,6 +235,7 @@ def test_a_path_that_makes_no_sense_is_refused(path: str) -> None:
         sync(path, ["gpu1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "deadline"])
 def test_a_copy_that_ends_early_leaves_no_process_and_no_half_file(network: Network, folder: Path, end: str) -> None:
     """By Stop, or by its deadline. The next copy completes it."""
@@ -271,6 +274,7 @@ def _stop_when(condition: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_while_it_copies_is_named(network: Network, folder: Path) -> None:
     (folder / "big").write_bytes(os.urandom(60_000_000))
     network["gpu2"].impair(delay=0.1)
@@ -310,6 +314,7 @@ def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder
     until(lambda: [one for one in left(network) if "process" in one] == [])
 
 
+@pytest.mark.slow
 def test_no_option_lets_rsync_delete(network: Network, folder: Path) -> None:
     """The commands here while a copy runs."""
     (folder / "big").write_bytes(os.urandom(30_000_000))
@@ -337,6 +342,7 @@ def test_a_world_on_this_machine_needs_no_copy(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_each_time(network: Network, folder: Path) -> None:
     """Also when rsync ends before the words of its other end arrive, as it does every third time."""
     (folder / "big").write_bytes(os.urandom(3_000_000))

@@ -148,6 +148,7 @@ round(float(sum(parameter.abs().sum() for parameter in model.parameters())), 5)
 """
 
 
+@pytest.mark.slow
 def test_a_training_ends_with_the_same_weights_as_on_one_machine(world: Session) -> None:
     """Four ranks under DDP, on two hosts and here; their losses arrive as on one machine."""
     pytest.importorskip("torch")
