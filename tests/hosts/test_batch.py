@@ -20,6 +20,7 @@ from tests.steward.until import until
 QSUB = """#!/bin/sh
 folder={folder}
 [ -e "$folder/refuses" ] && {{ echo "qsub: Unknown queue" >&2; exit 32; }}
+[ -e "$folder/mumbles" ] && {{ echo submitted; exit; }}
 echo "$@" > "$folder/options"
 for script; do :; done
 echo Q > "$folder/state"
@@ -48,7 +49,10 @@ WHERE = "import os, socket; socket.gethostname(), os.environ['LOCAL_RANK'], os.e
 
 @pytest.fixture
 def pbs(network, tmp_path, monkeypatch):
-    """A folder for what the scheduler knows: ``busy`` keeps jobs in the queue, ``refuses`` refuses them."""
+    """A folder for what the scheduler knows: ``busy`` keeps jobs in the queue, ``refuses`` refuses them.
+
+    With ``mumbles`` a job gets no number.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     host = shlex.join(network["gpu1"].command(["setsid"]))
@@ -126,6 +130,7 @@ def test_a_job_that_is_deleted_ends_its_world_with_the_reason(network, pbs):
     ("file", "options", "words"),
     [
         ("refuses", {}, "PBS refuses the job: qsub: Unknown queue"),
+        ("mumbles", {}, "PBS has given the job no number: 'submitted'."),
         ("none", {"n": 5}, "The job has 4 slots, too few for 5 ranks."),
     ],
 )

@@ -161,12 +161,19 @@ class Batch(Hosts):
                 f"Ask for what the cluster has, such as --job='{self._scheduler.example}'.",
                 option="job",
             ) from None
-        self._job = launcher.parse_job_id(said)
+        found = launcher.job_id_regexp.search(said)
+        if found is None:
+            raise StartFailed(
+                f"{self._scheduler.title} has given the job no number: {said.strip()!r}.",
+                f"See what `{command[0]}` prints in a terminal; if the job is there, it ends within ten minutes.",
+                option="job",
+            )
+        self._job = found.group(launcher.job_id_regexp_group)
 
     def _launcher(self) -> BatchSystemLauncher:
         """Ipyparallel's own, with our script."""
         header = self._scheduler.header.format(name=f"dtrain-{self._request.name}"[:15])
-        # ipyparallel fills in what stands in braces, of which the script has none left.
+        # ipyparallel would fill in all that stands in braces. This script is complete.
         script = SCRIPT.format(header=header, folder=shlex.quote(self.scratch))
         return self._submitter(
             work_dir=self._request.folder,
@@ -200,7 +207,7 @@ class Batch(Hosts):
         self._job = ""
 
     def remains(self) -> list[list[str]]:
-        """The deletion of the world's own job, where its number is known: another process knows it not."""
+        """The deletion of the world's own job. Only this object knows its number, so the guard has no such command."""
         return [[*self._launcher().delete_command, self._job]] if self._job else []
 
     def start_without(self, host: str) -> str:  # noqa: ARG002 — the scheduler chooses the hosts
