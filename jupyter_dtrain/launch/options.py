@@ -179,9 +179,13 @@ def plain_type(kind: Any) -> Any:
 
 
 def schema(launcher: str) -> dict[str, Any]:
-    """The options of worlds of a launcher as JSON Schema: an object, none of whose properties is required."""
+    """The options of worlds of a launcher as JSON Schema: an object, none of whose properties is required.
+
+    A flag that does no more than choose the launcher is not among them.
+    """
+    flags = _flags(find_launcher(launcher)) if launcher in launchers() else []
     wanted = [option for option in options() if not option.launchers or launcher in option.launchers]
-    properties = {option.name: option.schema for option in wanted}
+    properties = {option.name: option.schema for option in wanted if option.name not in flags}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -216,7 +220,11 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
             world[name] = converted
         elif converted != option.default:
             own[name] = converted
-    chosen = find_launcher(launcher) if launcher is not None else _choose_launcher(own)
+    if launcher is not None:
+        chosen = find_launcher(launcher)
+        own = dict.fromkeys(_flags(chosen), True) | own
+    else:
+        chosen = _choose_launcher(own)
     for name in own:
         if chosen.name not in known[name].launchers:
             one = launchers()[known[name].launchers[0]]
@@ -231,6 +239,11 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
     }
     named = None if chosen.options is None else chosen.options(**own)
     return Asked(WorldOptions(**world), frameworks, chosen, named)
+
+
+def _flags(launcher: LauncherDeclaration) -> list[str]:
+    """Those of its options that only choose it."""
+    return [one.name for one in options() if one.name in launcher.chosen_by and one.schema["type"] == "boolean"]
 
 
 def _choose_launcher(given: Iterable[str]) -> LauncherDeclaration:

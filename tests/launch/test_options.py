@@ -214,6 +214,13 @@ def test_options_of_another_launcher_are_refused(values, launcher, words):
     assert str(caught.value).startswith(words)
 
 
+def test_a_launcher_that_a_dialog_names_needs_no_flag():
+    """The choice of the launcher says the same."""
+    assert options.check({}, "slurm").launcher_values["slurm"]
+    assert "slurm" not in options.schema("slurm")["properties"]
+    assert "nodes" in options.schema("slurm")["properties"]
+
+
 def test_options_choose_their_launcher():
     """Without any, the ranks run here; a dialog sends values that are the default."""
     assert options.check({"n": 2}).launcher.name == "local"

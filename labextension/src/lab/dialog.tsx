@@ -268,11 +268,12 @@ function Field(props: {
       {property.enum !== undefined ? (
         <HTMLSelect
           {...shared}
-          value={typeof value === "string" ? value : property.default}
+          value={typeof value === "string" ? value : (property.default ?? "")}
           onChange={(event) => {
             set(event.target.value);
           }}
         >
+          {property.default === undefined && <option value="" />}
           {property.enum.map((choice) => (
             <option key={choice}>{choice}</option>
           ))}
