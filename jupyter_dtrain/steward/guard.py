@@ -52,7 +52,10 @@ def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoRetu
 
 
 def dismiss(guardian: int) -> None:
-    """End the guard, after an orderly end of the world. The steward calls it."""
+    """End the guard, after an orderly end of the world. The steward calls it, and then ends last."""
     if os.getppid() == guardian:
         with contextlib.suppress(ProcessLookupError):
             os.kill(guardian, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE
+    while os.getppid() == guardian and time.monotonic() < deadline:
+        time.sleep(0.002)

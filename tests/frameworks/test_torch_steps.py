@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.torch_curves import curve, points, train
+from tests.frameworks.torch_curves import curve, points, train, train_until
 
 
 def test_a_second_training_in_one_cell_goes_on_with_the_numbers(torch_pair):
@@ -114,16 +114,15 @@ noted
     assert "grad_norm" not in without.metrics
 
 
-def test_learning_rates_are_those_that_steps_were_made_with(torch_pair):
+def test_learning_rates_are_those_that_steps_were_made_with(torch_pair, tmp_path):
     """There is one per group; it may be a tensor or a number."""
     code = """
-import time
 one, two = nn.Linear(3, 1), nn.Linear(3, 1)
 groups = [{'params': one.parameters(), 'lr': torch.tensor(0.5)}, {'params': two.parameters()}]
 optimizer = torch.optim.Adam(groups, lr=1.)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda index: 1 / (1 + index))
-made, end = 0, time.monotonic() + 0.8
-while time.monotonic() < end:
+made = 0
+while goes_on():
     optimizer.zero_grad()
     loss = lose(one) + lose(two)
     loss.backward()
@@ -132,7 +131,7 @@ while time.monotonic() < end:
     made += 1
 made
 """
-    run, made = train(torch_pair, code)
+    run, made = train_until(torch_pair, code, lambda run: len(points(run, "lr/1")) > 1, tmp_path)
     first, second = points(run, "lr"), points(run, "lr/1")
 
     assert len(second) > 1
@@ -141,14 +140,14 @@ made
     assert first == [(step, pytest.approx(0.5 / (1 + step))) for step, _ in second]
 
 
-def test_speed_is_shown_in_steps_and_in_samples(torch_pair):
+def test_speed_is_shown_in_steps_and_in_samples(torch_pair, tmp_path):
     """Samples are those that a DataLoader gave out for training."""
     code = """
 import time
 data = torch.utils.data.DataLoader([{'x': torch.ones(3), 'name': 'y'} for _ in range(40)], batch_size=8)
 model, optimizer = make()
 began, steps = time.monotonic(), 0
-while time.monotonic() < began + 0.8:
+while goes_on():
     for batch in data:
         loss = model(batch['x']).square().mean()
         loss.backward()
@@ -158,7 +157,7 @@ while time.monotonic() < began + 0.8:
         for batch in data: pass
 steps / (time.monotonic() - began)
 """
-    run, rate = train(torch_pair, code)
+    run, rate = train_until(torch_pair, code, lambda run: len(points(run, "steps/s")) > 1, tmp_path)
     steps, samples = points(run, "steps/s"), points(run, "samples/s")
 
     assert [step for step, _ in steps] == [step for step, _ in samples]

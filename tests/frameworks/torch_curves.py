@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 
 import pytest
 
@@ -37,12 +38,37 @@ noted
 def train(session, code, ranks=0, **options):
     """Run a cell; the run, and the value of its last line by rank."""
     run = session.run(code, ranks, view=None, timeout=PATIENCE, **options)
+    return run, values(run)
+
+
+def values(run):
+    """The value of the last line, by rank."""
     texts = {rank: re.sub(r"\binf\b", "1e999", result.data["text/plain"]) for rank, result in run.results.items()}
-    return run, {rank: ast.literal_eval(text) for rank, text in texts.items()}
+    return {rank: ast.literal_eval(text) for rank, text in texts.items()}
+
+
+def train_until(session, code, seen, folder):
+    """As :func:`train`, for a cell that loops while ``goes_on()``: until ``seen(run)`` holds in mid-run."""
+    end = folder / "end"
+    goes_on = f"""
+import time
+def goes_on(deadline=time.monotonic() + {PATIENCE}):
+    return time.monotonic() < deadline and not os.path.exists({str(end)!r})
+"""
+    run = session.run(goes_on + code, 0, wait=False, view=None)
+    deadline = time.monotonic() + PATIENCE
+    while not seen(run) and not run.done:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    end.touch()
+    run.wait(PATIENCE)
+    return run, values(run)
 
 
 def points(run, name, rank=0):
-    """(step, value) of each point of a series on a rank."""
+    """(step, value) of each point of a series on a rank, none where there is no such series yet."""
+    if rank not in run.metrics.get(name, {}):
+        return []
     columns = run.metrics[name][rank]
     return list(zip(columns.steps, columns.values, strict=True))
 

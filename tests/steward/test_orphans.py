@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,23 @@ def test_an_orphan_that_does_not_end_holds_up_no_other_rank(launch, mark) -> Non
     assert longest < HELD_UP
     assert kept == "ok"
     assert wait_until_gone(mark) == []
+
+
+def test_the_steward_ends_after_its_guard(launch, mark) -> None:
+    """A world whose ``stop()`` has returned has no process left, even where the guard takes long to end."""
+    session = launch(n=1)
+    steward = steward_of(session)
+    guard = psutil.Process(steward.ppid())
+    with held_at_its_end(guard.pid):
+        stop = threading.Thread(target=session.stop)
+        stop.start()
+        until(lambda: guard.status() == psutil.STATUS_TRACING_STOP)
+        stop.join(0.2)
+        waits = stop.is_alive() and steward.is_running()
+    stop.join(PATIENCE)
+
+    assert waits
+    assert wait_until_gone(mark, patience=0) == []
 
 
 @pytest.mark.parametrize("code", ["while True: pass", f"{IGNORE_SIGNALS}\nwhile True: pass"], ids=["busy", "stubborn"])
