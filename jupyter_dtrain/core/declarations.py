@@ -1,4 +1,5 @@
-"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, methods and verbs.
+"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, methods,
+verbs and scripts.
 
 The core names no framework. Each framework that has something to say outside its ranks offers one :class:`Declaration`
 by the entry point group :data:`GROUP`. The modules that hold them are light: they import no framework, no MPI and
@@ -14,13 +15,29 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 GROUP = "jupyter_dtrain.declarations"
 
 _logger = logging.getLogger(__name__)
+
+
+class ScriptSupport(msgspec.Struct, frozen=True):
+    """What an exported script needs that uses a framework, see :mod:`jupyter_dtrain.jobs`."""
+
+    modules: tuple[str, ...]
+    """The modules whose import shows that a script uses it."""
+    family: Literal["pytorch", "tensorflow", "mpi"]
+    """Whose way its processes find each other: the variables of torchrun, ``TF_CONFIG``, or those of MPI."""
+    set_up: str = ""
+    """``module:NAME`` of a function of Python's own library and this framework. Its source goes into the script, which
+    calls it before the cells with the roles of the ranks: a tuple of text, empty where all are alike."""
+    set_up_modules: tuple[str, ...] = ()
+    """The modules of Python's own library that the function needs."""
+    end: str = ""
+    """Lines after the cells."""
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -51,6 +68,7 @@ class Declaration(msgspec.Struct, frozen=True):
     first argument is the session."""
     verbs: str = ""
     """``module:NAME`` of a tuple of the magics' :class:`~jupyter_dtrain.magics.table.Verb`."""
+    scripts: ScriptSupport | None = None
 
 
 @lru_cache(1)

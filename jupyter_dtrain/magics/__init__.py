@@ -2,7 +2,7 @@
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` has the cell magics. They parse, call
+(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` has the cell magics. They parse, call
 :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
@@ -10,10 +10,11 @@ The extension leaves alone the names that another extension owns, and its messag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .completion import Completions
 from .hints import NameHints
+from .history import SessionCells
 from .inspection import Inspections
 from .joining import tell_worlds
 from .registered import CellMagics
@@ -37,6 +38,8 @@ class Part(Protocol):
         """End."""
 
 
+P = TypeVar("P")
+
 _loaded: dict[int, list[Part]] = {}
 """The installed parts, by the id of the shell."""
 
@@ -59,11 +62,16 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register(magics.distributed, "line_cell", "distributed")
     register(magics.rank, "cell", "rank")
     transform = CellTransform()
-    _loaded[id(shell)] = [transform, NameHints(), Completions(transform), Inspections()]
+    _loaded[id(shell)] = [transform, SessionCells(transform), NameHints(), Completions(transform), Inspections()]
     for part in _loaded[id(shell)]:
         part.install(shell)
     tell_worlds()
     tell_finished()
+
+
+def part_of(shell: Any, kind: type[P]) -> P | None:
+    """The part of ``shell`` that is a ``kind``; None where the extension is not loaded."""
+    return next((part for part in _loaded.get(id(shell), ()) if isinstance(part, kind)), None)
 
 
 def unload(shell: InteractiveShell) -> None:
