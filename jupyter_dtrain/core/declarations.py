@@ -1,5 +1,4 @@
-"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, methods,
-verbs and scripts.
+"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, verbs and more.
 
 The core names no framework. Each framework that has something to say outside its ranks offers one :class:`Declaration`
 by the entry point group :data:`GROUP`. The modules that hold them are light: they import no framework, no MPI and

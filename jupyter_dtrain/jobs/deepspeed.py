@@ -39,7 +39,7 @@ def _literal(node: ast.expr, place: str, computed: list[str]) -> Any:
     if isinstance(node, ast.Dict):
         values = {}
         for key, value in zip(node.keys, node.values, strict=True):
-            if not isinstance(key, ast.Constant):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
                 computed.append(f"{place}**")
                 continue
             one = _literal(value, f"{place}{key.value}.", computed)
@@ -75,8 +75,9 @@ def make_deepspeed(job: Job) -> Made:
         "set -euo pipefail",
         *(f': "${{{name}?Set {name}: an export has names of variables, never values}}"' for name in world.env),
         'here="$(cd "$(dirname "$0")" && pwd)"',
-        f'exec "${{PYTHON:-{this_python()}}}" -m deepspeed.launcher.runner {where} --master_port '
-        f'"${{MASTER_PORT:-29500}}" \\\n  "$here/{job.script_name}" "$@"',
+        f'exec "${{PYTHON:-{this_python()}}}" -m deepspeed.launcher.runner {where} \\',
+        '  --master_port "${MASTER_PORT:-29500}" \\',
+        f'  "$here/{job.script_name}" "$@"',
     ]
     notes = []
     if values or computed:

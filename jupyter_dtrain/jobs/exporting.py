@@ -11,11 +11,11 @@ import msgspec
 from jupyter_dtrain.core.errors import BadRequest
 
 from .files import check_places, write_files
+from .job import Job
 from .needs import needed_cells
 from .notebook import Notebook, choose, listed
 from .packages import packages_of
 from .script import translate_cells, write_script
-from .job import Job
 from .targets import find_target
 
 

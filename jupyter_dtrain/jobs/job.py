@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -15,7 +16,6 @@ from jupyter_dtrain.core.errors import BadRequest
 
 from .notebook import JobWorld
 from .packages import Packages
-
 
 Family = Literal["pytorch", "tensorflow", "mpi"]
 _FAMILIES: Final = ("tensorflow", "pytorch", "mpi")
@@ -71,7 +71,7 @@ class Made(NamedTuple):
     """What a person must know or do."""
 
 
-def supports(roots: Set[str]) -> list[ScriptSupport]:
+def supports(roots: AbstractSet[str]) -> list[ScriptSupport]:
     """What the frameworks that scripts with these imports use declare; those with a set-up of their own first."""
     declared = [one.scripts for one in declarations() if one.scripts is not None]
     found = [one for one in declared if not roots.isdisjoint(one.modules)]

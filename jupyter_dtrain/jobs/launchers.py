@@ -106,7 +106,8 @@ def make_slurm(job: Job) -> Made:
         "# The ranks meet on the first node, at a port that belongs to this job.",
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 12000))"',
-        f'exec srun --kill-on-bad-exit=1 "${{PYTHON:-{this_python()}}}" "${{JOB_FOLDER:-{folder}}}/{job.script_name}" "$@"',
+        f'exec srun --kill-on-bad-exit=1 "${{PYTHON:-{this_python()}}}" \\',
+        f'  "${{JOB_FOLDER:-{folder}}}/{job.script_name}" "$@"',
     ]
     notes = ("The nodes must see the script and the Python environment under the same paths.",)
     return Made({job.path.name: _program(*lines)}, f"sbatch {job.command}", notes)

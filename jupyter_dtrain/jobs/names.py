@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 PROVIDED: Final = frozenset(dir(builtins)) | {"__name__", "__doc__", "__annotations__", "__builtins__", "__file__"}
 """The names that every program has."""
 
+_COMPREHENSIONS: Final = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -58,7 +59,9 @@ def _deferred(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     read: set[str] = set()
     bound: set[str] = set()
     for child in table.get_children():
-        if child.get_type() != "class":
+        # A comprehension of the top level runs at once; Python 3.12 gives it no table of its own any more.
+        runs_now = table.get_type() == "module" and child.get_name() in _COMPREHENSIONS
+        if child.get_type() != "class" and not runs_now:
             for symbol in child.get_symbols():
                 if symbol.is_global() and symbol.is_referenced():
                     read.add(symbol.get_name())
@@ -93,17 +96,17 @@ class _Order(ast.NodeVisitor):
             if node is not None:
                 self.visit(node)
 
-    def visit_Name(self, node: ast.Name) -> None:  # noqa: N802 — ast calls it so
+    def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Store):
             self._bind(node.id)
         else:
             self._read(node.id)
 
-    def visit_Subscript(self, node: ast.Subscript) -> None:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> None:
         self._change(node)
         self.generic_visit(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> None:
         self._change(node)
         self.generic_visit(node)
 
@@ -115,44 +118,44 @@ class _Order(ast.NodeVisitor):
             if isinstance(owner, ast.Name):
                 self.changed.add(owner.id)
 
-    def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> None:
         self._all(node.value, *node.targets)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._all(node.annotation, node.value)
         if node.value is not None or not isinstance(node.target, ast.Name):
             self.visit(node.target)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             self._read(node.target.id)
             self.changed.add(node.target.id)
         self._all(node.value, node.target)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:  # noqa: N802
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
         # In a comprehension it binds outside of that.
         inner, self._inner = self._inner, []
         self.visit(node.target)
         self._inner = inner
 
-    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:  # noqa: N802
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self._all(node.iter, node.target, *node.body, *node.orelse)
 
     visit_AsyncFor = visit_For  # noqa: N815
 
-    def visit_Import(self, node: ast.Import) -> None:  # noqa: N802
+    def visit_Import(self, node: ast.Import) -> None:
         for one in node.names:
             self._bind(one.asname or one.name.partition(".")[0])
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for one in node.names:
             if one.name == "*":
                 self.star = True
             else:
                 self._bind(one.asname or one.name)
 
-    def visit_FunctionDef(self, node: _Function) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: _Function) -> None:
         arguments = node.args
         annotations = [one.annotation for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         self._all(*node.decorator_list, *arguments.defaults, *arguments.kw_defaults, *annotations, node.returns)
@@ -160,10 +163,10 @@ class _Order(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> None:
         self._all(*node.args.defaults, *node.args.kw_defaults)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._all(*node.decorator_list, *node.bases, *(one.value for one in node.keywords))
         self._inner.append(set())
         self._all(*node.body)
@@ -179,22 +182,22 @@ class _Order(ast.NodeVisitor):
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension  # noqa: N815
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:  # noqa: N802
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         self._all(node.type)
         if node.name:
             self._bind(node.name)
         self._all(*node.body)
 
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:  # noqa: N802
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
         self._all(node.pattern)
         if node.name:
             self._bind(node.name)
 
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:  # noqa: N802
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:
         if node.name:
             self._bind(node.name)
 
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:  # noqa: N802
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
         self.generic_visit(node)
         if node.rest:
             self._bind(node.rest)

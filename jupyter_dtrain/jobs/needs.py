@@ -8,7 +8,7 @@ Every refusal lists all cells that have the problem, not only the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest
@@ -111,7 +111,7 @@ class _Search:
             self.local[use] = found
             self.included.update(found)
             return found
-        if own or self._starred(before):
+        if own or self._starred([*before, place]):
             return []
         others = [one for one in binders if self._cells[one].on_ranks]
         if others:
@@ -123,7 +123,7 @@ class _Search:
     def _changes(self, place: int, name: str) -> bool:
         return not self._cells[place].on_ranks and name in self.names[place].changed
 
-    def _starred(self, before: range) -> bool:
+    def _starred(self, before: Iterable[int]) -> bool:
         return any(self.names[one].star for one in before if one in self.included)
 
     def refuse_undefined(self) -> None:

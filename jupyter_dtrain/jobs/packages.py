@@ -42,7 +42,7 @@ def packages_of(codes: Iterable[str]) -> Packages:
         if found:
             versions |= {_plain(name): metadata.version(name) for name in found[:1]}
         elif root == "jupyter_dtrain":
-            versions[OWN] = _version_of_ours()
+            versions[OWN] = metadata.version(OWN)
         elif Path(f"{root}.py").exists() or Path(root).is_dir():
             own.append(root)
         else:
@@ -59,12 +59,6 @@ def _roots(tree: ast.AST) -> set[str]:
             case ast.ImportFrom(module=str(module), level=0):
                 found.add(module.partition(".")[0])
     return found
-
-
-def _version_of_ours() -> str:
-    from jupyter_dtrain import __version__
-
-    return __version__
 
 
 def _plain(name: str) -> str:

@@ -24,7 +24,7 @@ def to_yaml(*documents: Any) -> str:
     """``documents`` as YAML, in the order in which they were made; text of several lines as a block."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
         """Writes each value where it stands."""
 
         def ignore_aliases(self, _data: Any) -> bool:

@@ -144,8 +144,10 @@ class JobRecord:
     # The thread, and the end.
 
     def _loop(self) -> None:
+        # All of it is on this thread: SQLite's connections stay on one.
         while not self._ended.wait(PERIOD):
             self._guard(self._look)
+        self._guard(self._finish)
 
     def _look(self) -> None:
         if not self._run and self._rank:
@@ -196,8 +198,7 @@ class JobRecord:
         if os.getpid() != self._process[0]:
             return  # a child that was forked from this rank
         self._ended.set()
-        self._thread.join(PATIENCE)
-        self._guard(self._finish)
+        self._thread.join(2 * PATIENCE)
 
     def _finish(self) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from typing import Any, Final, NamedTuple
 
 from jupyter_dtrain.core.declarations import load
@@ -23,7 +24,7 @@ from .job import supports
 from .names import names_of
 from .needs import Needed
 from .notebook import JobWorld, Notebook, NotebookCell
-from .packages import Packages
+from .packages import OWN, Packages
 from .syntax import Python, translate
 
 _NOQA: Final = re.compile(r"  # noqa.*")
@@ -100,11 +101,9 @@ def _literal(text: str) -> str:
 
 
 def _docstring(notebook: Notebook, world: JobWorld, needed: Needed, packages: Packages, name: str) -> str:
-    from jupyter_dtrain import __version__
-
     here = "--standalone " if world.nodes == 1 else ""
     lines = [
-        f"{len(needed.cells)} cells of {notebook.name}, exported by jupyter-dtrain {__version__}.",
+        f"{len(needed.cells)} cells of {notebook.name}, exported by jupyter-dtrain {metadata.version(OWN)}.",
         "",
         f"Their world had {world.words}. Each of these lines runs the script:",
         "",

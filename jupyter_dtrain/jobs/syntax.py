@@ -31,7 +31,6 @@ _LEFT_OUT: Final = frozenset(
         "colors",
         "conda",
         "config",
-        "distributed",
         "load_ext",
         "mamba",
         "matplotlib",
@@ -78,7 +77,7 @@ class Python(NamedTuple):
 
 
 def as_python(cell: NotebookCell) -> str:
-    """The cell with IPython's syntax as calls of ``get_ipython()``. Raises :class:`BadRequest` where it is no Python."""
+    """The cell with magics as calls of ``get_ipython()``. Raises :class:`BadRequest` where it is no Python."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     transform: Any = TransformerManager
@@ -232,6 +231,9 @@ class _Translation:
             return self._timed(f"{targets} = {line}" if targets else line)
         if targets:
             raise self._refuse(f"the value of %{name}")
+        if name == "distributed":
+            # Its options may have values of --env.
+            return f"pass  # left out: %distributed {line.partition(' ')[0]}".rstrip()
         if name in _LEFT_OUT:
             return f"pass  # left out: %{f'{name} {line}'.strip()}"
         if name == "cd" and line not in ("-", "-q") and not line.startswith("-"):
@@ -287,7 +289,7 @@ class _Translation:
         return ast.unparse(ast.JoinedStr(pieces))
 
     def _fields(self, text: str) -> list[tuple[str, str | None]]:
-        """``text`` in pieces, each with the field that follows it: ``{x}``, or ``$x`` for a name that the cells bind."""
+        """``text`` in pieces, each with the field after it: ``{x}``, or ``$x`` for a name that the cells bind."""
         found: list[tuple[str, str | None]] = []
         literal, position = "", 0
         for match in re.finditer(r"\{([^{}]*)\}|\$(\$?)([A-Za-z_]\w*)", text):

@@ -126,7 +126,7 @@ def _cells(codes: Iterable[_Code]) -> Iterator[NotebookCell]:
                 title=args.run_name or code.title,
                 ranks=args.ranks,
                 inputs=tuple(args.inputs),
-                brought=tuple([*args.pull, *filter(None, [args.output])]),
+                brought=(*args.pull, *filter(None, [args.output])),
             )
         yield cell
 
