@@ -57,6 +57,8 @@ def export_notebook(
     kind = find_target(target)
     chosen = kind.settings_of(settings or {})
     place = Path(file).expanduser()
+    if place.is_dir():
+        raise BadRequest(f"{file} is a folder: name a file in it, such as {place / 'train'}{kind.suffix}.")
     if not place.stem or place.name.startswith("."):
         raise BadRequest(f"{file} names no file for the export: give it a name such as train{kind.suffix}.")
     script_place = place.with_suffix(".py")

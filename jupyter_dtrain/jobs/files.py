@@ -17,7 +17,7 @@ def check_places(paths: list[Path], *, force: bool) -> None:
     """Raise :class:`BadRequest` where a file cannot be written, or is there and ``force`` is False."""
     for path in paths:
         if path.is_dir():
-            raise BadRequest(f"{path} is a folder: name a file in it, such as {path / 'train.py'}.")
+            raise BadRequest(f"{path} is a folder: name another file.")
         if not path.parent.is_dir():
             raise BadRequest(f"The folder {path.parent} does not exist: make it first, or name another file.")
     there = [path for path in paths if path.exists()]

@@ -11,13 +11,21 @@ import pytest
 
 from jupyter_dtrain import BadRequest
 from jupyter_dtrain.jobs import export_notebook
+from jupyter_dtrain.jobs.names import names_of
 from tests.jobs.cells import local, notebook, ranks, run
 
 PLACE = (
     "import os\nnames = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'NODE_RANK')\n"
     "print(*(os.environ[name] for name in names), flush=True)"
 )
-SUM = "import torch.distributed as dist\nimport torch\ndist.init_process_group('gloo')\nx = torch.ones(1)\ndist.all_reduce(x)\nprint('sum', x.item(), flush=True)"
+SUM = """
+import torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+x = torch.ones(1)
+dist.all_reduce(x)
+print('sum', x.item(), flush=True)
+"""
 
 
 def export(folder, *cells, target="script", file="train.py", world=None, **more):
@@ -61,6 +69,7 @@ def test_the_launch_line_for_torchrun_starts_all_ranks_in_one_group(tmp_path):
     assert ended.stdout.count("sum 2.0") == 2
 
 
+@pytest.mark.slow
 def test_torch_meets_under_mpirun_as_well(tmp_path):
     pytest.importorskip("torch")
     made = export(tmp_path, ranks(1, SUM), target="mpi", file="train.sh")
@@ -68,6 +77,14 @@ def test_torch_meets_under_mpirun_as_well(tmp_path):
 
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.count("sum 2.0") == 2
+
+
+@pytest.mark.parametrize("package", ["torch", "tensorflow", "jax", "mpi4py", "horovod.torch", "deepspeed", "math"])
+def test_a_script_has_every_name_that_its_set_up_and_its_end_need(tmp_path, package):
+    export(tmp_path, ranks(1, f"import {package}"), world={"env": ("A",), "roles": ("chief", "worker")})
+    names = names_of((tmp_path / "train.py").read_text())
+
+    assert names.at_once | names.later == set()
 
 
 def test_the_places_of_other_launchers_are_understood(tmp_path):

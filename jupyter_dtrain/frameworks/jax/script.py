@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import zlib
-from typing import Any
 
 
 def join_jax(_roles: tuple[str, ...]) -> None:
@@ -23,7 +22,7 @@ def join_jax(_roles: tuple[str, ...]) -> None:
     plain = jax.distributed.initialize
 
     @functools.wraps(plain)
-    def initialize(*given: Any, **named: Any) -> None:
+    def initialize(*given: object, **named: object) -> None:
         names = ("coordinator_address", "num_processes", "process_id")[len(given) :]
         missing = dict(zip(names, found[len(given) :], strict=True))
         plain(*given, **{**missing, **named})
