@@ -98,7 +98,9 @@ def test_values_that_come_back_from_ranks_are_refused():
     assert refusal(*cells, with_local=True).startswith("cell 2 uses loss, which cell 1 brings back. In a job")
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("2", [2]), ("2-3", [2, 3]), ("3-", [3, 5]), ("-", None), ("2,5", [2, 5])])
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("2", [2]), ("2-3", [2, 3]), ("3-", [3, 5]), ("-", None), ("2,5", [2, 5])]
+)
 def test_cells_are_chosen_by_number(text, numbers):
     book = notebook(local(1, "1"), ranks(2, "2"), ranks(3, "3"), local(4, "4"), ranks(5, "5"))
     if numbers is None:
@@ -125,7 +127,9 @@ def test_a_choice_of_nothing_is_refused(cells, tag, words):
 
 
 def test_a_notebook_without_distributed_cells_is_refused():
-    with pytest.raises(BadRequest, match=r"lesson\.ipynb has no cell that runs on ranks, so there is nothing to export"):
+    with pytest.raises(
+        BadRequest, match=r"lesson\.ipynb has no cell that runs on ranks, so there is nothing to export"
+    ):
         choose(notebook(local(1, "x = 1")), None, None)
 
 
@@ -133,7 +137,7 @@ def test_a_file_s_cells_are_read_with_their_first_lines_titles_and_tags(tmp_path
     book = read(
         tmp_path,
         "%load_ext jupyter_dtrain",
-        "%distributed start -n 4 --env TOKEN=secret",
+        "%distributed start -n 4 --env CHOICE=secret",
         "# Data\n\n## The digits",
         "%%distributed -r 0,2 -i lr,cfg --pull x -o run",
         "%%distributed -r 0,2 -i lr,cfg --pull x -o run\nx = 1",
@@ -146,7 +150,7 @@ def test_a_file_s_cells_are_read_with_their_first_lines_titles_and_tags(tmp_path
     )
     found = {cell.number: cell for cell in book.cells}
 
-    assert (book.world.ranks, book.world.nodes, book.world.env) == (4, 1, ("TOKEN",))
+    assert (book.world.ranks, book.world.nodes, book.world.env) == (4, 1, ("CHOICE",))
     assert {number: cell.on_ranks for number, cell in found.items()} == {
         1: False, 2: False, 4: True, 5: True, 7: False, 8: True, 9: False,
     }  # fmt: skip
@@ -173,7 +177,7 @@ def test_the_world_of_a_file_is_that_of_its_start_line(tmp_path, line, size):
 
 
 def test_a_start_line_that_cannot_be_read_is_said_without_its_values(tmp_path):
-    book = read(tmp_path, "%distributed start {hosts} --env TOKEN=secret", "%%distributed\n1")
+    book = read(tmp_path, "%distributed start {hosts} --env CHOICE=secret", "%%distributed\n1")
 
     assert "-n and --nodes say otherwise" in book.left_out[0]
     assert "secret" not in str(book.left_out)

@@ -81,10 +81,10 @@ def test_azure_ml_s_own_loader_takes_the_job(tmp_path, package, roles, distribut
 
 
 def test_azure_ml_gets_names_of_variables_and_no_values(tmp_path):
-    made = export(tmp_path, "azureml", "torch", "job.yml", env=("TOKEN",))
+    made = export(tmp_path, "azureml", "torch", "job.yml", env=("CHOICE",))
 
-    assert made.command.endswith('--set environment_variables.TOKEN="$TOKEN"')
-    assert "TOKEN" not in str(documents(tmp_path / "job.yml"))
+    assert made.command.endswith('--set environment_variables.CHOICE="$CHOICE"')
+    assert "CHOICE" not in str(documents(tmp_path / "job.yml"))
 
 
 @needs("kubeflow_trainer_api")
@@ -92,19 +92,21 @@ def test_a_train_job_is_what_kubeflow_s_schema_says(tmp_path):
     """All of it: a field that the schema does not know would be missing afterwards."""
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
-    export(tmp_path, "kubernetes", "torch", "job.yaml", {"image": "mine"}, gpus=True, env=("TOKEN",))
+    export(tmp_path, "kubernetes", "torch", "job.yaml", {"image": "mine"}, gpus=True, env=("CHOICE",))
     (document,) = documents(tmp_path / "job.yaml")
-    job = TrainerV1alpha1TrainJob.model_validate(document)
+    job = TrainerV1alpha1TrainJob.from_dict(document)
 
     assert job.to_dict() == document
     assert (job.spec.trainer.num_nodes, job.spec.trainer.num_proc_per_node) == (2, 2)
-    assert job.spec.trainer.env[0].value_from.secret_key_ref.key == "TOKEN"
+    assert job.spec.trainer.env[0].value_from.secret_key_ref.key == "CHOICE"
     assert "print('hello')" in job.spec.trainer.args[0]
 
 
 def test_the_command_of_a_train_job_brings_the_script_along(tmp_path):
     """As a pod would run it, without a cluster: ``torchrun`` is ``cat`` here."""
-    export(tmp_path, "kubernetes", "torch", "job.yaml", {"install": "no"}, cells=[ranks(1, "import torch\nx = '$HOME `'")])
+    export(
+        tmp_path, "kubernetes", "torch", "job.yaml", {"install": "no"}, cells=[ranks(1, "import torch\nx = '$HOME `'")]
+    )
     (line,) = documents(tmp_path / "job.yaml")[0]["spec"]["trainer"]["args"]
     work = tmp_path / "pod"
     work.mkdir()
@@ -128,7 +130,7 @@ def test_an_mpi_job_is_what_kubeflow_s_schema_says(tmp_path):
     class Response:
         data = ""
 
-    export(tmp_path, "kubernetes", "mpi4py", "job.yaml", gpus=True, env=("TOKEN",))
+    export(tmp_path, "kubernetes", "mpi4py", "job.yaml", gpus=True, env=("CHOICE",))
     script, document = documents(tmp_path / "job.yaml")
     Response.data = json.dumps(document)
     client = ApiClient()
@@ -193,9 +195,9 @@ print(json.dumps({
     ],
 )
 def test_sagemaker_s_training_request_has_the_distribution_asked_for(tmp_path, monkeypatch, package, kind, driver):
-    monkeypatch.setenv("TOKEN", "given")
+    monkeypatch.setenv("CHOICE", "given")
     settings = {"image": IMAGE, "role": ROLE, "distribution": kind}
-    export(tmp_path, "sagemaker", package, "train.py", settings, env=("TOKEN",))
+    export(tmp_path, "sagemaker", package, "train.py", settings, env=("CHOICE",))
     build = [sys.executable, "-c", BUILD, tmp_path / "train_launch.py"]
     ended = subprocess.run(build, check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
 
@@ -206,7 +208,7 @@ def test_sagemaker_s_training_request_has_the_distribution_asked_for(tmp_path, m
     assert driver in found["line"]
     assert ("mp_parameters" in found["parameters"]) is (kind == "smdistributed")
     assert found["source"]["entry_script"] == "train.py"
-    assert found["environment"]["TOKEN"] == "given"
+    assert found["environment"]["CHOICE"] == "given"
     assert "given" not in (tmp_path / "train_launch.py").read_text()
 
 

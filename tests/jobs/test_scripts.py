@@ -154,13 +154,13 @@ def test_installed_versions_go_along_as_a_block_that_tools_read(tmp_path):
 
 
 def test_names_of_given_variables_are_exported_and_a_job_without_them_says_so(tmp_path):
-    made = export(tmp_path, ranks(1, "1"), world={"env": ("TOKEN",)})
+    made = export(tmp_path, ranks(1, "1"), world={"env": ("CHOICE",)})
     ended = run(sys.executable, "train.py", cwd=tmp_path)
 
-    assert "Set TOKEN where the job runs: --env gave the world a value, and exports have none." in made.notes
+    assert "Set CHOICE where the job runs: --env gave the world a value, and exports have none." in made.notes
     assert ended.returncode == 1
-    assert ended.stderr.startswith("Set TOKEN: --env gave the notebook's world a value")
-    assert run(sys.executable, "train.py", cwd=tmp_path, TOKEN="x").returncode == 0
+    assert ended.stderr.startswith("Set CHOICE: --env gave the notebook's world a value")
+    assert run(sys.executable, "train.py", cwd=tmp_path, CHOICE="x").returncode == 0
 
 
 def test_an_existing_file_is_replaced_with_force_only(tmp_path):
