@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -24,12 +24,12 @@ _logger = logging.getLogger(__name__)
 
 
 class ScriptSupport(msgspec.Struct, frozen=True):
-    """What an exported script needs that uses a framework, see :mod:`jupyter_dtrain.jobs`."""
+    """The needs of an exported script that uses a framework, see :mod:`jupyter_dtrain.jobs`."""
 
     modules: tuple[str, ...]
     """The modules whose import shows that a script uses it."""
-    family: Literal["pytorch", "tensorflow", "mpi"]
-    """Whose way its processes find each other: the variables of torchrun, ``TF_CONFIG``, or those of MPI."""
+    family: str
+    """The word, of those that platforms use, for the way in which its processes find each other."""
     set_up: str = ""
     """``module:NAME`` of a function of Python's own library and this framework. Its source goes into the script, which
     calls it before the cells with the roles of the ranks: a tuple of text, empty where all are alike."""

@@ -1,4 +1,4 @@
-"""What DeepSpeed's own launcher reads: a hostfile, its line, and the configuration that the cells write down.
+"""The files that DeepSpeed's own launcher reads: a hostfile, its line, and the configuration that the cells write down.
 
 The script keeps its configuration; the file is for tools that read one, such as ``ds_report`` or an estimator. Values
 that the cells compute are not in it, and a note names them.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,6 @@ from jupyter_dtrain.core.errors import BadRequest
 from .notebook import JobWorld
 from .packages import Packages
 
-Family = Literal["pytorch", "tensorflow", "mpi"]
 _FAMILIES: Final = ("tensorflow", "pytorch", "mpi")
 
 
@@ -49,7 +48,7 @@ class Job(NamedTuple):
         return words.strip("-")[:50].strip("-") or "job"
 
     @property
-    def family(self) -> Family:
+    def family(self) -> str:
         """Whose way the ranks find each other, by the first framework that knows the cells' imports."""
         found = supports(self.packages.roots)
         return found[0].family if found else "pytorch"
@@ -68,14 +67,14 @@ class Made(NamedTuple):
     command: str
     """The line that starts the job."""
     notes: tuple[str, ...] = ()
-    """What a person must know or do."""
+    """Things that a person must know or do."""
 
 
 def supports(roots: AbstractSet[str]) -> list[ScriptSupport]:
-    """What the frameworks that scripts with these imports use declare; those with a set-up of their own first."""
+    """The declarations of the frameworks that scripts with these imports use; with a set-up first."""
     declared = [one.scripts for one in declarations() if one.scripts is not None]
     found = [one for one in declared if not roots.isdisjoint(one.modules)]
-    return sorted(found, key=lambda one: _FAMILIES.index(one.family))
+    return sorted(found, key=lambda one: (*_FAMILIES, one.family).index(one.family))
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The names that a cell reads from others, and those that it binds for others.
 
 A cell's own scopes come from :mod:`symtable`, so a parameter, a loop variable of a comprehension or a name of a class
-body is not taken for a name of the notebook. What runs at once is read in the order in which it runs: ``x = x + 1``
+body is not taken for a name of the notebook. Code that runs at once is read in its order: ``x = x + 1``
 needs an ``x`` from before. A function's body runs later, so what it reads may be bound by then.
 """
 

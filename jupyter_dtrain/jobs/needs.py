@@ -21,7 +21,7 @@ WITH_LOCAL = "--with-local"
 
 
 class Needed(NamedTuple):
-    """What a job consists of."""
+    """The parts of a job."""
 
     cells: list[NotebookCell]
     """The cells, in order."""
@@ -55,7 +55,7 @@ class _Search:
         self.included = set(self._places)
         self.names: dict[int, Names] = {}
         self.local: dict[_Use, list[int]] = {}
-        """What local cells define, with the places of these."""
+        """The names that local cells define, with the places of these cells."""
         self._undefined: list[_Use] = []
         self._unchosen: list[tuple[_Use, NotebookCell]] = []
         self._brought: list[tuple[_Use, NotebookCell]] = []

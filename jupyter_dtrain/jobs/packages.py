@@ -18,7 +18,7 @@ OWN: Final = "jupyter-dtrain"
 
 
 class Packages(NamedTuple):
-    """What a job imports beyond Python itself."""
+    """All that a job imports beyond Python itself."""
 
     versions: dict[str, str]
     """By the name of the package; empty where it is not installed here."""
@@ -33,7 +33,7 @@ class Packages(NamedTuple):
 
 
 def packages_of(codes: Iterable[str]) -> Packages:
-    """What the codes import. They parse."""
+    """All that the codes import. They parse."""
     roots = {root for code in codes for root in _roots(ast.parse(code))} - sys.stdlib_module_names
     versions: dict[str, str] = {}
     own: list[str] = []

@@ -1,6 +1,6 @@
 """Targets on platforms: Azure ML, SageMaker and Kubernetes with Kubeflow. Their own libraries check the files.
 
-No file has a value that ``--env`` gave. What no notebook knows (a cluster, an image, a role) is a setting.
+No file has a value that ``--env`` gave. Facts that no notebook knows (a cluster, an image, a role) are settings.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 IPython itself turns ``!ls`` and ``%cd`` into calls of ``get_ipython()``, wherever they stand: in a block, or right of
 an assignment. Here each such call becomes the Python that does the same, and every other line stays as it was written.
 
-What a notebook alone needs (``%matplotlib``, ``%load_ext``, ``thing?``) becomes a comment. Everything else that has no
-counterpart raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
+Lines that a notebook alone needs (``%matplotlib``, ``%load_ext``, ``thing?``) become comments. Everything else that has
+no counterpart raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Python(NamedTuple):
     modules: frozenset[str]
     """The modules that the translated lines need."""
     futures: tuple[str, ...]
-    """What it imports from ``__future__``, which stands at the beginning of a script."""
+    """Its imports from ``__future__``, which stands at the beginning of a script."""
     awaits: bool
     """Whether it awaits at its top level."""
     shows: bool

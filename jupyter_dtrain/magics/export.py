@@ -67,7 +67,7 @@ def export_cells(args: Parsed) -> None:
 
 
 def export_parsed(args: Parsed, target: str, file: str, notebook: str | None) -> Exported:
-    """What a line of :func:`choice_arguments` asks for."""
+    """Make the export that a line of :func:`choice_arguments` asks for."""
     return export(
         target,
         file,
@@ -97,7 +97,7 @@ def export(
 ) -> Exported:
     """Write the cells that run on ranks as a job: a script, and what launches it on ``target``.
 
-    ``target``: script, torchrun, mpi, slurm, azureml, sagemaker, kubernetes or deepspeed. ``file``: the script, or what
+    ``target``: one of :data:`jupyter_dtrain.jobs.TARGETS`, by its name. ``file``: the script, or what
     launches it; the script is beside it then. ``notebook``: a file; without it, the cells of this session that ended
     well, in the order of their first runs, each with its last text. ``cells``: only those with these numbers, such as
     ``"3-7,9"``; ``tag``: only those with this tag. ``with_local``: also the cells without ``%%distributed`` that define

@@ -247,7 +247,7 @@ def test_the_second_example_is_plain_pytorch_too(tmp_path):
 
 
 def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):
-    """Of cells and job, which stand side by side; its script is a newcomer's own training."""
+    """Cells and job stand side by side; its script is a newcomer's own training."""
     cells = execute(JOB, tmp_path)
     text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
 

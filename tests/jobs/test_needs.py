@@ -56,7 +56,7 @@ def test_cells_that_change_what_a_needed_name_holds_go_along():
     assert [cell.number for cell in needs(*cells, with_local=True).cells] == [1, 2, 4]
 
 
-def test_what_a_function_reads_may_be_defined_later():
+def test_names_that_a_function_reads_may_be_defined_later():
     found = needs(ranks(1, "def train():\n    return model"), ranks(2, "model = 1\ntrain()"))
 
     assert [cell.number for cell in found.cells] == [1, 2]

@@ -1,4 +1,4 @@
-"""What platforms get, checked by their own libraries. ``make jobs`` installs all of them, into an environment apart."""
+"""Files for platforms, checked by their own libraries. ``make jobs`` installs these into an environment apart."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_sagemaker_s_training_request_has_the_distribution_asked_for(tmp_path, m
 
 
 def test_sagemaker_s_parameter_servers_are_an_estimator_s(tmp_path):
-    """Of its second version; the third has none."""
+    """The second version of the library has them; the third has none."""
     roles = ("chief", "worker", "worker", "ps")
     made = export(tmp_path, "sagemaker", "tensorflow", "train.py", {"image": IMAGE, "role": ROLE}, roles=roles)
     text = (tmp_path / "train_launch.py").read_text()

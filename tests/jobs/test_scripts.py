@@ -33,7 +33,7 @@ def export(folder, *cells, target="script", file="train.py", world=None, **more)
 
 
 def places(ended):
-    """What the ranks printed about their places, by rank."""
+    """The lines that the ranks printed about their places, by rank."""
     assert ended.returncode == 0, ended.stderr[-3000:]
     return sorted(re.findall(r"^\d+ \d+ \d+ \d+ \d+$", ended.stdout, re.MULTILINE))
 

@@ -82,7 +82,7 @@ def test_a_timed_line_binds_its_name_and_prints_its_time(source, capsys):
         ("def f(:", "cell 4 is not Python"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_with_the_cell_s_name(source, words):
+def test_a_magic_without_a_counterpart_is_refused_with_the_cell_s_name(source, words):
     with pytest.raises(BadRequest) as caught:
         python(source)
 
