@@ -1,10 +1,12 @@
-"""Install a wheel into empty environments outside the repository, and run the demo's notebook there.
+"""Install a wheel into empty environments outside the repository, and run a notebook of examples there.
 
 python scripts/try_wheel.py dist/jupyter_dtrain-0.1.0-py3-none-any.whl [PYTHON …]
+python scripts/try_wheel.py --plain dist/jupyter_dtrain-0.1.0-py3-none-any.whl [PYTHON …]
 
-Without names, every Python from 3.10 to 3.13 that this machine has is tried, one after the other: on PATH, and those of
-pyenv. Each environment is removed again. The exit status is 0 only if all of them ran the notebook to a model that has
-learned; a Python for which PyTorch cannot be installed is named and counts as a failure.
+The notebook is that of `make demo`, which needs PyTorch. With ``--plain`` it is the one on MPI, which needs no
+framework: for a Python for which pip would bring gigabytes of GPU libraries. Without names, every Python from 3.10 to
+3.13 that this machine has is tried, one after the other: on PATH, and those of pyenv. Each environment is removed
+again. The exit status is 0 only if every cell ran in all of them, and the demo's model has learned.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
+EXAMPLES = ROOT / "examples"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 ENOUGH = 0.95
 """The least test accuracy of a model that learned."""
@@ -61,18 +63,23 @@ def run(command: list[str | Path], *, check: bool = True, cwd: str | None = None
     return done
 
 
-def trial(wheel: Path, python: Path) -> float:
-    """The accuracy that the notebook reaches with ``wheel`` under ``python``. Raises :class:`RuntimeError`."""
+def trial(wheel: Path, python: Path, *, plain: bool) -> str:
+    """What the notebook showed with ``wheel`` under ``python``, in words. Raises :class:`RuntimeError`."""
+    notebook = EXAMPLES / ("04_mpi.ipynb" if plain else "01_first_world.ipynb")
     with tempfile.TemporaryDirectory(prefix="dtrain-wheel-") as folder:
         inside = Path(folder) / "venv" / "bin" / "python"
         run([python, "-m", "venv", Path(folder) / "venv"])
         pin = re.findall(r"^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-        run([inside, "-m", "pip", "install", "--disable-pip-version-check", "-q", *pin, f"{wheel}[demo]"])
-        shutil.copy(NOTEBOOK, folder)
-        said = run([inside, "-c", RUN, NOTEBOOK.name], cwd=folder).stdout
-    if (found := ACCURACY.search(said)) is None:
-        raise RuntimeError("The notebook printed no test accuracy.")
-    return float(found[1])
+        wanted = [wheel, "nbclient", "nbformat", "matplotlib"] if plain else [*pin, f"{wheel}[demo]"]
+        run([inside, "-m", "pip", "install", "--disable-pip-version-check", "-q", *wanted])
+        shutil.copy(notebook, folder)
+        said = run([inside, "-c", RUN, notebook.name], cwd=folder).stdout
+    if plain:
+        return "every cell ran"
+    found = ACCURACY.search(said)
+    if found is None or float(found[1]) < ENOUGH:
+        raise RuntimeError(f"The model did not learn: {found[0] if found else 'no test accuracy was printed'}.")
+    return found[0]
 
 
 def main() -> int:
@@ -80,20 +87,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("wheel", type=Path)
     parser.add_argument("python", type=Path, nargs="*", help="Pythons to try (default: all from 3.10 to 3.13)")
+    parser.add_argument("--plain", action="store_true", help="run the notebook on MPI, which needs no framework")
     args = parser.parse_args()
     os.environ.pop("PYTHONPATH", None)
     failed = 0
     for python in args.python or pythons():
         began = time.monotonic()
         try:
-            accuracy = trial(args.wheel.resolve(), python)
+            words = trial(args.wheel.resolve(), python, plain=args.plain)
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             print(f"{python}: failed\n{error}", flush=True)
             failed += 1
-            continue
-        words = f"{python}: test accuracy {accuracy:.4f}, {time.monotonic() - began:.0f} s"
-        print(words if accuracy >= ENOUGH else f"{words}, which is below {ENOUGH}", flush=True)
-        failed += accuracy < ENOUGH
+        else:
+            print(f"{python}: {words}, {time.monotonic() - began:.0f} s", flush=True)
     return int(failed > 0)
 
 

@@ -57,7 +57,9 @@ def test_the_links_of_a_page_lead_to_files_and_headings(page):
 
 def headings(page: Path) -> set[str]:
     """The headings of a page, as the ends of links."""
-    found = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    found = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\s-]", "", words.lower()).replace(" ", "-") for words in found}
 
 
