@@ -17,6 +17,8 @@ SENTENCE = re.compile(
     r"""((?:What|Who|Of)\b(?:(?!\n[ \t]*\n)[^.?!])*?)(?:[.!]|\"{3})"""
 )
 """A sentence that begins badly, where prose begins or goes on; neither a question nor a heading."""
+MESSAGE = re.compile(r"""["'](?:What|Who|Of) [a-z][^"'?\n]*["']""")
+"""A message that begins so."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,8 @@ def test_no_sentence_begins_with_what_who_or_of(sources):
         prose = re.sub(r"^#.*$|\[[^\]]*\]", "", text, flags=re.MULTILINE) if name.endswith(".md") else text
         begin += [f"{name}: {' '.join(found.split())}" for found in SENTENCE.findall(prose)]
         begin += [f"{name}: {found}" for found in re.findall(r"\bdef (test_(?:what|who|of)_\w+)", text)]
+        if not name.startswith(("tests/", "labextension/tests/")):
+            begin += [f"{name}: {found}" for found in MESSAGE.findall(text)]
 
     assert not begin, "\n".join(begin)
 

@@ -108,4 +108,4 @@ def load_rows(places: Iterable[str]) -> Iterator[Any]:
         try:
             yield from load(place)
         except Exception:
-            _logger.exception("What a framework declares at %s cannot be loaded", place)
+            _logger.exception("A framework's declaration at %s cannot be loaded", place)

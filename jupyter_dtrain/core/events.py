@@ -220,7 +220,7 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     ranks: list[int]
     """Those of the pipeline's process group, by the framework's numbers."""
     place: int
-    """Which of them this one is."""
+    """The place of this rank among them."""
     stages: int
     microbatches: int
     began: float

@@ -14,7 +14,7 @@ from .scene import Chosen, Finding, Scene, group, name_some
 LISTEN_FAILED: Final = "cannot listen"
 """How the failure of a connection begins whose target could not listen."""
 MOST_TOLD: Final = 8
-"""Machines whose interfaces are told."""
+"""The most machines whose interfaces a finding lists."""
 NAME_ONE: Final = "Name another interface with --interface."
 
 
@@ -73,7 +73,7 @@ def _interfaces(scene: Scene) -> Iterator[Finding]:
             "error",
             f"No interface with an address is up on {name_some(without)}.",
             without,
-            "Ranks on several hosts reach each other by their addresses; a loopback address reaches nobody else.",
+            "Ranks on several hosts reach each other by their addresses; a loopback address leads to no other machine.",
             "Bring its network up; see `ip addr` there.",
         )
     chosen = {name: one for name, one in machines.items() if one is not None}

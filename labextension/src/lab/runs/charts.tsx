@@ -330,7 +330,7 @@ function FigureView({
   );
 }
 
-/** A table of a chart's lines, for those who do not see them. It is made when somebody opens it. */
+/** A table of a chart's lines, for those who do not see them. It is made when a person opens it. */
 function Values({
   figure,
   lines,

@@ -28,7 +28,7 @@ export interface Remembered {
   remember: (chosen: number[]) => void;
 }
 
-/** Takes the runs that somebody wants to see in the charts. */
+/** Takes the runs that a person wants to see in the charts. */
 type Asked = (ids: readonly number[]) => void;
 
 export class RunsTab extends ReactWidget {
