@@ -80,7 +80,7 @@ class _Cause:
     error: Error
     ranks: list[int]
     interrupt: bool
-    """Whether somebody interrupted these ranks; a cell may raise KeyboardInterrupt by itself."""
+    """Whether an interrupt reached these ranks; a cell may raise KeyboardInterrupt by itself."""
 
     @property
     def echo(self) -> bool:
@@ -213,7 +213,7 @@ def _is_interrupt(error: Error) -> bool:
 
 
 def _is_echo(error: Error) -> bool:
-    # A rank may lose its connection to one that was told to release before it is told itself.
+    # A rank may lose its connection to one that has released before its own request to release comes.
     return bool(error.released and error.waited) or any(words in error.evalue for words in echoes())
 
 
@@ -340,7 +340,7 @@ def _name(ranks: list[int], run: Run) -> str:
 
 
 def _was_interrupted(run: Run) -> bool:
-    # A run that nobody waits for is painted just before it is declared to be over: its outcome is not known yet.
+    # Where no caller waits for a run, painting comes just before its end: the outcome is not known yet.
     return run.outcome == "interrupted" or run.interrupted or bool(run.busy)
 
 

@@ -89,7 +89,7 @@ export function History({
       )}
       {problem !== "" && <p className="dtrain-trouble">{problem}</p>}
       {runs?.length === 0 && (
-        <p className="dtrain-quiet">{search !== "" ? trans.__("No run is like this.") : trans.__("No runs yet.")}</p>
+        <p className="dtrain-quiet">{search !== "" ? trans.__("No run matches.") : trans.__("No runs yet.")}</p>
       )}
       <ul aria-label={trans.__("Earlier runs")}>
         {runs?.map((run) => (

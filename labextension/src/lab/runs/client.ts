@@ -4,7 +4,7 @@ import type { ServerConnection } from "@jupyterlab/services";
 import { read, request } from "../connection";
 import type { RunColumns, StoredRun } from "../messages";
 
-/** Which runs to list; an empty text stands for all. */
+/** The runs to list; an empty text stands for all. */
 export interface Filters {
   world: string;
   outcome: string;

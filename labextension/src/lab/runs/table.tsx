@@ -182,7 +182,7 @@ function Row({
           aria-label={trans.__("Keep run %1 for ever", label)}
           title={
             run.kept
-              ? trans.__("Kept for ever. Press to let its age remove it, as others.")
+              ? trans.__("This run is kept for ever. Click to let it expire like other runs.")
               : trans.__("Keep this run for ever")
           }
           onClick={() => void actions.edit(run.id, { kept: !run.kept })}
