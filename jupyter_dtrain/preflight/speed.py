@@ -149,7 +149,7 @@ def _rate(words: str) -> float:
 
 
 def _expected(scene: Scene) -> str:
-    """What to expect of this hardware, in words."""
+    """The rate to expect of this hardware, in words."""
     links = _links(scene)
     if len(links) < len(scene.timed):
         unknown = name_some(name for name in scene.timed if name not in links)

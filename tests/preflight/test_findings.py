@@ -330,7 +330,7 @@ def timed(one, seconds):
 
 
 def test_an_all_reduce_is_compared_with_the_link_that_it_took():
-    """Of the chosen interface, or of a fast fabric that all hosts have."""
+    """It is that of the chosen interface, or of a fast fabric that all hosts have."""
     ten = facts(interfaces=[LO, msgspec.structs.replace(ETH, speed=10_000)])
     hundred = msgspec.structs.replace(
         ten, devices=[Device("mlx5_0", layer="InfiniBand", active=True, rate="100 Gb/sec (4X EDR)")]
