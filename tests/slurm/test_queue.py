@@ -16,8 +16,8 @@ from tests.slurm.launching import start, values
 from tests.slurm.site import Site
 from tests.steward.until import until
 
-SHORT = Settings(start_timeout=4)
-"""Less than a job waits in these tests."""
+SHORT = Settings(start_timeout=20)
+"""Less than a job waits in these tests, and enough for ranks on a busy machine."""
 WAITS = "waits in partition main: not enough nodes, processors or GPUs are free (Resources)"
 
 
