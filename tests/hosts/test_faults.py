@@ -89,6 +89,7 @@ def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> Non
     until(lambda: left(network) == [])
 
 
+@pytest.mark.slow
 def test_a_firewall_is_one_finding(network: Network) -> None:
     """A host that lets ssh in and nothing else: MPI would wait for it without a word."""
     network["gpu2"].impair(closed=True)
