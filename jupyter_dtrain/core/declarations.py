@@ -46,8 +46,8 @@ class Declaration(msgspec.Struct, frozen=True):
     """The variables by which the library takes a network interface, for ranks on several hosts."""
     interface_lists: tuple[str, ...] = ()
     """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
-    fabric_variables: dict[str, str] = {}
-    """The variables that pin the library to InfiniBand or RoCE, each with its list: ``devices`` or ``ports``."""
+    fabric_variables: tuple[str, ...] = ()
+    """The variables that pin the library to InfiniBand or RoCE; each takes a list of devices."""
     fabric_off: tuple[str, ...] = ()
     """Settings, ``NAME=value``, under which the library uses no InfiniBand and no RoCE."""
     distributions: dict[str, str] = {}

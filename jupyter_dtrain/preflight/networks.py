@@ -9,7 +9,7 @@ from typing import Final
 from jupyter_dtrain.core.declarations import declarations
 
 from .facts import HERE, Device
-from .scene import Chosen, Finding, Scene, group, name_some
+from .scene import Chosen, Connection, Finding, Scene, group, name_some
 
 LISTEN_FAILED: Final = "cannot listen"
 """How the failure of a connection begins whose target could not listen."""
@@ -135,18 +135,14 @@ def _fabrics(scene: Scene) -> Iterator[Finding]:
         )
     elif having and not down:
         devices = [device for found in active.values() for device in found]
-        lists = {
-            "devices": ",".join(dict.fromkeys(device.device for device in devices)),
-            "ports": ",".join(dict.fromkeys(f"{device.device}:{device.port}" for device in devices)),
-        }
-        variables = [
-            f"{variable}={lists[kind]}" for one in declarations() for variable, kind in one.fabric_variables.items()
-        ]
+        names = ",".join(dict.fromkeys(device.device for device in devices))
+        variables = [f"{variable}={names}" for one in declarations() for variable in one.fabric_variables]
         yield Finding(
             "note",
             f"All hosts have a fast fabric: {_fabric(devices)}.",
             having,
-            "MPI and GPUs use it where they find it.",
+            "The GPUs' libraries use it where they find it. MPI's own messages take TCP in a world: Open MPI survives the "
+            "death of a rank on no other transport between hosts.",
             f"To pin them to it: --env {' '.join(variables)}.",
         )
     elif not having and not down and active:
@@ -169,7 +165,17 @@ def _fabric(devices: list[Device]) -> str:
 def _connections(scene: Scene) -> Iterator[Finding]:
     if not scene.connections:
         return
-    failed = [one for one in scene.connections if one.failure]
+    failed = [one for one in scene.connections if one.failure and one.tried]
+    untried = [one for one in scene.connections if not one.tried]
+    if untried:
+        # A busy machine, or a slow login: no reason to refuse a world.
+        yield Finding(
+            "warning",
+            f"Connections were not tried: {'; '.join(_untried(untried))}.",
+            list(dict.fromkeys(one.source for one in untried)),
+            "A firewall between these machines would make a start hang.",
+            "Examine them again when they are less busy.",
+        )
     deaf = {one.target: one for one in failed if one.failure.startswith(LISTEN_FAILED)}
     for target, one in deaf.items():
         yield Finding(
@@ -191,5 +197,10 @@ def _connections(scene: Scene) -> Iterator[Finding]:
             "Ranks and MPI's daemons connect to each other on ports that the system chooses.",
             "Open all TCP ports between these machines in their firewalls, or name another interface with --interface.",
         )
-    if not failed:
-        yield Finding("ok", f"TCP works between all machines ({len(scene.connections)} connections tried).")
+    if not failed and not untried:
+        yield Finding("ok", f"TCP works from each host to all machines ({len(scene.connections)} connections tried).")
+
+
+def _untried(connections: list[Connection]) -> list[str]:
+    reasons = group({one.source: one.failure.rstrip(".") for one in connections})
+    return [f"{name_some(sources)}: {reason}" for reason, sources in reasons.items()]

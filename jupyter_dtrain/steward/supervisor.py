@@ -362,7 +362,7 @@ class Supervisor:
     def _host_lost(self, end: WatchEnd, reason: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
         again = f" To go on without it: {line}" if (line := self._launcher.start_without(end.host)) else ""
-        self._end(f"the host {end.host} was lost ({reason.rstrip('.')}).{again}")
+        self._end(f"the host {end.host} was lost ({reason.rstrip('.')}). Its last second of output may be gone.{again}")
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -7,7 +7,6 @@ from jupyter_dtrain.core.declarations import Declaration
 DECLARATION = Declaration(
     name="mpi",
     forwards=("FI_", "OMPI_MCA_", "UCX_"),
-    fabric_variables={"UCX_NET_DEVICES": "ports"},
     title="MPI",
     echoes=("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED"),
     situations="jupyter_dtrain.frameworks.mpi.situations:SITUATIONS",
