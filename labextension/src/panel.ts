@@ -5,12 +5,12 @@ import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
-import { OUTCOMES } from "./generated";
 import { median, outliers, slowest } from "./anomalies";
+import { endingOfModel } from "./outcome";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, number, rankList, rate } from "./format";
+import { clock, count, duration, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 
@@ -256,19 +256,10 @@ export class RunPanel {
   private showSummary(metrics: Metric[]): void {
     const { model } = this;
     const going = model.outcome === "running";
-    const strange = metrics.flatMap((metric) =>
-      isMain(metric.name) ? [...metric.last.values()].filter(isStrange) : [],
-    );
-    let [outcome, words, title]: [string, string, string | null] = [
-      model.outcome,
-      model.outcome,
-      OUTCOMES[model.outcome],
-    ];
-    if (going && this.paused) {
-      [outcome, words, title] = ["paused", "not finished", "The run went on after this was saved."];
-    } else if (outcome === "ok" && strange.length > 0) {
-      [outcome, words, title] = ["nan", `ok, but ${number(strange[0]!)}`, "A metric's last value is not finite."];
-    }
+    const { outcome, words, title } =
+      going && this.paused
+        ? { outcome: "paused", words: "not finished", title: "The run went on after this was saved." }
+        : endingOfModel(model);
     setText(this.badge, words);
     setAttribute(this.badge, "title", title);
     this.badge.dataset.outcome = outcome;
@@ -437,10 +428,6 @@ export class RunPanel {
       if (mine === this.notices) this.notice.hidden = true;
     }, 12_000);
   }
-}
-
-function isStrange(value: number): boolean {
-  return !Number.isFinite(value);
 }
 
 /** Text as a terminal shows it in the end: without colour codes, and with the last version of each redrawn line. */

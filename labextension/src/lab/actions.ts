@@ -5,7 +5,14 @@ import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jup
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { CommandRegistry } from "@lumino/commands";
 import type { World } from "./messages";
+import { ALL, RunsClient } from "./runs/client";
 import type { Worlds } from "./worlds";
+
+/** The command of the tab that shows runs in the main area. */
+export const RUNS = "dtrain:runs";
+
+/** Among so many of the newest runs of a world one is looked for. */
+const NEWEST = 200;
 
 /** The code of a cell that attaches its notebook to a world. */
 export function attachCode(world: World): string {
@@ -40,6 +47,19 @@ export class Actions {
     this.reveal(panel.id);
     panel.content.activeCellIndex = index;
     await panel.content.scrollToItem(index, "center");
+  }
+
+  /** Show runs in the Runs tab; without ids as they were chosen there before. */
+  async openRuns(ids?: number[]): Promise<void> {
+    await this.commands.execute(RUNS, ids === undefined ? {} : { chosen: ids });
+  }
+
+  /** Show the run of a world that has this number. */
+  async openRun(world: string, number: number): Promise<void> {
+    await this.attempt(async () => {
+      const { runs } = await new RunsClient(this.worlds.settings).list({ ...ALL, world }, NEWEST);
+      await this.openRuns(runs.filter((run) => run.number === number).map((run) => run.id));
+    });
   }
 
   private findCell(id: string): { panel: NotebookPanel; index: number } | null {
