@@ -31,9 +31,13 @@ const LINES = 8;
 /** The number of charts that are shown by default. */
 const OPEN = 6;
 
-/** A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it. */
+/**
+ * A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it, but at
+ * most for LONGEST: on a busy machine a frame may take seconds, and the panel must not fall behind the sidebar.
+ */
 const SLOW = 25;
 const REST = 3;
+const LONGEST = 600;
 
 export class RunPanel {
   private summary = h("span", { class: "dtrain-summary" });
@@ -161,7 +165,7 @@ export class RunPanel {
       // The browser calls this after it has painted the frame.
       requestAnimationFrame(() => {
         const now = performance.now();
-        this.rested = now + (now - began > SLOW ? REST * (now - began) : 0);
+        this.rested = now + (now - began > SLOW ? Math.min(LONGEST, REST * (now - began)) : 0);
       });
     });
   }

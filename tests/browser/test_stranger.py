@@ -157,6 +157,9 @@ def test_a_strangers_first_session(lab, browser, tmp_path):
     # Attaching has put a cell of its own in front.
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     moved = cells.count() - len(CELLS)
+    attached = output_of(page, LOAD + moved)
+    expect(attached).to_contain_text(f"Attached to world '{WORLD}': 2 ranks.")
+    expect(attached).not_to_contain_text("already loaded")
 
     save(page)
     train(page, panel, moved)
