@@ -318,7 +318,7 @@ class Agent:
         return exception
 
     def _transform_cell(self, code: str) -> str:
-        """As IPython does; the cell's lines get the numbers that its editor shows. What a cell runs has its own."""
+        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
         above = self._cell.above if code == self._code else 0
         return "\n" * above + self._transform(code)
 
