@@ -23,6 +23,11 @@ ODD = 5
 """A rank that prints a line of its own."""
 WIDER = "(one) => one.scrollWidth - one.clientWidth"
 
+PLACES = """(all) => all.map((one) => {
+    const { y, right } = one.getBoundingClientRect();
+    return { y: Math.round(y), right, ranks: one.dataset.dtrainRanks };
+})"""
+
 
 class Written(Recorder):
     """Makes the outputs of a notebook of what is painted, as a kernel and JupyterLab do."""
@@ -120,12 +125,10 @@ def test_many_ranks_are_told_apart(shown):
     choose(page, "Differences only")
     side = output.locator("[data-dtrain='side']")
     expect(side).to_have_count(2 * size)
-    places = [one.bounding_box() for one in side.all()]
-    rows = {round(place["y"]) for place in places}
-    assert len(rows) <= 2 * size // 2, "at least two ranks are side by side"
-    assert all(place["x"] + place["width"] <= 1300 for place in places)
-    ranks = [one.get_attribute("data-dtrain-ranks") for one in side.all()]
-    assert ranks[:2] == ["Rank 0", "Rank 0"]
+    places = side.evaluate_all(PLACES)
+    assert len({place["y"] for place in places}) <= size, "at least two ranks are side by side"
+    assert all(place["right"] <= 1300 for place in places)
+    assert [place["ranks"] for place in places[:2]] == ["Rank 0", "Rank 0"]
     side.first.scroll_into_view_if_needed()
     expect(side.first.locator("img")).to_be_visible()
     shoot(page, f"output-{size}-ranks-side")
