@@ -238,9 +238,9 @@ def _tell(error: Error, run: Run) -> list[str]:
     if error.syntax:
         lines.append(error.syntax.rstrip("\n"))
     else:
-        known = _of_cell(own, run.source)
+        known = _of_cell(own, run.source, run.above)
         for frame in own:
-            lines += _frame(frame, run.source if frame.file in known else "")
+            lines += _frame(frame, run.source if frame.file in known else "", run.above)
     library = [frame for frame in error.frames if not frame.cell]
     if library:
         lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
@@ -256,18 +256,19 @@ def _tell(error: Error, run: Run) -> list[str]:
     return lines
 
 
-def _of_cell(frames: list[Frame], source: str) -> set[str]:
-    """The files among those of ``frames`` whose lines are the lines of ``source``."""
+def _of_cell(frames: list[Frame], source: str, above: int) -> set[str]:
+    """The files among those of ``frames`` whose lines are those of ``source``, which has lines ``above`` it."""
     text = source.splitlines()
     seen: dict[str, bool] = {}
     for frame in frames:
         if frame.source:
-            same = 0 < frame.line <= len(text) and text[frame.line - 1].strip() == frame.source.strip()
+            line = frame.line - above
+            same = 0 < line <= len(text) and text[line - 1].strip() == frame.source.strip()
             seen[frame.file] = seen.get(frame.file, True) and same
     return {file for file, same in seen.items() if same}
 
 
-def _frame(frame: Frame, source: str) -> list[str]:
+def _frame(frame: Frame, source: str, above: int) -> list[str]:
     function = "" if frame.function in ("", "<module>") else f", in {_GREEN}{frame.function}{_OFF}"
     if not source:
         # The frame is in another cell, or in a module of the user's own.
@@ -275,8 +276,8 @@ def _frame(frame: Frame, source: str) -> list[str]:
         return [*lines, f"{_GREEN}{f'----> {frame.line}':>10}{_OFF} {frame.source}"] if frame.source else lines
     lines = [f"  line {frame.line}{function}"]
     text = source.splitlines()
-    first = max(1, frame.line - _CONTEXT)
-    for number, line in enumerate(text[first - 1 : frame.line + _CONTEXT], first):
+    first = max(1 + above, frame.line - _CONTEXT)
+    for number, line in enumerate(text[first - above - 1 : frame.line - above + _CONTEXT], first):
         if number == frame.line:
             lines.append(f"{_GREEN}{f'----> {number}':>10}{_OFF} {line}")
         else:

@@ -72,6 +72,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The id that the cell has in the notebook file, where that is known."""
     name: str = ""
     """The name that the person gave the run, on the lowest rank."""
+    above: int = 0
+    """The lines of the notebook's cell above ``source``, such as its magic: the numbers of lines count them."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

@@ -141,7 +141,7 @@ def _fabrics(scene: Scene) -> Iterator[Finding]:
             "note",
             f"All hosts have a fast fabric: {_fabric(devices)}.",
             having,
-            "The GPUs' libraries use it where they find it. MPI's own messages take TCP in a world: Open MPI survives the "
+            "The GPUs' libraries use it where they find it. MPI's own messages take TCP: Open MPI survives the "
             "death of a rank on no other transport between hosts.",
             f"To pin them to it: --env {' '.join(variables)}.",
         )

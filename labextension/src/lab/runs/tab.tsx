@@ -7,6 +7,7 @@ import { closeIcon, refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useEffect, useMemo, useRef, useState } from "react";
 import { OUTCOMES } from "../../generated";
 import { onThemeChange, themeOf, type Theme } from "../../theme";
+import { MAGIC } from "../cellTarget";
 import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Tool, type SectionProps } from "../section";
@@ -169,7 +170,7 @@ function Contents(
           <p className="dtrain-quiet">
             {filtered
               ? trans.__("No run matches.")
-              : trans.__("No runs yet. Each %%distributed cell is one: its losses and what its ranks use come here.")}
+              : trans.__("No runs yet. Each %1 cell is one: its losses and what its ranks use come here.", MAGIC)}
           </p>
         )}
       </div>
