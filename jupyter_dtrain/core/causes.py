@@ -161,8 +161,9 @@ def blocks(run: Run) -> list[str]:
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
     text += [[words] for words in (_apart(run), _after_loss(run)) if words]
     if run.busy:
-        words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}; the others keep their variables."
-        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}"])
+        words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
+        others = "; the others keep their variables" if len(run.busy) < len(run.ranks) else ""
+        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
     lines: list[str] = []
     for block in text:
         if lines:

@@ -195,6 +195,16 @@ def test_an_exit_code_is_shown(ranks):
     assert "Rank 2 ended with exit code 3" in cell.traceback
 
 
+def test_the_kill_of_all_ranks_promises_nothing_of_others(ranks):
+    """There are none that could keep their variables."""
+    some = ranks.ok("%distributed kill 0,1").out
+    rest = ranks.ok("%distributed kill 2").out
+    ranks.ok("%distributed restart")
+
+    assert some == "Dead: ranks 0-1. The others keep their variables; %distributed restart replaces all ranks.\n"
+    assert rest == "Dead: ranks 0-2. %distributed restart replaces all ranks.\n"
+
+
 def test_run_all_stops_at_the_cell_that_failed(home, tmp_path):
     """It stops as at any other cell; the later cells do not run. The saved notebook can be shown again."""
     cells = [
