@@ -31,7 +31,7 @@ from .scene import Finding, Scene, name_some
 MARGIN: Final = 3.0
 """Seconds that the job has to end after its ranks have."""
 FAREWELL: Final = 3.0
-"""Seconds that mpiexec has to end its daemons and to remove its folders, when its time is over."""
+"""Seconds that mpiexec has to end its daemons, which remove their folders, when its time is over."""
 MOST_WORDS: Final = 600
 """Characters of its last words that a finding shows."""
 SLOW: Final = 0.5
@@ -67,7 +67,9 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
         ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES), farewell=FAREWELL)
+        # mpiexec's own folder goes with ours, also where it has to be killed before it could remove it.
+        env |= values_of(local.ROOT_VARIABLES) | {"TMPDIR": folder}
+        done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
     for line in done.output.splitlines():
