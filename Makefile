@@ -30,12 +30,12 @@ HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 # All but what tests frameworks, or shows them.
-BARE_PARTS := unit $(filter-out core wire client launch browser examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
+BARE_PARTS := unit $(filter-out core wire client launch browser docs examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
-.PHONY: jobs pictures bench clean
+.PHONY: dist docs jobs pictures bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -97,6 +97,15 @@ oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the
 
 jobs: $(PLATFORMS)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1 GB, once)
 	@$(PLATFORMS)/bin/python -m pytest -q tests/jobs/test_platforms.py
+
+dist: $(VENV)/installed ## build wheel and sdist into dist/, from what git has, and try the wheel with each Python of this machine
+	@rm -rf dist build/dist && mkdir -p build/dist && git archive HEAD | tar -x -C build/dist
+	@$(PY) -m build --outdir dist build/dist
+	@$(PY) scripts/try_wheel.py dist/*.whl
+
+docs: $(VENV)/installed ## build the documentation into build/docs; a warning fails it
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "Open build/docs/index.html"
 
 pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in a stranger's first session
 	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py

@@ -57,6 +57,7 @@ BUDGETS = {
     "browser": 220,
     "examples": 60,
     "jobs": 60,
+    "docs": 20,
     "horovod": 5,
     "hosts": 82,
     "slurm": 15,

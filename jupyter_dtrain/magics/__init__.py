@@ -4,6 +4,7 @@ Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.tab
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
 (interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` has the cell magics. They
 parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
+:mod:`.counterparts` answers the magics of nbdistributed.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .completion import Completions
+from .counterparts import Counterparts
 from .hints import NameHints
 from .history import SessionCells
 from .inspection import Inspections
@@ -62,7 +64,14 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register(magics.distributed, "line_cell", "distributed")
     register(magics.rank, "cell", "rank")
     transform = CellTransform()
-    _loaded[id(shell)] = [transform, SessionCells(transform), NameHints(), Completions(transform), Inspections()]
+    _loaded[id(shell)] = [
+        transform,
+        SessionCells(transform),
+        NameHints(),
+        Completions(transform),
+        Inspections(),
+        Counterparts(),
+    ]
     for part in _loaded[id(shell)]:
         part.install(shell)
     tell_worlds()
