@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.scripts import run_script
 
     from .preflight.doctor import doctor
-    from .rank_api import log, log_to_csv, progress, resync
+    from .rank_api import log, log_to_csv, progress, resync, shard
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
@@ -87,6 +87,7 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "resync": "rank_api",
+    "shard": "rank_api",
     "run_script": "engine.scripts",
 }
 
@@ -130,6 +131,7 @@ __all__ = [
     "resync",
     "run_script",
     "runs",
+    "shard",
     "unload_ipython_extension",
 ]
 
