@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from .preflight.doctor import doctor
     from .rank_api import log, log_to_csv, progress, resync, shard
+    from .scaling import Speedup, speedup
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
@@ -88,6 +89,8 @@ _HOMES = {
     "progress": "rank_api",
     "resync": "rank_api",
     "shard": "rank_api",
+    "Speedup": "scaling",
+    "speedup": "scaling",
     "run_script": "engine.scripts",
 }
 
@@ -112,6 +115,7 @@ __all__ = [
     "RunMetrics",
     "Session",
     "Settings",
+    "Speedup",
     "StartFailed",
     "Store",
     "StoreFailed",
@@ -132,6 +136,7 @@ __all__ = [
     "run_script",
     "runs",
     "shard",
+    "speedup",
     "unload_ipython_extension",
 ]
 
@@ -154,7 +159,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``."""
+    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and more."""
     from .magics import load
 
     load(shell)

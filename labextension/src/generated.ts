@@ -53,6 +53,15 @@ export type Bar = [
 ];
 
 /**
+ * One sentence about how a run reads its data.
+ * `fault`: 1 if it is a warning, else 0.
+ */
+export type ReadingLine = [
+  words: string,
+  fault: number,
+];
+
+/**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
  */
@@ -134,6 +143,8 @@ export interface RunDocument {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  /** The batch of all ranks, and whether they read the same data. */
+  reading?: ReadingLine[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   metrics: MetricPart[];
@@ -158,6 +169,8 @@ export interface Status {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  /** The batch of all ranks, and whether they read the same data. */
+  reading?: ReadingLine[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }

@@ -137,6 +137,8 @@ export class RunModel {
   /** For each rank, how far its events are included. */
   reach: number[] = [];
   thinned = false;
+  /** How the ranks read their data: sentences, and whether each is a warning. */
+  reading: { words: string; fault: boolean }[] = [];
   /** Increases with each change of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
@@ -197,8 +199,10 @@ export class RunModel {
   mirror(other: RunModel): () => void {
     clearTimeout(this.timer);
     const copy = (): void => {
-      const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned, version } = other;
-      Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
+      const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, version } = other;
+      const { thinned, reading } = other;
+      Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut });
+      Object.assign(this, { thinned, reading });
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -261,6 +265,7 @@ export class RunModel {
     this.nodes = status.nodes;
     this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
+    this.reading = (status.reading ?? []).map(([words, fault]) => ({ words, fault: fault !== 0 }));
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

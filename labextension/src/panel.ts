@@ -41,6 +41,7 @@ export class RunPanel {
   private interruptButton = h("button", { class: "dtrain-button", type: "button" }, "Interrupt");
   private stacksButton = h("button", { class: "dtrain-button", type: "button" }, "Stacks");
   private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
+  private reading = h("div", { class: "dtrain-reading", hidden: true });
   private strip: RankStrip;
   private bars = new ProgressBars();
   private tools = h("div", { class: "dtrain-tools", hidden: true });
@@ -93,6 +94,7 @@ export class RunPanel {
     const head = [
       h("div", { class: "dtrain-header" }, this.badge, this.summary, this.stacksButton, this.interruptButton),
       this.notice,
+      this.reading,
       this.strip.node,
     ];
     root.replaceChildren(
@@ -298,6 +300,20 @@ export class RunPanel {
     if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
     if (model.thinned) parts.push("points thinned; Run.metrics has all of them");
     setText(this.summary, parts.join(" · "));
+    this.showReading();
+  }
+
+  /** Show how the ranks read their data, line by line; a warning stands out. */
+  private showReading(): void {
+    const { reading } = this.model;
+    this.reading.hidden = reading.length === 0;
+    while (this.reading.childElementCount > reading.length) this.reading.lastElementChild!.remove();
+    while (this.reading.childElementCount < reading.length) this.reading.append(h("div"));
+    reading.forEach(({ words, fault }, index) => {
+      const line = this.reading.children[index]!;
+      line.classList.toggle("dtrain-fault", fault);
+      setText(line, fault ? `▲ ${words}` : words);
+    });
   }
 
   private drawToggles(): void {
