@@ -84,9 +84,9 @@ def speedup(
     worlds, such as ``hosts``. ``progress`` gets the measurements so far whenever there is news.
 
     A size at which the start or the cell fails is in :attr:`.Size.failure`; an interrupt ends the measurement, and is
-    in :attr:`.Scaling.interrupted`. Raises :class:`BadRequest`, before any world is started, for sizes that are no whole
-    numbers above 0, that do not divide the global batch, or for which there are too few slots, and for options that
-    cannot be; :class:`BadSyntax` for a cell that does not parse.
+    in :attr:`.Scaling.interrupted`. Before any world is started it raises :class:`BadRequest`: for sizes that are no
+    whole numbers above 0, that do not divide the global batch or for which there are too few slots, and for options
+    that cannot be; and :class:`BadSyntax` for a cell that does not parse.
     """
     wanted = _check_sizes(sizes)
     options = dict(start or {})
@@ -217,7 +217,7 @@ class _Measurement:
 
 
 def _take_work(size: Size, run: Run) -> None:
-    """What the run did: the steps of its optimizer that made most of them, and the batch that its loader gave."""
+    """Note the work of the run: the steps of its optimizer that made most, and the batch that its loader gave."""
     steps = [count for counts in run.steps.values() for count in counts.values()]
     size.steps = max(steps, default=size.steps)
     size.batch = run.batch or size.batch

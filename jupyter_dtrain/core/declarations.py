@@ -54,7 +54,7 @@ class Declaration(msgspec.Struct, frozen=True):
     shard: str = ""
     """``module:NAME`` of a function that takes data and a :class:`~jupyter_dtrain.core.sharding.Share` and returns that
     share, or None for data of another kind. It imports no framework: data of a kind comes from a module that is there.
-    Of several the first by the declarations' order decides."""
+    The declarations' order decides where several of them know a kind."""
     place: str = ""
     """``module:NAME`` of a function that returns this process' rank and the number of ranks, or None where the
     framework has none. Asked outside a world."""

@@ -249,7 +249,7 @@ class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
     replicas: list[int] | None = None
     """The ranks whose gradients are averaged with this one's, where that is known."""
     digests: list[int] = []
-    """Of its first few batches: equal values have equal digests."""
+    """Those of its first few batches: equal values have equal digests."""
 
 
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):

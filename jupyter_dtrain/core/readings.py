@@ -1,4 +1,4 @@
-"""What the ranks of a run read from their data loaders, folded: how large a step's batch is, and whether it is one.
+"""The readings of all ranks from their data loaders, folded: how large a step's batch is, and whether it is one.
 
 A rank reports a :class:`~jupyter_dtrain.core.events.Reading` for each loader that it trains from. Only their comparison
 tells how the ranks divide the work:
@@ -56,7 +56,7 @@ class Readings:
         return None if first is None else first.batch * first.accumulation
 
     def lines(self, microbatches: int = 0) -> list[ReadingLine]:
-        """What is known, in words. ``microbatches``: those of a pipeline's step; 0 without a pipeline."""
+        """Say what is known. ``microbatches``: those of a pipeline's step; 0 without a pipeline."""
         lines = []
         for number in sorted(self._found)[:MOST]:
             by_rank = dict(sorted(self._found[number].items()))

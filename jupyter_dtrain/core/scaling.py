@@ -39,7 +39,7 @@ class Repeat:
     """One measured run of the cell."""
 
     seconds: float
-    """What the slowest rank took."""
+    """Those of the slowest rank."""
     spent: dict[int, Spent] = field(default_factory=dict)
     """How each rank spent its time."""
 

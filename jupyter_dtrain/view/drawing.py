@@ -96,7 +96,7 @@ def svg(picture: Picture) -> str | None:
 
 
 def draw(fill: Callable[[Any], None]) -> str | None:
-    """What ``fill`` draws into an empty figure, as SVG; None where that fails."""
+    """As SVG, what ``fill`` draws into an empty figure; None where that fails."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG

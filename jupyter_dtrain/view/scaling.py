@@ -65,20 +65,20 @@ class ScalingDocument(msgspec.Struct, frozen=True):
     """A scaling report as the front end draws it."""
 
     version: int
-    caption: str
+    summary: str
     sizes: list[SizeRow]
     conclusions: list[str]
 
 
 def document(scaling: Scaling) -> ScalingDocument:
-    """What the front end draws."""
+    """The report as the front end draws it."""
     return ScalingDocument(
         VERSION, caption(scaling), [_row(scaling, size) for size in _in_order(scaling)], scaling.conclusions()
     )
 
 
 def caption(scaling: Scaling) -> str:
-    """What was measured, in one line, with what is under way."""
+    """One line that says what was measured, and what is under way."""
     what = "fixed by the cell"
     if scaling.global_batch is not None:
         what = f"{scaling.global_batch} in all"
@@ -178,7 +178,6 @@ def _fill(figure: Any, scaling: Scaling) -> None:
     left.set_xticks(ranks)
     places = range(len(sizes))
     foot = [0.0] * len(sizes)
-    known = [any(size.waits()) for size in sizes]
     for kind in ("work", *CAUSES):
         if kind == "work":
             lost = [sum(size.share(cause) or 0.0 for cause in CAUSES) for size in sizes]
@@ -187,7 +186,6 @@ def _fill(figure: Any, scaling: Scaling) -> None:
             shares = [size.share(kind) or 0.0 for size in sizes]  # type: ignore[arg-type]  # one of CAUSES
         right.bar(places, [100 * share for share in shares], bottom=foot, width=0.6, color=COLOURS[kind], label=kind)
         foot = [one + 100 * share for one, share in zip(foot, shares, strict=True)]
-    del known
     right.set_xticks(places, [str(one) for one in ranks])
     right.set_title("share of time, %", fontsize=10, loc="left")
     right.legend(fontsize=7, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.2), columnspacing=1)

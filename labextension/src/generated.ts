@@ -198,6 +198,37 @@ export interface News {
   series?: SeriesRow[];
 }
 
+/** A cause, and the share of time that it takes. */
+export type ShareOfTime = [
+  cause: string,
+  share: number,
+];
+
+/** The measurements at one size. */
+export interface SizeRow {
+  ranks: number;
+  /** The median; None where the cell failed or was not run. */
+  seconds: number | null;
+  /** The shortest and longest time; None for less than two runs. */
+  low: number | null;
+  high: number | null;
+  speedup: number | null;
+  speedup_low: number | null;
+  speedup_high: number | null;
+  linear: number;
+  efficiency: number | null;
+  batch: number | null;
+  shares: ShareOfTime[];
+}
+
+/** A scaling report as the front end draws it. */
+export interface ScalingDocument {
+  version: number;
+  summary: string;
+  sizes: SizeRow[];
+  conclusions: string[];
+}
+
 /** Why a world did not start. */
 export interface StartFailure {
   /** A sentence. */

@@ -60,8 +60,9 @@ describe("a panel", () => {
     expect(lines.map((line) => line.textContent)).toEqual([batch, `▲ ${same}`]);
     expect(lines.map((line) => line.classList.contains("dtrain-fault"))).toEqual([false, true]);
     model.update(run({ reading: [] }));
-    await new Promise((done) => requestAnimationFrame(done));
-    expect(root.querySelector<HTMLElement>(".dtrain-reading")!.hidden).toBe(true);
+    await vi.waitFor(() => {
+      expect(root.querySelector<HTMLElement>(".dtrain-reading")!.hidden).toBe(true);
+    });
   });
 
   it("shows the state of the run and of its ranks", async () => {

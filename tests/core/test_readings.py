@@ -64,7 +64,7 @@ def test_several_loaders_are_told_apart():
 
 
 def both(first, second, replicas=(0, 1)):
-    """What is said of two ranks with these digests."""
+    """The warnings about two ranks with these digests."""
     said = lines({"digests": first, "replicas": list(replicas)}, {"digests": second, "replicas": list(replicas)})
     return [words for words in said if SAME in words]
 

@@ -1,4 +1,4 @@
-"""What a rank reads from its DataLoaders while it trains: the size of its batches, and digests of the first ones.
+"""A rank's DataLoaders while it trains: the size of their batches, and digests of the first ones.
 
 A loader counts as one to train from once an optimizer steps on what it gave last, with gradients on. So a loader of
 validation data does not, whichever way it is read. Batches between two steps of an optimizer are accumulation.
