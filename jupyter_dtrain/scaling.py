@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.scaling import Repeat, Scaling, Size, count_of
 from jupyter_dtrain.launch.options import check
@@ -93,7 +94,7 @@ def speedup(
     batches = _batches(wanted, global_batch, per_rank_batch)
     if repeats < 1 or warmup < 0:
         raise BadRequest("repeats must be at least 1, and warmup at least 0.")
-    if not source.strip():
+    if not source.strip().strip("#"):
         raise BadRequest("The cell is empty: write the code to measure.")
     check_syntax(source)
     if reserved := {"n", "name"} & set(options):
@@ -182,8 +183,14 @@ class _Measurement:
             with Session.start(size.ranks, name=name, **self._options) as session:
                 size.notes += _sharing(session)
                 self._repeat(session, size, warmup)
+        except DistributedInterrupt as interrupt:
+            if not interrupt.run.timed_out:
+                raise
+            size.failure = f"the cell took longer than {self._timeout:g} s"
+        except DistributedError as error:
+            size.failure = f"the cell failed: {error}".partition("\n")[0]
         except DtrainError as error:
-            size.failure = str(error).partition("\n")[0]
+            size.failure = f"not measured: {error}".partition("\n")[0]
         finally:
             # The notebook's cells have nothing to do with a start that failed here.
             open_sessions.failure = before

@@ -55,7 +55,7 @@ class Size:
     steps: int | None = None
     """Steps of the optimizer that makes most of them, where that is known."""
     failure: str = ""
-    """Why the cell failed, in words; empty if it did not."""
+    """Why it could not be measured, or not to the end, in words; else empty."""
     notes: list[str] = field(default_factory=list)
     """Sentences about this size that a reader must know."""
 
@@ -170,7 +170,7 @@ class Scaling:
 
     def conclusions(self) -> list[str]:
         """How each size does and what holds it back, in sentences."""
-        found = [f"{count_of(size.ranks)}: the cell failed: {size.failure}" for size in self.sizes if size.failure]
+        found = [f"{count_of(size.ranks)}: {size.failure}" for size in self.sizes if size.failure]
         for size in self.measured:
             found += [f"{count_of(size.ranks)}: {note}" for note in size.notes]
             if size is not self.base:

@@ -59,7 +59,9 @@ def test_one_run_has_no_range_and_says_so():
 
 def test_the_smallest_size_that_was_measured_is_the_base():
     """Sizes come in any order, and the smallest one may have failed."""
-    found = scaling(size(4, 30.0, 30.0), Size(1, failure="OutOfMemoryError (rank 0)"), size(2, 50.0, 50.0))
+    found = scaling(
+        size(4, 30.0, 30.0), Size(1, failure="the cell failed: OutOfMemoryError (rank 0)"), size(2, 50.0, 50.0)
+    )
 
     assert found.base is found.sizes[2]
     assert found.linear(found.sizes[0]) == 2

@@ -80,6 +80,17 @@ def test_a_cell_that_fails_at_one_size_is_named_and_the_others_are_kept():
     assert found.conclusions()[0].startswith("2 ranks: the cell failed: AssertionError: two is odd")
 
 
+def test_a_run_that_takes_too_long_ends_its_size():
+    code = "import os, time\nwhile os.environ['WORLD_SIZE'] == '1':\n    time.sleep(0.1)"
+    found = jupyter_dtrain.speedup(code, [1, 2], repeats=1, warmup=0, timeout=8)
+
+    assert [(size.failure, len(size.repeats)) for size in found.sizes] == [
+        ("the cell took longer than 8 s", 0),
+        ("", 1),
+    ]
+    assert not found.interrupted
+
+
 @torch_only
 def test_a_batch_is_divided_and_a_slow_rank_and_slow_data_are_named():
     """The cell gets its batch as a variable; each size trains on all the data."""

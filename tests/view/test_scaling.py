@@ -16,7 +16,9 @@ def report():
     one = Size(1, [Repeat(time, {0: Spent(time, 0.0, 1.0, 0.0)}) for time in (10.0, 11.0, 12.0)], batch=64, steps=5)
     spent = {rank: Spent(6.0, 1.5, 0.5, 0.0) for rank in (0, 1)}
     two = Size(2, [Repeat(time, spent) for time in (6.0, 6.0, 6.5)], batch=32, steps=5)
-    return Scaling([1, 2, 4], 3, global_batch=64, sizes=[one, two, Size(4, failure="ValueError: <no> & (rank 3)")])
+    return Scaling(
+        [1, 2, 4], 3, global_batch=64, sizes=[one, two, Size(4, failure="the cell failed: ValueError: <no> & (rank 3)")]
+    )
 
 
 def test_the_text_has_a_row_for_each_size_and_the_conclusions(report):
