@@ -125,7 +125,7 @@ def shard(
     first few items come twice. ``"uneven"`` gives each item to one rank, and the first few ranks get one more.
 
     ``shuffle``: the order is drawn anew from ``seed``, the same on all ranks. Data of one length is shuffled alike,
-    whatever holds it, so rows and labels still match; loaders have PyTorch's own order. It takes about 0.5 s for a
+    whatever holds it, so rows and labels still match; loaders have PyTorch's own order. It takes about 1 s for a
     million items. ``rank`` and ``size``: default those of this process; give both, for example those of one dimension
     of a mesh, where not every rank reads data of its own.
 

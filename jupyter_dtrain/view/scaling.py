@@ -188,7 +188,7 @@ def _fill(figure: Any, scaling: Scaling) -> None:
         foot = [one + 100 * share for one, share in zip(foot, shares, strict=True)]
     right.set_xticks(places, [str(one) for one in ranks])
     right.set_title("share of time, %", fontsize=10, loc="left")
-    right.legend(fontsize=7, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.2), columnspacing=1)
+    right.legend(fontsize=7, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.47, -0.2), columnspacing=1)
     left.legend(fontsize=7, frameon=False, loc="upper left")
     for ax in (left, right):
         ax.set_xlabel("ranks", fontsize=8)

@@ -163,6 +163,7 @@ class TorchMetrics:
         """End the cell: turn everything that still waits into points."""
         self._on = False
         self._losses.end()
+        self._reading.end()
 
     def _forked(self) -> None:
         """Ignore training in a forked process: it is no part of the cell, and locks copied there may stay locked."""
@@ -358,8 +359,7 @@ class TorchMetrics:
                 name = names[0] if names else None
             stepper = self._steppers.meet(optimizer, training, name or type(optimizer).__name__)
             stepper.named = name is not None
-            # Now, while both exist: the cell may drop them before the metrics are flushed.
-            stepper.replicas = replicas_of(optimizer)
+            stepper.replicas = replicas_of(optimizer)  # now: the cell may drop both before the metrics are flushed
         return stepper
 
     def _tell_norm(self, training: Training, optimizer: Any) -> None:

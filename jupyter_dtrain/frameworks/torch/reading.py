@@ -12,6 +12,7 @@ Under failure: a batch that cannot be looked at has no digest, and a loader with
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import zlib
 from bisect import bisect_left
@@ -74,9 +75,15 @@ class LoaderReadings:
         """The samples at the last step of each optimizer."""
         self._numbers = 0
 
+    def end(self) -> None:
+        """End the run: let go of the user's objects. What was noted can still be told."""
+        for loader in self._loaders.values():
+            loader.sampler = None
+
     def gives(self, iterator: Any, batch: Any, size: int, samples: int) -> None:
         """Note a batch of ``size`` samples that a loader's ``iterator`` gives after ``samples`` others."""
-        sampler = iterator._index_sampler  # noqa: SLF001 — the one thing that all iterators of a loader share
+        # The one thing that all iterators of a loader share.
+        sampler = getattr(iterator, "_index_sampler", None)
         loader = self._loaders.get(id(sampler))
         if loader is None:
             if len(self._loaders) == LOADERS:
@@ -147,8 +154,17 @@ def _length(sampler: Any) -> int | None:
 
 def digest(batch: Any) -> int | None:
     """A number that batches with the same values have; None where nothing in ``batch`` can be looked at."""
-    found = _digest(batch, 0, 0)
-    return found or None
+    with contextlib.suppress(Exception):  # a tensor without values, or a class of the user's
+        return _digest(batch, 0, 0) or None
+    return None
+
+
+def _bytes_of(numbers: Any) -> bytes:
+    try:
+        found: bytes = numbers.numpy().tobytes()
+    except RuntimeError:  # there is no numpy
+        return bytes(numbers.tolist())
+    return found
 
 
 def _digest(value: Any, found: int, depth: int) -> int:
@@ -157,7 +173,7 @@ def _digest(value: Any, found: int, depth: int) -> int:
         if not value.is_cpu or value.layout is not torch.strided or not value.numel():
             return found
         flat = value.detach().reshape(-1)[:: max(1, value.numel() // VALUES)][:VALUES].contiguous()
-        return zlib.crc32(bytes(flat.view(torch.uint8).tolist()), found)
+        return zlib.crc32(_bytes_of(flat.view(torch.uint8)), found)
     if isinstance(value, (str, int, float)):
         return zlib.crc32(repr(value)[:_TEXT].encode("utf-8", "replace"), found)
     if depth == _DEPTH:
