@@ -1,8 +1,8 @@
 """How data is divided among ranks: which items belong to which rank, whatever holds them.
 
-A :class:`Share` deals items out like cards: rank r of N gets the items r, r + N, r + 2N and so on, as PyTorch's
-``DistributedSampler`` does. So the batches that all ranks read at one step are together the batch that one process with
-N times the batch size would read, and data that is sorted does not give ranks different parts of it.
+A :class:`Share` deals items out like cards, as samplers of data do: rank r of N gets the items r, r + N, r + 2N and so
+on. So the batches that all ranks read at one step are together the batch that one process with N times the batch size
+would read, and data that is sorted does not give ranks different parts of it.
 
 Nothing here knows what the items are, and nothing asks another rank: ranks agree because they compute the same.
 """

@@ -76,7 +76,7 @@ class LoaderReadings:
         self._numbers = 0
 
     def end(self) -> None:
-        """End the run: let go of the user's objects. What was noted can still be told."""
+        """End the run: let go of the user's objects; the notes stay, to be told."""
         for loader in self._loaders.values():
             loader.sampler = None
 
