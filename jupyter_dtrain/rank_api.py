@@ -112,7 +112,7 @@ def shard(
       shuffle this is a view and copies nothing, where the library has views;
     * lists, tuples, ranges: the same kind (a shuffled range is a list). Data frames: rows, with their labels;
     * a dictionary of columns of one length: a dictionary of their shares, whose rows stay together;
-    * a ``torch`` ``Dataset``: a ``Subset``; an ``IterableDataset``: one that gives every N-th item;
+    * a ``Dataset``: a ``Subset``; an ``IterableDataset``: one that gives every N-th item;
     * a ``DataLoader``: the same loader with a ``DistributedSampler``. A loader that shuffles goes on doing so; call
       ``loader.sampler.set_epoch(epoch)`` before each epoch for another order. ``batch_size`` stays that of one rank.
       A sampler or batch sampler of your own is divided too: its order is drawn with ``seed`` on all ranks;
@@ -125,7 +125,7 @@ def shard(
     first few items come twice. ``"uneven"`` gives each item to one rank, and the first few ranks get one more.
 
     ``shuffle``: the order is drawn anew from ``seed``, the same on all ranks. Data of one length is shuffled alike,
-    whatever holds it, so rows and labels still match; loaders have PyTorch's own order. It takes about 1 s for a
+    whatever holds it, so rows and labels still match; loaders have the order of their sampler. It takes about 1 s for a
     million items. ``rank`` and ``size``: default those of this process; give both, for example those of one dimension
     of a mesh, where not every rank reads data of its own.
 

@@ -83,18 +83,8 @@ class ScalingRenderer extends Widget implements IRenderMime.IRenderer {
   private view: ScalingView | null = null;
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const data = model.data[SCALING];
-    const { readScaling, ScalingView } = await import("./scaling");
-    if (this.isDisposed) return;
-    try {
-      const document = readScaling(data);
-      this.view ??= new ScalingView(this.node);
-      this.view.update(document);
-    } catch (error) {
-      this.view?.destroy();
-      this.view = null;
-      this.node.textContent = (error as Error).message;
-    }
+    const { show } = await import("./scaling");
+    this.view = show(this.node, model.data[SCALING], this.view);
   }
 
   override dispose(): void {

@@ -25,6 +25,20 @@ export function readScaling(data: unknown): ScalingDocument {
   return found as ScalingDocument;
 }
 
+/** Show the report `data` in `node`, by `view` if there is one; returns the view, or null where `data` is none. */
+export function show(node: HTMLElement, data: unknown, view: ScalingView | null): ScalingView | null {
+  try {
+    const document = readScaling(data);
+    const shown = view ?? new ScalingView(node);
+    shown.update(document);
+    return shown;
+  } catch (error) {
+    view?.destroy();
+    node.textContent = (error as Error).message;
+    return null;
+  }
+}
+
 export class ScalingView {
   private frame = h("div", { class: "dtrain-scaling-plot", role: "img" });
   private plot: uPlot | null = null;

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from jupyter_dtrain.core.declarations import Declaration
 
-DECLARATION = Declaration(name="jax", title="JAX", place="jupyter_dtrain.frameworks.jax.sharding:place")
+SAME: Final = "Its processes must compile the same programs."
+"""The reason why versions should agree."""
+
+DECLARATION = Declaration(
+    name="jax",
+    title="JAX",
+    distributions={"jax": SAME, "jaxlib": SAME},
+    place="jupyter_dtrain.frameworks.jax.sharding:place",
+)
