@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.scripts import run_script
 
     from .preflight.doctor import doctor
-    from .rank_api import log, log_to_csv, progress, resync
+    from .rank_api import log, log_to_csv, progress, resync, shard
+    from .scaling import Speedup, speedup
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
@@ -87,6 +88,9 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "resync": "rank_api",
+    "shard": "rank_api",
+    "Speedup": "scaling",
+    "speedup": "scaling",
     "run_script": "engine.scripts",
 }
 
@@ -111,6 +115,7 @@ __all__ = [
     "RunMetrics",
     "Session",
     "Settings",
+    "Speedup",
     "StartFailed",
     "Store",
     "StoreFailed",
@@ -130,6 +135,8 @@ __all__ = [
     "resync",
     "run_script",
     "runs",
+    "shard",
+    "speedup",
     "unload_ipython_extension",
 ]
 
@@ -152,7 +159,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``."""
+    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and more."""
     from .magics import load
 
     load(shell)

@@ -9,4 +9,9 @@ from jupyter_dtrain.core.declarations import Declaration
 SAME: Final = "Its processes must compile the same programs."
 """The reason why versions should agree."""
 
-DECLARATION = Declaration(name="jax", title="JAX", distributions={"jax": SAME, "jaxlib": SAME})
+DECLARATION = Declaration(
+    name="jax",
+    title="JAX",
+    distributions={"jax": SAME, "jaxlib": SAME},
+    place="jupyter_dtrain.frameworks.jax.sharding:place",
+)

@@ -64,4 +64,5 @@ DECLARATION = Declaration(
     roles=assign_roles,
     echoes=(RELEASED,),
     situations="jupyter_dtrain.frameworks.tensorflow.situations:SITUATIONS",
+    shard="jupyter_dtrain.frameworks.tensorflow.sharding:shard",
 )

@@ -43,4 +43,6 @@ DECLARATION = Declaration(
         "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
     },
     situations="jupyter_dtrain.frameworks.torch.situations:SITUATIONS",
+    shard="jupyter_dtrain.frameworks.torch.sharding:shard",
+    place="jupyter_dtrain.frameworks.torch.sharding:place",
 )
