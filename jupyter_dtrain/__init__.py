@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from .jobs.record import record_job
     from .magics.export import export
     from .preflight.doctor import doctor
-    from .rank_api import log, log_to_csv, progress, resync
+    from .rank_api import log, log_to_csv, progress, resync, shard
+    from .scaling import Speedup, speedup
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
@@ -91,6 +92,9 @@ _HOMES = {
     "progress": "rank_api",
     "record_job": "jobs.record",
     "resync": "rank_api",
+    "shard": "rank_api",
+    "Speedup": "scaling",
+    "speedup": "scaling",
     "run_script": "engine.scripts",
 }
 
@@ -115,6 +119,7 @@ __all__ = [
     "RunMetrics",
     "Session",
     "Settings",
+    "Speedup",
     "StartFailed",
     "Store",
     "StoreFailed",
@@ -136,6 +141,8 @@ __all__ = [
     "resync",
     "run_script",
     "runs",
+    "shard",
+    "speedup",
     "unload_ipython_extension",
 ]
 
@@ -158,7 +165,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``."""
+    """``%load_ext jupyter_dtrain``: add ``%distributed``, ``%%distributed``, ``%%rank`` and more."""
     from .magics import load
 
     load(shell)

@@ -1,9 +1,10 @@
-"""The functions that user code calls: ``log``, ``progress`` and ``resync``. In a rank, and everywhere else.
+"""The functions that user code calls: ``log``, ``progress``, ``resync`` and ``shard``. In a rank, and everywhere else.
 
 In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, stored
 where a store was named, and appended to a CSV file where one was named.
 
-Under failure: nothing here raises for a value that cannot be logged; it is left out, with one line on stderr.
+Under failure: nothing here raises for a value that cannot be logged; it is left out, with one line on stderr. Data that
+cannot be divided raises, before any of it is used: a rank that trained on other data than meant would be worse.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from jupyter_dtrain.core import kinds
+from jupyter_dtrain.core.declarations import declarations, load
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
+from jupyter_dtrain.core.sharding import Mode, Share
 from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.engine.metrics import MAX_NAME
 
@@ -28,6 +33,14 @@ CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
 
 T = TypeVar("T")
+
+PLACES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Variables with the rank and the number of ranks, of launchers. Slurm's second one is there only under srun."""
 
 
 def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
@@ -78,6 +91,73 @@ def resync(*names: str, source: int = 0) -> None:
     assert shell is not None
     (rank,) = parse_ranks(source, home.place.size)
     transfer(list(names), rank, shell.user_ns, home.plugins)
+
+
+def shard(
+    data: Any,
+    *,
+    mode: Mode = "even",
+    shuffle: bool = False,
+    seed: int = 0,
+    rank: int | None = None,
+    size: int | None = None,
+) -> Any:
+    """The share of ``data`` that this rank reads: of N ranks, rank r gets the items r, r + N, r + 2N and so on.
+
+    The same call works in a cell, in a script under ``torchrun``, ``mpirun`` or ``srun``, and in a process alone, which
+    gets everything. It asks no other rank: all ranks must call it with the same data and arguments.
+
+    ``data``, and what comes back:
+
+    * arrays and tensors of any library, divided along the first axis: of shape (n, ...) comes (n / N, ...). Without a
+      shuffle this is a view and copies nothing, where the library has views;
+    * lists, tuples, ranges: the same kind (a shuffled range is a list). Data frames: rows, with their labels;
+    * a dictionary of columns of one length: a dictionary of their shares, whose rows stay together;
+    * a ``Dataset``: a ``Subset``; an ``IterableDataset``: one that gives every N-th item;
+    * a ``DataLoader``: the same loader with a ``DistributedSampler``. A loader that shuffles goes on doing so; call
+      ``loader.sampler.set_epoch(epoch)`` before each epoch for another order. ``batch_size`` stays that of one rank.
+      A sampler or batch sampler of your own is divided too: its order is drawn with ``seed`` on all ranks;
+    * a dataset of Hugging Face's ``datasets``, also a stream or a dictionary of splits: the same kind;
+    * a ``tf.data.Dataset``: a dataset, which is divided first and shuffled then, each rank among its own elements;
+    * any other sequence, and anything that can be iterated over.
+
+    ``mode`` decides about what does not divide evenly. ``"even"``, the default, gives every rank as many items and
+    leaves out the last few: ranks that make steps together stay together. ``"pad"`` gives every rank as many, and the
+    first few items come twice. ``"uneven"`` gives each item to one rank, and the first few ranks get one more.
+
+    ``shuffle``: the order is drawn anew from ``seed``, the same on all ranks. Data of one length is shuffled alike,
+    whatever holds it, so rows and labels still match; loaders have the order of their sampler. It takes about 1 s for a
+    million items. ``rank`` and ``size``: default those of this process; give both, for example those of one dimension
+    of a mesh, where not every rank reads data of its own.
+
+    Raises :class:`~jupyter_dtrain.core.errors.BadRequest`, a ``ValueError``, for data that cannot be divided: too few
+    items for equal shares, none of the kinds above, a loader that is divided already, a shuffle or padding of something
+    without a length, a rank that is not there.
+    """
+    share = Share(*_place(rank, size), mode, bool(shuffle), seed)
+    for one in declarations():
+        if one.shard and (found := load(one.shard)(data, share)) is not None:
+            return found
+    return kinds.share_of(data, share)
+
+
+def _place(rank: int | None, size: int | None) -> tuple[int, int]:
+    """The place that was given, or else this process' own: a rank's, a framework's, a launcher's."""
+    if rank is not None and size is not None:
+        return rank, size
+    if rank is not None or size is not None:
+        raise BadRequest("shard() needs both rank and size, or neither.")
+    if (home := rank_home()) is not None:
+        return home.place.rank, home.place.size
+    for one in declarations():
+        if one.place and (found := load(one.place)()) is not None:
+            own: tuple[int, int] = found
+            return own
+    for names in PLACES:
+        number, count = (os.environ.get(name, "") for name in names)
+        if number.isdecimal() and count.isdecimal():
+            return int(number), int(count)
+    return 0, 1
 
 
 def log_to_csv(path: str | os.PathLike[str] | None) -> None:

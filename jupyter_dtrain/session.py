@@ -260,6 +260,7 @@ class Session:
         inputs: Mapping[str, Any] | None = None,
         metrics: bool = True,
         grad_norm: bool = False,
+        spending: bool = False,
         name: str = "",
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
@@ -269,7 +270,7 @@ class Session:
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: whether the norm of the gradients is taken, too. ``name``: the run's,
+        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``name``: the run's,
         in lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
         :class:`Run`. A cell ends when its view has shown everything, or a few seconds later if the view blocks.
 
@@ -289,7 +290,7 @@ class Session:
             wait=wait,
             timeout=timeout,
             inputs=inputs or {},
-            watch=Watching(metrics, grad_norm),
+            watch=Watching(metrics, grad_norm, spending),
             cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
         )
 

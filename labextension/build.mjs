@@ -62,7 +62,7 @@ const bundled = {
 const styleInScript = {
   name: "style-in-script",
   setup(build) {
-    build.onLoad({ filter: /style.(?:runs|output)\.css$/ }, async ({ path: file }) => {
+    build.onLoad({ filter: /style.(?:runs|output|scaling)\.css$/ }, async ({ path: file }) => {
       const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
       return { contents: styleScript(outputFiles[0].text) };
     });
@@ -84,7 +84,7 @@ await esbuild.build({
   plugins: [slimPlot, styleInScript],
 });
 // JupyterLab's builder gives the parts that are loaded later these names.
-const LATER = { tab: "runs", dialog: "start", view: "output", gantt: "pipelines" };
+const LATER = { tab: "runs", dialog: "start", view: "output", gantt: "pipelines", scaling: "speedup" };
 const missing = new Set(Object.keys(LATER));
 const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");
 for (const name of readdirSync(path.join(here, "lib/bundled"), { recursive: true })) {

@@ -20,7 +20,7 @@ from msgspec import inspect as types
 from jupyter_dtrain.core import events
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
 from jupyter_dtrain.server import attention, messages
-from jupyter_dtrain.view import document, points
+from jupyter_dtrain.view import document, points, scaling
 
 FILE = Path(__file__).resolve().parent.parent / "labextension" / "src" / "generated.ts"
 
@@ -41,6 +41,7 @@ NAMED: dict[str, Any] = {
 ROOTS: list[type[msgspec.Struct]] = [
     document.RunDocument,
     points.News,
+    scaling.ScalingDocument,
     *get_args(messages.AnyMessage),
     messages.StoredRun,
     messages.RunColumns,

@@ -23,6 +23,7 @@ import msgspec
 from jupyter_dtrain.core.settings import PREFIX, Settings
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
 from jupyter_dtrain.magics.parsing import MagicParser
+from jupyter_dtrain.magics.scaling import speedup_parser
 from jupyter_dtrain.magics.table import verbs
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -78,6 +79,8 @@ def magics_page() -> str:
     cell, rank = cell_parser(), rank_parser()
     text += _section("%%distributed", cell.description or "", cell)
     text += _section("%%rank", rank.description or "", rank)
+    speedup = speedup_parser()
+    text += _section("%%speedup", speedup.description or "", speedup)
     text += LOCAL
     for verb in verbs():
         parser = MagicParser(prog=f"%distributed {verb.name}")

@@ -1,4 +1,4 @@
-"""The declarations of frameworks to the parts that have no ranks: start options, echoes, situations, verbs and more.
+"""The declarations of frameworks to the parts that have no ranks: options, echoes, verbs, kinds of data and others.
 
 The core names no framework. Each framework that has something to say outside its ranks offers one :class:`Declaration`
 by the entry point group :data:`GROUP`. The modules that hold them are light: they import no framework, no MPI and
@@ -76,6 +76,13 @@ class Declaration(msgspec.Struct, frozen=True):
     verbs: str = ""
     """``module:NAME`` of a tuple of the magics' :class:`~jupyter_dtrain.magics.table.Verb`."""
     scripts: ScriptSupport | None = None
+    shard: str = ""
+    """``module:NAME`` of a function that takes data and a :class:`~jupyter_dtrain.core.sharding.Share` and returns that
+    share, or None for data of another kind. It imports no framework: data of a kind comes from a module that is there.
+    The declarations' order decides where several of them know a kind."""
+    place: str = ""
+    """``module:NAME`` of a function that returns this process' rank and the number of ranks, or None where the
+    framework has none. Asked outside a world."""
 
 
 @lru_cache(1)

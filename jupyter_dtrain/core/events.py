@@ -237,6 +237,23 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     """Actions beyond those that one step may report."""
 
 
+class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
+    """How this rank reads its data from one loader that it trains from; a later one replaces it."""
+
+    loader: int
+    """Counts the loaders of a run, in the order of their first steps; equal on all ranks that run the same code."""
+    batch: int
+    """Samples of a batch."""
+    iterations: int | None = None
+    """Batches of an epoch, where that is known."""
+    accumulation: int = 1
+    """Batches that the rank reads for one step of its optimizer."""
+    replicas: list[int] | None = None
+    """The ranks whose gradients are averaged with this one's, where that is known."""
+    digests: list[int] = []
+    """Those of its first few batches: equal values have equal digests."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
@@ -257,6 +274,18 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
     reason: str
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """How the main thread of a rank spent the seconds of a cell."""
+
+    seconds: float
+    communication: float
+    """It waited for other ranks."""
+    data: float
+    """It fetched batches from a data loader."""
+    processor: float
+    """It could have gone on, but other threads had the processors."""
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     """The last event of every run on every rank."""
 
@@ -272,6 +301,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
 
     It is ``the local NAME`` where no variable of the notebook holds it, and ``a TYPE`` where a library has made it.
     """
+    spent: Spent | None = None
+    """How the rank spent its time, where the cell asked for that."""
 
 
 Body = (
@@ -285,6 +316,7 @@ Body = (
     | Sample
     | Progress
     | PipelineStep
+    | Reading
     | CommMessage
     | Dropped
     | Finished

@@ -135,6 +135,12 @@ class Pipelines:
     def __bool__(self) -> bool:
         return any(len(told) == len(ranks) for (_, ranks), told in self._told.items())
 
+    @property
+    def microbatches(self) -> int:
+        """The micro-batches of a step of the newest pipeline; 0 without one."""
+        told = next(reversed(self._told.values()), {})
+        return max((one.microbatches for steps in told.values() for _, one in steps.values()), default=0)
+
     def take(self, rank: int, told: PipelineStep) -> bool:
         """Take a rank's report of a step; returns whether it is kept."""
         key = (told.number, tuple(told.ranks))

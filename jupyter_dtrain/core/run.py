@@ -29,14 +29,17 @@ from .events import (
     Output,
     PipelineStep,
     Progress,
+    Reading,
     Result,
     Sample,
+    Spent,
     Started,
     Totals,
     worst,
 )
 from .metrics import RunMetrics
 from .pipelines import Pipelines, Timeline
+from .readings import Readings
 from .stop_button import Latch
 from .world import format_ranks
 
@@ -126,6 +129,7 @@ class Run:
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
+        self._readings = Readings()
         # A signal handler may read while the main thread, which it interrupts, is reading.
         self._folding = threading.RLock()
         self._read_spool = read_spool
@@ -237,6 +241,18 @@ class Run:
             return list(self._pipelines.timelines())
 
     @property
+    def reading(self) -> list[str]:
+        """How the ranks read their data while they train: the batch of all ranks, and warnings."""
+        with self._folding:
+            return [line.words for line in self._readings.lines(self._pipelines.microbatches)]
+
+    @property
+    def batch(self) -> int | None:
+        """Samples that a rank reads for one step, from the first loader that it trains from; None if none is seen."""
+        with self._folding:
+            return self._readings.batch
+
+    @property
     def spool(self) -> dict[int, str]:
         """The path, on the steward's machine, of the whole log of each rank that has started."""
         return {rank: part.started.spool for rank, part in self._parts.items() if part.started is not None}
@@ -263,6 +279,12 @@ class Run:
     def steps(self) -> dict[int, dict[str, int]]:
         """How many steps each optimizer has made in the cell, by rank and variable, for ranks that have ended."""
         return {rank: part.finished.steps for rank, part in self._parts.items() if part.finished is not None}
+
+    @property
+    def spent(self) -> dict[int, Spent]:
+        """How each rank spent the time of the cell, where that was asked for (``spending=True``)."""
+        parts = {rank: part.finished for rank, part in self._parts.items()}
+        return {rank: end.spent for rank, end in parts.items() if end is not None and end.spent is not None}
 
     @property
     def regroup(self) -> bool:
@@ -331,6 +353,9 @@ class Run:
             if isinstance(event.body, PipelineStep):
                 with self._folding:
                     self._pipelines.take(batch.rank, event.body)
+            if isinstance(event.body, Reading):
+                with self._folding:
+                    self._readings.take(batch.rank, event.body)
             if isinstance(event.body, Finished) and event.body.outcome == "lost":
                 self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)

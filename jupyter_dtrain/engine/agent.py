@@ -82,6 +82,7 @@ from .namespace import bound_first, fetch_values, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
+from .spending import Spending
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
@@ -137,6 +138,7 @@ class Agent:
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._spending = Spending(plugins)
         self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
@@ -256,7 +258,13 @@ class Agent:
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
         try:
-            self._cell_end.end(cell.run, exception, released=self._released, recovering=self._recovering)
+            self._cell_end.end(
+                cell.run,
+                exception,
+                released=self._released,
+                recovering=self._recovering,
+                spent=self._spending.end(),
+            )
         finally:
             self._running, self._released = None, False
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
@@ -269,6 +277,7 @@ class Agent:
         self._metrics.begin()
         self._children.begin()
         self._main_thread.begin()
+        self._spending.begin(on=cell.watch.spending)
         self._sampler.begin(self._main_thread.still)
         Bar.begin_run()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from jupyter_dtrain.core.events import Outcome
+    from jupyter_dtrain.core.events import Outcome, Spent
 
     from .children import Children
     from .descriptors import DescriptorReader
@@ -91,11 +91,18 @@ class CellEnd:
         """Seconds, see :data:`METRICS_PATIENCE`."""
 
     def end(
-        self, run: int, exception: BaseException | None, *, released: bool = False, recovering: bool = False
+        self,
+        run: int,
+        exception: BaseException | None,
+        *,
+        released: bool = False,
+        recovering: bool = False,
+        spent: Spent | None = None,
     ) -> None:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that.
 
         ``recovering``: something ended it while the frameworks were made whole, which is to be done again on all ranks.
+        ``spent``: how the rank spent its time, where the cell asked for that.
         """
         exception = self._interrupts.restored(exception)
         outcome = self._outcome(exception)
@@ -133,7 +140,7 @@ class CellEnd:
                     self.say_failures()
         finally:
             self._sampler.end()
-            self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps)
+            self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps, spent=spent)
 
     def say_failures(self) -> None:
         """Show the notices of the plug-ins' failures in the cell."""

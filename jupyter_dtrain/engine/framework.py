@@ -192,6 +192,10 @@ class Waiting:
         """
         return True
 
+    def fetches(self, _frame: FrameType, /) -> bool:
+        """``fetches(frame)``: whether a thread whose innermost frame is ``frame`` fetches data to train on."""
+        return False
+
     def worked(self) -> int:
         """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""
         return 0

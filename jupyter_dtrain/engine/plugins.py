@@ -227,6 +227,10 @@ class Plugins:
         answers = self._answers("waits", _text, frame=frame, call=call, idle=idle)
         return next(((name, word) for name, word in answers if word), None)
 
+    def fetches(self, frame: FrameType) -> bool:
+        """Whether a thread fetches data to train on, with any framework."""
+        return any(answer for _, answer in self._answers("fetches", bool, frame))
+
     def can_release(self, name: str, word: str) -> bool:
         """Whether the plug-in ``name`` can end a wait in ``word``."""
         for call in self._calls("can_release"):

@@ -36,6 +36,7 @@ from jupyter_dtrain.core.events import (
     Metrics,
     Outcome,
     Output,
+    Spent,
     Started,
     Totals,
     encodable,
@@ -246,7 +247,13 @@ class Recorder:
             return True
 
     def finish(
-        self, outcome: Outcome, words: str = "", *, regroup: bool = False, steps: dict[str, int] | None = None
+        self,
+        outcome: Outcome,
+        words: str = "",
+        *,
+        regroup: bool = False,
+        steps: dict[str, int] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         """End the current run. Later events belong to the next."""
         with self._announcing:
@@ -262,7 +269,7 @@ class Recorder:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes
                     self._append(opened, Dropped(events, size, self._drop_reason(opened)))
                 elapsed = time.monotonic() - opened.started
-                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}))
+                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent))
                 opened.finished = True
                 self._current = None
                 batch = self._take_batch(opened, force=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,8 +16,6 @@ from jupyter_dtrain.core.errors import BadRequest
 
 from .notebook import JobWorld
 from .packages import Packages
-
-_FAMILIES: Final = ("tensorflow", "pytorch", "mpi")
 
 
 class Job(NamedTuple):
@@ -51,7 +49,7 @@ class Job(NamedTuple):
     def family(self) -> str:
         """Whose way the ranks find each other, by the first framework that knows the cells' imports."""
         found = supports(self.packages.roots)
-        return found[0].family if found else "pytorch"
+        return found[0].family if found else "mpi"
 
     @property
     def command(self) -> str:
@@ -74,7 +72,7 @@ def supports(roots: AbstractSet[str]) -> list[ScriptSupport]:
     """The declarations of the frameworks that scripts with these imports use; with a set-up first."""
     declared = [one.scripts for one in declarations() if one.scripts is not None]
     found = [one for one in declared if not roots.isdisjoint(one.modules)]
-    return sorted(found, key=lambda one: (*_FAMILIES, one.family).index(one.family))
+    return sorted(found, key=lambda one: (not one.set_up, not one.end))
 
 
 class Setting(msgspec.Struct, frozen=True):

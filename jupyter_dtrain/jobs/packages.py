@@ -23,7 +23,7 @@ class Packages(NamedTuple):
     versions: dict[str, str]
     """By the name of the package; empty where it is not installed here."""
     roots: frozenset[str]
-    """The first parts of the modules' names, such as ``torch``."""
+    """The first parts of the modules' names, such as ``numpy``."""
     own: tuple[str, ...]
     """Modules of the person's own."""
 

@@ -1,10 +1,10 @@
-"""``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``.
+"""``%distributed``, ``%%distributed``, ``%%rank``, ``%%speedup`` and ``%%local``.
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` has the cell magics. They
-parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
-:mod:`.counterparts` answers the magics of nbdistributed.
+(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` and :mod:`.scaling` have the
+cell magics. They parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and
+show. :mod:`.counterparts` answers the magics of nbdistributed.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
@@ -27,7 +27,7 @@ from .transform import CellTransform
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-CELL_NAMES = ("distributed", "rank")
+CELL_NAMES = ("distributed", "rank", "speedup")
 
 
 class Part(Protocol):
@@ -63,6 +63,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register: Any = shell.register_magic_function  # typed as if it were not bound
     register(magics.distributed, "line_cell", "distributed")
     register(magics.rank, "cell", "rank")
+    register(magics.speedup, "cell", "speedup")
     transform = CellTransform()
     _loaded[id(shell)] = [
         transform,
@@ -90,7 +91,7 @@ def unload(shell: InteractiveShell) -> None:
         return
     for part in reversed(found):
         part.uninstall(shell)
-    for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank")):
+    for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank"), ("cell", "speedup")):
         if _owner(shell, kind, name).startswith("jupyter_dtrain"):
             del shell.magics_manager.magics[kind][name]
 

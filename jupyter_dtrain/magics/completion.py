@@ -20,8 +20,9 @@ from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser
 from .parsing import Completer, MagicParser
+from .scaling import speedup_parser
 from .table import verbs
-from .transform import ON_RANKS
+from .transform import CELLS, ON_RANKS
 
 if TYPE_CHECKING:
     from .transform import CellTransform
@@ -73,9 +74,10 @@ class Completions:
     def _offers(self, lines: list[str], at: int, typed: str) -> tuple[str, Offers, bool]:
         """The end of ``typed`` that completion replaces, the offers, and whether they are all offers."""
         first = next((index for index, line in enumerate(lines) if line.strip()), 0)
+        magic = CELLS.match(lines[first])
+        if magic is not None and at == first and len(typed) > magic.end():
+            return *offers(_parser(magic[1]), typed[magic.end() :]), True
         begun = ON_RANKS.match(lines[first])
-        if begun is not None and at == first and len(typed) > begun.end():
-            return *offers(_parser(begun[1]), typed[begun.end() :]), True
         if (verb := _VERB_LINE.match(typed)) is not None:
             return *_verb_offers(verb[1]), True
         if begun is not None or self._transform.sends(lines):
@@ -104,7 +106,7 @@ class Completions:
 
 
 def _parser(magic: str) -> MagicParser:
-    return cell_parser() if magic == "distributed" else rank_parser()
+    return {"distributed": cell_parser, "rank": rank_parser, "speedup": speedup_parser}[magic]()
 
 
 def _verb_offers(typed: str) -> tuple[str, Offers]:

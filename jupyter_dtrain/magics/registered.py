@@ -1,4 +1,4 @@
-"""The magics as IPython registers them: ``%distributed VERB``, ``%%distributed`` and ``%%rank``."""
+"""The magics as IPython registers them: ``%distributed VERB``, ``%%distributed``, ``%%rank`` and ``%%speedup``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from IPython.core.magic import Magics, magics_class
 
 from .cells import cell_parser, rank_parser, run_cell
 from .parsing import HelpShown, MagicParser
+from .scaling import measure, speedup_parser
 from .table import verbs
 
 
@@ -33,6 +34,11 @@ class CellMagics(Magics):
         """``%%rank RANKS`` runs a cell on some ranks."""
         with contextlib.suppress(HelpShown):
             run_cell(rank_parser().parse_line(line), cell, self._namespace)
+
+    def speedup(self, line: str, cell: str) -> None:
+        """``%%speedup 1 2 4`` measures how a cell scales with the number of ranks. -h lists the options."""
+        with contextlib.suppress(HelpShown):
+            measure(speedup_parser().parse_line(line), cell, self._namespace)
 
 
 def verb_parser() -> MagicParser:

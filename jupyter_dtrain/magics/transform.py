@@ -17,6 +17,8 @@ _STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)
 """The beginnings of cells that auto mode never sends to the ranks; ``exit`` leaves a terminal."""
 _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
+CELLS = re.compile(r"\s*%%(distributed|rank|speedup)\b")
+"""The beginnings of cells with a magic of ours that has options."""
 ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
 """The beginnings of cells that go to the ranks."""
 _BRACKETS = re.compile(r"(\s*%%rank)\s*\[([^\]\n]*)\]")
@@ -45,7 +47,7 @@ class CellTransform:
         if bracketed := _BRACKETS.match(lines[first]):
             ranks = "".join(bracketed[2].split())
             lines = [*lines[:first], f"{bracketed[1]} {ranks}{lines[first][bracketed.end() :]}", *lines[first + 1 :]]
-        if ON_RANKS.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
+        if CELLS.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
             # IPython refuses a cell magic without a body before the magic can answer -h.
             return [*lines[: first + 1], "#\n"]
         return ["%%distributed\n", *lines] if self.sends(lines) and not self._is_silent() else lines

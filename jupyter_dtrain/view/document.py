@@ -22,6 +22,7 @@ from msgspec import UNSET, UnsetType
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
 from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.core.pipelines import Timeline
+from jupyter_dtrain.core.readings import ReadingLine
 
 from .standing import standing
 from .timelines import PipelinePart, packed
@@ -171,6 +172,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bars: list[Bar]
     reach: list[int] = []
     """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
+    reading: list[ReadingLine] = []
+    """The batch of all ranks, and whether they read the same data."""
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
 
@@ -218,6 +221,8 @@ class Picture:
     """A step of each pipeline."""
     reach: Sequence[int] = ()
     """The number of each rank's first event that is not in it, without events that it has no use for."""
+    reading: Sequence[ReadingLine] = ()
+    """How the ranks read their data, in words."""
 
 
 class Band(NamedTuple):
@@ -280,6 +285,7 @@ def status(picture: Picture) -> Status:
         ranks=ranks,
         words={str(rank): words[:most] for rank, words in picture.words.items()},
         thinned=picture.thinned,
+        reading=list(picture.reading),
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )

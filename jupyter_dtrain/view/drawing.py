@@ -19,7 +19,7 @@ from .document import band_of, in_order, is_main
 from .timelines import NAMES, caption
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.core.pipelines import Timeline
@@ -85,29 +85,36 @@ def no_glyph_warnings() -> Iterator[None]:
 
 def svg(picture: Picture) -> str | None:
     """The main metrics, mean and spread over ranks, and the steps of pipelines; None where drawing fails."""
+    names = in_order(picture.metrics)
+    names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
+    metrics = {name: picture.metrics[name] for name in names}
+    for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
+        drawn = draw(lambda figure: _fill(figure, metrics, picture.timelines[:most], lines))  # noqa: B023 — called here
+        if drawn is None or len(drawn.encode()) <= SVG_BYTES:
+            return drawn
+    return None
+
+
+def draw(fill: Callable[[Any], None]) -> str | None:
+    """As SVG, what ``fill`` draws into an empty figure; None where that fails."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except Exception:  # noqa: BLE001 — as above
         return None
-    names = in_order(picture.metrics)
-    names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     look: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}
     try:
-        for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
-            with _drawing, no_glyph_warnings(), mpl.rc_context(look):
-                figure = Figure()
-                FigureCanvasSVG(figure)
-                _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines)
-                file = io.StringIO()
-                figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-            drawn = _NUMBER.sub(r"\1", file.getvalue())
-            if len(drawn.encode()) <= SVG_BYTES:
-                return drawn
+        with _drawing, no_glyph_warnings(), mpl.rc_context(look):
+            figure = Figure()
+            FigureCanvasSVG(figure)
+            fill(figure)
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     except Exception:  # noqa: BLE001 — a library may raise anything over the data
         _log.exception("The picture of a run could not be drawn")
-    return None
+        return None
+    return _NUMBER.sub(r"\1", file.getvalue())
 
 
 def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: Sequence[Timeline], lines: int) -> None:

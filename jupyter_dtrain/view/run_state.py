@@ -9,9 +9,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.events import Event, Finished, Metrics, PipelineStep, Progress, Sample, Started
+from jupyter_dtrain.core.events import Event, Finished, Metrics, PipelineStep, Progress, Reading, Sample, Started
 from jupyter_dtrain.core.metrics import Columns, unpack
 from jupyter_dtrain.core.pipelines import Pipelines
+from jupyter_dtrain.core.readings import Readings
 
 from .document import Picture, RankState
 from .history import History
@@ -49,6 +50,7 @@ class RunState:
         self._clock: dict[int, str] = {}  # the metric that determines a rank's pace
         self.pipelines = Pipelines()
         """The actions of pipelines' stages."""
+        self._readings = Readings()
         self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "sent")
         """The state of each rank, or how it ended."""
         self.pids: dict[int, int] = {}
@@ -112,6 +114,8 @@ class RunState:
                 self._bars.setdefault(rank, {})[bar.bar] = bar
             case PipelineStep() as step:
                 self.pipelines.take(rank, step)
+            case Reading() as reading:
+                self._readings.take(rank, reading)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
                 self._took.append(finished.elapsed)
@@ -156,6 +160,7 @@ class RunState:
             self._thinned,
             self.pipelines.timelines() if with_metrics else [],
             list(self._reach.values()),
+            self._readings.lines(self.pipelines.microbatches),
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

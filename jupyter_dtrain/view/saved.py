@@ -75,12 +75,13 @@ def text(picture: Picture) -> str:
     if picture.pace:
         middle = sorted(picture.pace.values())[len(picture.pace) // 2]
         head += f", {number(1 / middle)} steps/s"
+    reading = [f"{'Warning: ' if line.fault else ''}{line.words}" for line in picture.reading]
     names = in_order(picture.metrics)
     rows = [_row(name, picture.metrics[name], ranks) for name in names[:_LISTED]]
     width = max((len(row[0]) for row in rows), default=0)
     columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[index]) for row in rows if index < len(row)), default=0) for index in range(columns)]
-    lines = [head]
+    lines = [head, *(f"  {line}" for line in reading)]
     if len(ranks) > _RANKS and picture.outcome != "running":
         lines += [f"  {line}" for line in _standing(picture)]
     if len(ranks) <= _RANKS and rows:

@@ -88,6 +88,8 @@ class Watching(msgspec.Struct, frozen=True):
 
     metrics: bool = True
     grad_norm: bool = False
+    spending: bool = False
+    """How each rank spends its time, see :attr:`~jupyter_dtrain.core.events.Finished.spent`."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -53,6 +53,15 @@ export type Bar = [
 ];
 
 /**
+ * One sentence about how a run reads its data.
+ * `fault`: 1 if it is a warning, else 0.
+ */
+export type ReadingLine = [
+  words: string,
+  fault: number,
+];
+
+/**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
  */
@@ -134,6 +143,8 @@ export interface RunDocument {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  /** The batch of all ranks, and whether they read the same data. */
+  reading?: ReadingLine[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   metrics: MetricPart[];
@@ -158,6 +169,8 @@ export interface Status {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  /** The batch of all ranks, and whether they read the same data. */
+  reading?: ReadingLine[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }
@@ -183,6 +196,37 @@ export interface News {
   pipelines?: PipelinePart[];
   names?: string[];
   series?: SeriesRow[];
+}
+
+/** A cause, and the share of time that it takes. */
+export type ShareOfTime = [
+  cause: string,
+  share: number,
+];
+
+/** The measurements at one size. */
+export interface SizeRow {
+  ranks: number;
+  /** The median; None where the cell failed or was not run. */
+  seconds: number | null;
+  /** The shortest and longest time; None for less than two runs. */
+  low: number | null;
+  high: number | null;
+  speedup: number | null;
+  speedup_low: number | null;
+  speedup_high: number | null;
+  linear: number;
+  efficiency: number | null;
+  batch: number | null;
+  shares: ShareOfTime[];
+}
+
+/** A scaling report as the front end draws it. */
+export interface ScalingDocument {
+  version: number;
+  summary: string;
+  sizes: SizeRow[];
+  conclusions: string[];
 }
 
 /** Why a world did not start. */

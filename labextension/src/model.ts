@@ -1,6 +1,7 @@
 /** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
+import type { ReadingLine } from "./generated";
 import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./runDocument";
 import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 
@@ -137,6 +138,8 @@ export class RunModel {
   /** For each rank, how far its events are included. */
   reach: number[] = [];
   thinned = false;
+  /** How the ranks read their data: sentences, and 1 for each that is a warning. */
+  reading: ReadingLine[] = [];
   /** Increases with each change of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
@@ -197,8 +200,10 @@ export class RunModel {
   mirror(other: RunModel): () => void {
     clearTimeout(this.timer);
     const copy = (): void => {
-      const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned, version } = other;
+      const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, version } = other;
+      const { thinned, reading } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
+      this.reading = reading;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -261,6 +266,7 @@ export class RunModel {
     this.nodes = status.nodes;
     this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
+    this.reading = status.reading ?? [];
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

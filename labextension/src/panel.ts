@@ -45,6 +45,8 @@ export class RunPanel {
   private interruptButton = h("button", { class: "dtrain-button", type: "button" }, "Interrupt");
   private stacksButton = h("button", { class: "dtrain-button", type: "button" }, "Stacks");
   private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
+  private reading = h("div", { class: "dtrain-reading" });
+  private fault = h("div", { class: "dtrain-reading dtrain-fault" });
   private strip: RankStrip;
   private bars = new ProgressBars();
   private tools = h("div", { class: "dtrain-tools", hidden: true });
@@ -97,6 +99,8 @@ export class RunPanel {
     const head = [
       h("div", { class: "dtrain-header" }, this.badge, this.summary, this.stacksButton, this.interruptButton),
       this.notice,
+      this.reading,
+      this.fault,
       this.strip.node,
     ];
     root.replaceChildren(
@@ -293,6 +297,9 @@ export class RunPanel {
     if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
     if (model.thinned) parts.push("points thinned; Run.metrics has all of them");
     setText(this.summary, parts.join(" · "));
+    for (const [node, fault] of [[this.reading, 0] as const, [this.fault, 1] as const]) {
+      setText(node, model.reading.flatMap((line) => (line[1] === fault ? line[0] : [])).join("\n"));
+    }
   }
 
   private drawToggles(): void {

@@ -11,6 +11,9 @@ import { liveRun, markOf, onOffer, type LiveRun, type Mark } from "./live";
 import { MIME, readDocument } from "./runDocument";
 import { RunModel } from "./model";
 import { RunPanel } from "./panel";
+import type { ScalingView } from "./scaling";
+
+const SCALING = "application/vnd.jupyter-dtrain.scaling+json";
 
 /** Milliseconds after which a panel without news says that it shows the state at which the notebook was saved. */
 const PATIENCE = 5000;
@@ -75,6 +78,21 @@ class RunRenderer extends Widget implements IRenderMime.IRenderer {
   }
 }
 
+/** Renders scaling reports. Few notebooks have one, so its code is loaded for the first. */
+class ScalingRenderer extends Widget implements IRenderMime.IRenderer {
+  private view: ScalingView | null = null;
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const { show } = await import("./scaling");
+    this.view = show(this.node, model.data[SCALING], this.view);
+  }
+
+  override dispose(): void {
+    this.view?.destroy();
+    super.dispose();
+  }
+}
+
 const extension: IRenderMime.IExtension = {
   id: "jupyter-dtrain:run",
   rendererFactory: {
@@ -87,4 +105,15 @@ const extension: IRenderMime.IExtension = {
   dataType: "json",
 };
 
-export default extension;
+const scaling: IRenderMime.IExtension = {
+  id: "jupyter-dtrain:scaling",
+  rendererFactory: {
+    safe: true, // as above
+    mimeTypes: [SCALING],
+    createRenderer: () => new ScalingRenderer(),
+  },
+  rank: 0,
+  dataType: "json",
+};
+
+export default [extension, scaling];

@@ -45,6 +45,26 @@ describe("a panel", () => {
     expect(root.querySelector(".dtrain-summary")!.textContent).toContain("points thinned; Run.metrics has all of them");
   });
 
+  it("shows how the ranks read their data, and warns where it is wrong", async () => {
+    const batch = "Global batch 64 = 2 replicas x 32 samples; 12 iterations an epoch";
+    const same = "Ranks 0-1 read the same data and repeat each other's work.";
+    const { root, model } = await shown(
+      run({
+        reading: [
+          [batch, 0],
+          [same, 1],
+        ],
+      }),
+    );
+    const lines = [...root.querySelectorAll(".dtrain-reading")];
+    expect(lines.map((line) => line.textContent)).toEqual([batch, same]);
+    expect(lines.map((line) => line.classList.contains("dtrain-fault"))).toEqual([false, true]);
+    model.update(run({ reading: [] }));
+    await vi.waitFor(() => {
+      expect(lines.map((line) => line.textContent)).toEqual(["", ""]);
+    });
+  });
+
   it("shows the state of the run and of its ranks", async () => {
     const { root } = await shown(run({}));
     expect(root.querySelector(".dtrain-summary")!.textContent).toBe("Run 7 · 2 ranks · 1:15 · step 12");

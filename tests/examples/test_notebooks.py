@@ -46,7 +46,8 @@ JOB = ROOT / "examples" / "15_to_a_job.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
 ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
 """Those that the tests of other hosts execute."""
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB]
+SCALING = ROOT / "examples" / "16_scaling_report.ipynb"
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 
@@ -238,6 +239,27 @@ def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, 
     assert all("image/svg+xml" in found[0].data and "loss" in found[0].data["text/plain"] for found in charts)
     assert "widget-view" not in str(cells)
     assert any("image/svg+xml" in output.get("data", {}) for cell in cells for output in cell.outputs)
+
+
+@pytest.mark.slow
+def test_the_scaling_report_measures_each_size_and_blames_slow_data(home, tmp_path):
+    """Speed-ups are the machine's own; batches, steps and the cause of a cell made slow are the same everywhere."""
+    cells = execute(SCALING, tmp_path)
+    reports = [
+        [output for output in cell.outputs if "application/vnd.jupyter-dtrain.scaling+json" in output.get("data", {})]
+        for cell in cells
+        if cell.source.startswith("%%speedup")
+    ]
+    said = cells[-1].outputs[0].text
+
+    assert [len(found) for found in reports] == [1, 1, 1]
+    assert all("image/svg+xml" in found[0].data for found in reports)
+    assert "fixed: 1 ranks, batch 64, 87 steps" in said
+    assert "fixed: 2 ranks, batch 32, 87 steps" in said
+    assert "grown: 2 ranks, batch 64, 45 steps" in said
+    slow = reports[2][0].data["text/plain"]
+    assert re.search(r"slow: 1 ranks, batch 64, 4 steps, .*, ([4-9][0-9]|100)% data", said), said
+    assert "the cell failed" not in slow
 
 
 @pytest.mark.slow

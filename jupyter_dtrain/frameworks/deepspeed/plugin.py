@@ -35,6 +35,7 @@ from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step, whole_step
+from jupyter_dtrain.frameworks.torch.replicas import averages
 
 from .engines import making, numbering
 
@@ -180,6 +181,7 @@ def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _take_model_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        averages(self.optimizer, getattr(self, "data_parallel_group", None))
         with one_step(self.optimizer):
             return original(self, *args, **kwargs)
 

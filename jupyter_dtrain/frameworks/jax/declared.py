@@ -19,4 +19,5 @@ DECLARATION = Declaration(
         set_up="jupyter_dtrain.frameworks.jax.script:join_jax",
         set_up_modules=("functools", "os", "zlib"),
     ),
+    place="jupyter_dtrain.frameworks.jax.sharding:place",
 )

@@ -70,4 +70,5 @@ DECLARATION = Declaration(
         set_up="jupyter_dtrain.frameworks.tensorflow.script:join_tensorflow",
         set_up_modules=("json", "os", "sys", "zlib"),
     ),
+    shard="jupyter_dtrain.frameworks.tensorflow.sharding:shard",
 )

@@ -51,4 +51,6 @@ DECLARATION = Declaration(
         "if distributed.is_available() and distributed.is_initialized():\n"
         "    distributed.destroy_process_group()",
     ),
+    shard="jupyter_dtrain.frameworks.torch.sharding:shard",
+    place="jupyter_dtrain.frameworks.torch.sharding:place",
 )

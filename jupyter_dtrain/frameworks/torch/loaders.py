@@ -20,6 +20,7 @@ import gc
 import select
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.engine.imports import require
@@ -27,6 +28,8 @@ from jupyter_dtrain.engine.imports import require
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.interrupts import Shield
 
+DEEP = 64
+"""Frames in which a loader is looked for: collating and reading images is rarely deeper."""
 POLL = 5.0
 """Seconds for which torch waits for a batch before it looks whether its workers live."""
 
@@ -83,6 +86,19 @@ def _begun_or_dropped(original: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return _reset
+
+
+def is_fetching(frame: FrameType | None) -> bool:
+    """Whether some frame from ``frame`` outwards is one of a loader that gives a batch."""
+    module = sys.modules.get("torch.utils.data.dataloader")
+    file = None if module is None else module.__file__
+    for _ in range(DEEP):
+        if frame is None or file is None:
+            return False
+        if frame.f_code.co_filename == file:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def drop_workers(ended: set[int]) -> None:

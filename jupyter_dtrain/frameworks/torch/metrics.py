@@ -35,6 +35,8 @@ from jupyter_dtrain.engine.metrics import SOON
 from . import values
 from .call_sites import Call, CallSites
 from .losses import UNNAMED, Losses, Training
+from .reading import LoaderReadings
+from .replicas import replicas_of
 from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class TorchMetrics:
         self._grad_norm = False
         self._sites = CallSites()
         self._steppers = Steppers(metrics)
+        self._reading = LoaderReadings(metrics)
         self._losses = Losses(metrics, self._sites, optimizers_exist=self._steppers.exist, tell_steps=self._tell_steps)
         self.whole_step = self._losses.whole_step
         # Their points are made when the metrics are flushed, outside the training loop.
@@ -71,7 +74,7 @@ class TorchMetrics:
             ("torch", self._hook_backward, "losses given to backward() are not shown"),
             ("torch", self._hook_optimizers, "steps and learning rates of optimizers are not shown"),
             ("torch", self._hook_scaler, "losses that a GradScaler has scaled are shown scaled"),
-            ("torch", self._hook_loaders, "samples/s is not shown"),
+            ("torch", self._hook_loaders, "samples/s and the batch of all ranks are not shown"),
             ("torch._dynamo.trace_rules", _hide, "torch.compile may trace into the hooks for losses"),
             (_SHARDED_SCALER, self._hook_sharded_scaler, "losses that a ShardedGradScaler has scaled are shown scaled"),
         ):
@@ -82,6 +85,7 @@ class TorchMetrics:
     def begin(self, watch: Watching) -> None:
         """Start a cell."""
         self._steppers.begin()
+        self._reading.begin()
         self._losses.begin()
         self._made.clear()
         self._samples = 0
@@ -159,6 +163,7 @@ class TorchMetrics:
         """End the cell: turn everything that still waits into points."""
         self._on = False
         self._losses.end()
+        self._reading.end()
 
     def _forked(self) -> None:
         """Ignore training in a forked process: it is no part of the cell, and locks copied there may stay locked."""
@@ -168,6 +173,7 @@ class TorchMetrics:
     def _tell(self) -> None:
         """Make points of all steps so far, because the metrics are about to be flushed."""
         self._tell_steps()
+        self._reading.tell()
         self._steppers.tell()
 
     def _tell_steps(self) -> None:
@@ -175,6 +181,7 @@ class TorchMetrics:
             for _ in range(len(self._made)):
                 stepper, newest, points = self._made.popleft()
                 stepper.stepped(newest)
+                self._reading.stepped(stepper, newest[2])
                 for name, value in points.items():
                     self._losses.add(name, value, newest[0] - 1, at=newest[1])
 
@@ -352,6 +359,7 @@ class TorchMetrics:
                 name = names[0] if names else None
             stepper = self._steppers.meet(optimizer, training, name or type(optimizer).__name__)
             stepper.named = name is not None
+            stepper.replicas = replicas_of(optimizer)  # now: the cell may drop both before the metrics are flushed
         return stepper
 
     def _tell_norm(self, training: Training, optimizer: Any) -> None:
@@ -409,7 +417,9 @@ class TorchMetrics:
             # Batches without gradients are no training samples.
             if self._on and torch.is_grad_enabled():
                 try:
-                    self._samples += values.first_size(batch) or 0
+                    size = values.first_size(batch) or 0
+                    self._reading.gives(iterator, batch, size, self._samples)
+                    self._samples += size
                 except Exception as error:  # noqa: BLE001 — the user's training goes on
                     self._failed(error)
             return batch

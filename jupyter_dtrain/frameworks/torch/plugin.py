@@ -27,10 +27,11 @@ from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
 from .groups import TorchGroups
-from .loaders import drop_workers, hook_loaders
+from .loaders import drop_workers, hook_loaders, is_fetching
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
+from .replicas import hook_fully_shard, hook_wrapper
 from .spawn import hook_spawn
 from .values import number, on_host, read
 from .waits import call_that_waits
@@ -49,6 +50,8 @@ ALONE = (
     "a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are not "
     "released when another one fails"
 )
+
+NO_REPLICAS = "the batch of all ranks is not shown"
 
 
 class Torch(Framework):
@@ -99,6 +102,13 @@ class Torch(Framework):
                 partial(hook_loaders, metrics.shield),
                 "an interrupt may break a DataLoader whose workers stay",
             ),
+            ("torch.nn.parallel.distributed", partial(hook_wrapper, "DistributedDataParallel"), NO_REPLICAS),
+            (
+                "torch.distributed.fsdp.fully_sharded_data_parallel",
+                partial(hook_wrapper, "FullyShardedDataParallel"),
+                NO_REPLICAS,
+            ),
+            ("torch.distributed.fsdp._fully_shard._fsdp_param_group", hook_fully_shard, NO_REPLICAS),
             ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
         ):
             when_imported(module, hook, otherwise=otherwise)
@@ -174,6 +184,10 @@ class Torch(Framework):
         if not idle and not arriving_in(frame):
             return ""
         return call_that_waits(frame, call, on_device=self._groups.on_device)
+
+    def fetches(self, frame: FrameType) -> bool:
+        """A loader gives a batch, or waits for one of its workers."""
+        return is_fetching(frame)
 
     def collectives(self) -> list[Collective]:
         """The collectives in torch's flight recorder."""

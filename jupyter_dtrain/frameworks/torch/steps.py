@@ -41,7 +41,7 @@ Step = tuple[int, float, int, list[Any]]
 class Stepper:
     """An optimizer in a run."""
 
-    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "thread", "told")
+    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "thread", "told")
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
         """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
@@ -53,6 +53,8 @@ class Stepper:
         self.met = met
         self.named = True
         """Whether its name is that of a variable, not of its type."""
+        self.replicas: list[int] | None = None
+        """The ranks that train its model with this one, where that is known."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
