@@ -163,7 +163,8 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
         environ["TF_USE_LEGACY_KERAS"] = "1"  # by itself Keras 3 cannot fit with the strategy
     without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
     script = tmp_path / "train.py"
-    jupyter_dtrain.export("script", script, path)
+    # TensorFlow by itself crashes in a MirroredStrategy between cells of a strategy of all workers; ranks do not.
+    jupyter_dtrain.export("script", script, path, cells="3,5-" if name == "08_tensorflow" else None)
     if name == "07_deepspeed":
         script.write_text(f"{without}\n\n{script.read_text()}")
 
