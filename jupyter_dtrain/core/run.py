@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from .divergence import Divergence, Divergences
 from .events import (
     Batch,
+    Checked,
     ClearOutput,
     Display,
     Dropped,
@@ -126,6 +128,7 @@ class Run:
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
+        self._divergences = Divergences(ranks)
         # A signal handler may read while the main thread, which it interrupts, is reading.
         self._folding = threading.RLock()
         self._read_spool = read_spool
@@ -227,6 +230,16 @@ class Run:
             return list(self._pipelines.timelines())
 
     @property
+    def divergence(self) -> Divergence | None:
+        """Where the replicas of the checked model have parted; None where they have not, or nothing was checked."""
+        return self._divergences.first
+
+    @property
+    def checked(self) -> int:
+        """How many steps a standing check has compared on all ranks."""
+        return self._divergences.checked
+
+    @property
     def spool(self) -> dict[int, str]:
         """The path, on the steward's machine, of the whole log of each rank that has started."""
         return {rank: part.started.spool for rank, part in self._parts.items() if part.started is not None}
@@ -321,6 +334,8 @@ class Run:
             if isinstance(event.body, PipelineStep):
                 with self._folding:
                     self._pipelines.take(batch.rank, event.body)
+            if isinstance(event.body, Checked):
+                self._divergences.take(batch.rank, event.body)
             if isinstance(event.body, Finished) and event.body.outcome == "lost":
                 self.mark_lost(batch.rank, event.body.words)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)

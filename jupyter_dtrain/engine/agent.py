@@ -42,6 +42,7 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadPosition,
     ReadStack,
     ReadSurroundings,
+    ReadVariables,
     ReleaseRank,
     RunCell,
     Signalled,
@@ -76,12 +77,14 @@ from .descriptors import DescriptorReader
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
+from .inventory import Inventory
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
+from .step_work import StepWork
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
@@ -150,6 +153,13 @@ class Agent:
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
+        self._step_work = StepWork(
+            self._shell.user_ns,
+            plugins,
+            recorder.append,
+            lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
+        )
+        self._inventory = Inventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
@@ -252,6 +262,8 @@ class Agent:
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
+        with contextlib.suppress(Exception):
+            self._step_work.end()
         try:
             self._cell_end.end(cell.run, exception, released=self._released, recovering=self._recovering)
         finally:
@@ -278,6 +290,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
+        self._step_work.begin(cell.watch)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
@@ -373,7 +386,7 @@ class Agent:
         except Refused as error:
             say(refused(error))
             return
-        if isinstance(request, Complete | Describe | ReadSurroundings):
+        if isinstance(request, Complete | Describe | ReadSurroundings | ReadVariables):
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
             if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
@@ -382,8 +395,12 @@ class Agent:
         say(replied(lambda: self._answer(request)))
 
     def _ask_aside(
-        self, request: Complete | Describe | ReadSurroundings, answer: Callable[[dict[str, Any]], object]
+        self,
+        request: Complete | Describe | ReadSurroundings | ReadVariables,
+        answer: Callable[[dict[str, Any]], object],
     ) -> bool:
+        if isinstance(request, ReadVariables):
+            return self._inventory.ask(request, answer)
         if isinstance(request, ReadSurroundings):
             look = functools.partial(look_around, self._plugins, self._place.local_rank)
             return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)

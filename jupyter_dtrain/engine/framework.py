@@ -34,10 +34,13 @@ from .libraries import is_library
 from .sources import executing_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from jupyter_dtrain.core.facts import Facts
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 
+    from .contents import Part
     from .metrics import Read
 
 
@@ -127,6 +130,12 @@ class Cells:
         """Return how many steps each optimizer has made in this cell, by its variable; empty where none count."""
         return {}
 
+    def follow_steps(self, _call: Callable[[int], object] | None, /) -> None:
+        """``follow_steps(call)``: after each step of the optimizer that steps first, call ``call`` with its number.
+
+        The number counts this cell's steps, from 1; the call comes on the thread of the training loop. None ends that.
+        """
+
     def is_log(self, _line: str, /) -> bool:
         """``is_log(line)``: whether native code or a child process has written ``line`` as a log that no cell shows.
 
@@ -153,6 +162,19 @@ class Values:
         why.
         """
         return None
+
+    def parts(self, *_: Any, **__: Any) -> list[Part] | None:
+        """``parts(name: str, value: Any, namespace: Mapping[str, Any])``: the parts of one of the user's variables.
+
+        For a tensor of this framework the tensor itself, for a model its weights and what belongs to them; None for a
+        value of any other kind. ``namespace``: the user's names. Wait for no other rank, and compute nothing yet. Any
+        thread may ask, also while a cell runs.
+        """
+        return None
+
+    def states(self, _namespace: Mapping[str, Any], /) -> list[Part]:
+        """``states(namespace)``: random states and step counters, which decide what a rank does next."""
+        return []
 
 
 class Memory:
@@ -269,6 +291,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "after_cell": ("failed",),
     "waits": ("frame", "call", "idle"),
     "recover": ("bound", "again"),
+    "parts": ("name", "value", "namespace"),
 }
 """The members that are called by name, each with all arguments that it may take."""
 
@@ -349,4 +372,9 @@ def user_names() -> list[tuple[str, Any]]:
     if not InteractiveShell.initialized():
         return []
     names = list(InteractiveShell.instance().user_ns.items())
-    return [(name, value) for name, value in names if not _OF_IPYTHON.fullmatch(name)]
+    return [(name, value) for name, value in names if not of_ipython(name)]
+
+
+def of_ipython(name: str) -> bool:
+    """Whether IPython keeps this name of a namespace for itself."""
+    return bool(_OF_IPYTHON.fullmatch(name)) or name in {"In", "Out", "exit", "quit", "get_ipython", "open"}

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import doctor, joining, running, scripts, stored, sync, worlds
+from . import across, doctor, joining, running, scripts, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -46,6 +46,18 @@ _OWN: tuple[Verb, ...] = (
         running.kill,
     ),
     Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
+    Verb(
+        "vars", "show what variables hold on each rank, and where ranks differ", across.vars_arguments, across.show_vars
+    ),
+    Verb("diff", "compare one variable over all ranks", across.diff_arguments, across.diff),
+    Verb(
+        "check",
+        "check that the replicas of a model are the same on all ranks",
+        across.check_arguments,
+        across.check,
+    ),
+    Verb("scatter", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
+    Verb("gather", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
     Verb("stacks", "show where the code of every rank is now", running.stacks_arguments, running.stacks),
     Verb(
         "env",

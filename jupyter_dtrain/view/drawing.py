@@ -91,6 +91,7 @@ def svg(picture: Picture) -> str | None:
         from matplotlib.figure import Figure
     except Exception:  # noqa: BLE001 — as above
         return None
+    marks = [mark.step for mark in picture.marks]
     names = in_order(picture.metrics)
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     look: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": True, "svg.hashsalt": "dtrain"}
@@ -99,7 +100,7 @@ def svg(picture: Picture) -> str | None:
             with _drawing, no_glyph_warnings(), mpl.rc_context(look):
                 figure = Figure()
                 FigureCanvasSVG(figure)
-                _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines)
+                _fill(figure, {name: picture.metrics[name] for name in names}, picture.timelines[:most], lines, marks)
                 file = io.StringIO()
                 figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
             drawn = _NUMBER.sub(r"\1", file.getvalue())
@@ -110,8 +111,17 @@ def svg(picture: Picture) -> str | None:
     return None
 
 
-def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: Sequence[Timeline], lines: int) -> None:
-    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``."""
+def _fill(
+    figure: Any,
+    metrics: Mapping[str, Mapping[int, Columns]],
+    timelines: Sequence[Timeline],
+    lines: int,
+    marks: Sequence[int],
+) -> None:
+    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``.
+
+    ``marks``: steps at which a line goes through all charts.
+    """
     columns = 2 if timelines else min(2, len(metrics))
     rows = math.ceil(len(metrics) / max(1, columns))
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
@@ -131,6 +141,8 @@ def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: 
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for (name, series), ax in zip(metrics.items(), axes, strict=False):
             _chart(ax, name, series, lines)
+            for step in marks:
+                ax.axvline(step, color="#D55E00", linewidth=1, linestyle="--")
         for ax in axes[len(metrics) :]:
             ax.remove()
     foot = sum(below)

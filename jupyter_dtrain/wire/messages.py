@@ -86,6 +86,10 @@ class Watching(msgspec.Struct, frozen=True):
 
     metrics: bool = True
     grad_norm: bool = False
+    check: str = ""
+    """The model that is compared over ranks while the cell runs; empty for none."""
+    check_every: int = 10
+    """After how many steps each."""
 
 
 class Done(msgspec.Struct, frozen=True):

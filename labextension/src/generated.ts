@@ -52,6 +52,12 @@ export type Bar = [
   parts: BarPart[],
 ];
 
+/** A step that is marked in all charts, and why. */
+export type Mark = [
+  step: number,
+  words: string,
+];
+
 /**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
@@ -134,6 +140,7 @@ export interface RunDocument {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   metrics: MetricPart[];
@@ -158,6 +165,7 @@ export interface Status {
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
   reach?: number[];
+  marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }
@@ -416,4 +424,4 @@ export const OUTCOMES: Record<RunOutcome, string> = {
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];

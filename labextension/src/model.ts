@@ -65,6 +65,12 @@ export interface NonFinite {
   kind: string;
 }
 
+/** A step that charts mark, and why. */
+export interface Mark {
+  step: number;
+  words: string;
+}
+
 export interface Band {
   steps: Float32Array;
   mean: Float32Array;
@@ -133,6 +139,8 @@ export class RunModel {
   bars: Bar[] = [];
   metrics = new Map<string, Metric>();
   pipelines: Pipeline[] = [];
+  /** Steps that all charts mark, and why. */
+  marks: Mark[] = [];
   leftOut = 0;
   /** For each rank, how far its events are included. */
   reach: number[] = [];
@@ -199,6 +207,7 @@ export class RunModel {
     const copy = (): void => {
       const { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned, version } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
+      this.marks = other.marks;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -261,6 +270,7 @@ export class RunModel {
     this.nodes = status.nodes;
     this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
+    this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],
