@@ -2,7 +2,8 @@
 
 Each rank digests its own parts. Ranks first exchange one digest of all digests. Only where those differ do they
 exchange facts of single parts, and only parts that differ travel, in chunks, from one rank to the others, to measure
-how far they are apart. Placements of sharded tensors are compared as placements, and their values among ranks with the same piece.
+how far they are apart. Placements of sharded tensors are compared as placements, and their values among ranks with the
+same piece.
 
 All ranks must call it together. Under failure: a name that is missing on some rank raises on all ranks before anything
 is read. A rank that dies frees the others as in any cell, and nothing has changed.
@@ -125,18 +126,15 @@ def find_differences(table: list[dict[tuple[str, str], Facts]]) -> tuple[list[Di
         for key, facts in parts.items():
             names.setdefault(facts.name, {})[rank] = facts
             pieces.setdefault(key, {})[rank] = facts
-    found = []
-    whole: set[str] = set()
+    found: dict[str, list[Difference]] = {name: [] for name in names}
     for name, ranks in names.items():
         if difference := _in_form(name, ranks, len(table)):
-            found.append(difference)
-            whole.add(name)
+            found[name].append(difference)
+    whole = {name for name, differences in found.items() if differences}
     for (name, _), ranks in pieces.items():
         if name not in whole and (difference := _in_values(name, ranks)):
-            found.append(difference)
-    places = {name: place for place, name in enumerate(names)}
-    found.sort(key=lambda one: places[one.name])
-    return found, len(names)
+            found[name].append(difference)
+    return [one for differences in found.values() for one in differences], len(names)
 
 
 def _in_form(name: str, ranks: Mapping[int, Facts], size: int) -> Difference | None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Final
 
+import msgspec
+
 from jupyter_dtrain.core.contents import Amount, Compared, Difference, NamedValue
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 
@@ -24,24 +26,44 @@ _DIGITS: Final = 10
 """Of a digest, in a table."""
 
 
-def inventory_table(
-    world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int
-) -> dict[str, str]:
-    """A MIME bundle. ``found``: by rank, and by name; None for a rank that has not answered."""
+class HeldRow(msgspec.Struct, frozen=True):
+    """A variable as a group of ranks has it."""
+
+    name: str
+    differs: bool
+    """Whether other ranks have something else."""
+    type: str
+    shape: str
+    """For a short value, the value itself."""
+    dtype: str
+    device: str
+    norm: str
+    digest: str
+    ranks: str
+
+
+def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | None]) -> list[HeldRow]:
+    """The variables, by name; one row for each group of ranks that have the same. ``size``: the world's ranks."""
     told = {rank: held for rank, held in found.items() if held is not None}
     rows = []
-    different = 0
     for name in sorted({name for held in told.values() for name in held}):
         values = {rank: held.get(name) for rank, held in told.items()}
         groups: dict[object, list[int]] = {}
         for rank, value in values.items():
             groups.setdefault(_identity(value), []).append(rank)
-        different += len(groups) > 1
-        for place, ranks in enumerate(groups.values()):
-            mark = DIFFERS if len(groups) > 1 else ""
-            shown = {rank: values[rank] for rank in ranks}
-            on = "all" if len(ranks) == world.size else format_ranks(ranks)
-            rows.append([mark, "" if place else name, *_cells(shown), on])
+        for ranks in groups.values():
+            on = "all" if len(ranks) == size else format_ranks(ranks)
+            rows.append(HeldRow(name, len(groups) > 1, *_cells({rank: values[rank] for rank in ranks}), on))
+    return rows
+
+
+def inventory_table(
+    world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int
+) -> dict[str, str]:
+    """A MIME bundle. ``found``: by rank, and by name; None for a rank that has not answered."""
+    told = [rank for rank, held in found.items() if held is not None]
+    rows = inventory_rows(world.size, found)
+    different = len({row.name for row in rows if row.differs})
     notes = [f"{left_out} more variables are left out: name those that you want to see."] if left_out else []
     quiet = [rank for rank, held in found.items() if held is None]
     if quiet:
@@ -50,7 +72,13 @@ def inventory_table(
     words = f"{different} differ{'s' if different == 1 else ''}" if different else "all the same"
     caption = f"Variables of world {world.name!r} on {who}: {words if rows else 'none yet'}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
-    return _with_notes(table(caption, headers, rows), notes)
+    before = ""
+    cells = []
+    for row in rows:
+        name, *rest = (row.name, row.type, row.shape, row.dtype, row.device, row.norm, row.digest, row.ranks)
+        cells.append([DIFFERS if row.differs else "", "" if name == before else name, *rest])
+        before = name
+    return _with_notes(table(caption, headers, cells), notes)
 
 
 def _identity(value: NamedValue | None) -> object:

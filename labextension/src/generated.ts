@@ -412,6 +412,30 @@ export interface CellOutputs {
   over: boolean;
 }
 
+/** A variable as a group of ranks has it. */
+export interface HeldRow {
+  name: string;
+  /** Whether other ranks have something else. */
+  differs: boolean;
+  type: string;
+  /** For a short value, the value itself. */
+  shape: string;
+  dtype: string;
+  device: string;
+  norm: string;
+  digest: string;
+  ranks: string;
+}
+
+/** The variables of ranks. */
+export interface HeldVariables {
+  rows: HeldRow[];
+  /** Further variables. */
+  left_out: number;
+  /** The ranks that have not answered in time. */
+  silent: number[];
+}
+
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
 /** The one word for each way in which a run ends, or that it goes on, and its meaning. */

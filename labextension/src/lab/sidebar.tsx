@@ -12,6 +12,7 @@ import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
 import { RankList } from "./ranks";
 import { Section, Tool } from "./section";
+import { Variables } from "./variables";
 import { WorldList } from "./worldList";
 
 export const PANEL = "jupyter-dtrain-panel";
@@ -149,6 +150,7 @@ function Contents(props: {
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
+      {selected !== null && selected.ready > 0 && <Variables world={selected} {...shared} />}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
         <History changed={changed} {...shared} />
