@@ -30,6 +30,7 @@ from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell, script_name
+from jupyter_dtrain.client.snapshots import Snapshots
 from jupyter_dtrain.client.variables import Variables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from .view import CommRelay, RunView
 
 
-class Session(Variables):
+class Session(Variables, Snapshots):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:

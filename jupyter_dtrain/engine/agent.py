@@ -84,7 +84,6 @@ from .namespace import bound_first, fetch_values, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
-from .step_work import StepWork
 from .surroundings import look_around
 from .tracebacks import Tracebacks, cell_name
 
@@ -94,6 +93,8 @@ if TYPE_CHECKING:
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
     from jupyter_dtrain.core.world import Placement
+
+    from .step_work import StepWork
 
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
@@ -114,6 +115,7 @@ class Agent:
         metrics: MetricBuffer,
         sampler: Sampler,
         comms: RankComms,
+        step_work: StepWork,
         home: Path,
         report: Callable[[Report], None],
         generation: int,
@@ -153,12 +155,7 @@ class Agent:
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
-        self._step_work = StepWork(
-            self._shell.user_ns,
-            plugins,
-            recorder.append,
-            lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
-        )
+        self._step_work = step_work
         self._inventory = Inventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
@@ -290,7 +287,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
-        self._step_work.begin(cell.watch)
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""

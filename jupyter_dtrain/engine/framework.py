@@ -4,9 +4,9 @@ The core names no framework. Each framework is a class that derives from :class:
 group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
 the user's code does later (:func:`~.imports.when_imported`). A framework that is not installed costs nothing.
 
-:class:`Framework` offers eight capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
-:class:`Cells`, :class:`Values`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and :class:`Server`. A plug-in
-overrides the members that it has something to do in. A rank never asks a plug-in for a member that it left alone.
+:class:`Framework` offers nine capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
+:class:`Cells`, :class:`Values`, :class:`Snapshots`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and
+:class:`Server`. A plug-in overrides the members that it has something to do in. A rank never asks a plug-in for a member that it left alone.
 
 Members with several arguments are called by name, and a plug-in takes only the arguments that it needs::
 
@@ -177,6 +177,36 @@ class Values:
         return []
 
 
+class Snapshots:
+    """The state of models and optimizers on disk, for a world of any size. The main threads of all ranks ask together.
+
+    What a framework does not save is pickled on each rank: an object with ``state_dict`` as its state.
+    """
+
+    def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:
+        """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
+
+        Return the names of those of ``values`` that this framework saves, the same on all ranks, and this rank's files
+        as bytes, by name; other ranks' files have other names. ``size``: ranks in the world. May wait for the other
+        ranks. Raises what stands in the way.
+        """
+        return [], {}
+
+    def misfit(self, *_: Any, **__: Any) -> str:
+        """``misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: why not to load.
+
+        ``folder`` has the files of all ranks. Empty where the saved states fit ``values``. Change nothing, and wait for
+        no rank.
+        """
+        return ""
+
+    def load_values(self, *_: Any, **__: Any) -> None:
+        """``load_values(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: load the states.
+
+        May wait for the other ranks. Raises what stands in the way.
+        """
+
+
 class Memory:
     """Memory of the rank's GPU, and what happens when memory runs out."""
 
@@ -269,14 +299,14 @@ class Server:
     """
 
 
-class Framework(Start, Description, Cells, Values, Memory, Waiting, Recovery, Server):
+class Framework(Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server):
     """One framework in one rank. Override the members of the capabilities that it has; give it a :attr:`name`."""
 
     name: str
     """The plug-in's own; no other plug-in has it."""
 
 
-CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Memory, Waiting, Recovery, Server)
+CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server)
 
 MEMBERS: tuple[str, ...] = tuple(name for one in CAPABILITIES for name in vars(one) if not name.startswith("_"))
 """The names of all members of all capabilities."""
@@ -292,6 +322,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "waits": ("frame", "call", "idle"),
     "recover": ("bound", "again"),
     "parts": ("name", "value", "namespace"),
+    "save_values": ("values", "namespace", "size"),
+    "misfit": ("values", "namespace", "folder"),
+    "load_values": ("values", "namespace", "folder"),
 }
 """The members that are called by name, each with all arguments that it may take."""
 

@@ -47,6 +47,7 @@ from .words import Words, words_of
 if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
     from jupyter_dtrain.core.stacks import Collective
@@ -230,6 +231,32 @@ class Plugins:
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
         """Random states and step counters."""
         return [part for _, parts in self._answers("states", as_parts, namespace) for part in parts or ()]
+
+    # Snapshots.
+
+    def save_values(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
+    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+        """Each plug-in that saves some of ``values``: its name, theirs, and its files. Raises what it raises."""
+        left = dict(values)
+        for call in self._calls("save_values"):
+            names, files = call(values=left, namespace=namespace, size=size)
+            left = {name: value for name, value in left.items() if name not in names}
+            if names:
+                yield call.name, list(names), files
+
+    def misfit(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
+        """Why the states that ``plugin`` has saved do not fit; empty where they do."""
+        for call in self._calls("misfit"):
+            if call.name == plugin:
+                return as_text(call(values=values, namespace=namespace, folder=folder))
+        return f"the framework {plugin!r}, which saved {', '.join(values)}, is not installed here"
+
+    def load_values(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+        """Load the states that ``plugin`` has saved. Raises what it raises."""
+        for call in self._calls("load_values"):
+            if call.name == plugin:
+                call(values=values, namespace=namespace, folder=folder)
 
     # Memory.
 

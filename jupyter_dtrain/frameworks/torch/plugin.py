@@ -22,7 +22,7 @@ from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.wire.messages import Watching
 
-from . import contents
+from . import contents, snapshots
 from .builds import hook_builds
 from .declared import TorchOptions
 from .describe import torch_details
@@ -153,6 +153,20 @@ class Torch(Framework):
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
         """Generators, samplers, loaders, optimizers' steps."""
         return [] if "torch" not in sys.modules else contents.states(namespace)
+
+    def save_values(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Models and optimizers, by torch.distributed.checkpoint."""
+        return ([], {}) if "torch" not in sys.modules else snapshots.save_values(values, namespace, size)
+
+    def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
+        """Which keys and shapes differ."""
+        return snapshots.misfit(values, namespace, folder)
+
+    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+        """Load them into the objects that are there."""
+        snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
