@@ -80,6 +80,7 @@ class Session(Variables, Snapshots):
         )
         self._relay: CommRelay | None = None
         self._started_here = False
+        self._orders = {}
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
@@ -131,6 +132,7 @@ class Session(Variables, Snapshots):
         if words := starting.explain_spool(request):
             session._notices.hear(words)
         session._notices.show()
+        session._place_orders()
         return session
 
     @classmethod
@@ -395,6 +397,7 @@ class Session(Variables, Snapshots):
         self._link.check_drives()
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
+        self._place_orders()
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.

@@ -1,4 +1,4 @@
-"""Snapshots: the variables of all ranks on disk, saved and loaded by runs of their own, and listed from their manifests.
+"""Snapshots: variables of all ranks on disk, saved and loaded by runs of their own, and listed by their manifests.
 
 A snapshot lies below ``DTRAIN_SNAPSHOTS``, or else in Jupyter's data folder; with ranks on other hosts that must be a
 folder that all of them share. The key that signs it stays in Jupyter's data folder, and goes to ranks with each order,
@@ -27,7 +27,11 @@ from jupyter_dtrain.core.snapshots import (
     check_snapshot_name,
     list_snapshots,
     newest,
+    parse_every,
+    read_manifest,
     snapshot_key,
+    split_every,
+    verify,
 )
 from jupyter_dtrain.wire.values import check_variable
 
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE: Final = "DTRAIN_SNAPSHOTS"
 """Environment variable: the folder of all snapshots."""
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def data_folder() -> Path:
@@ -54,28 +57,13 @@ def snapshots_folder() -> Path:
 
 
 def key() -> bytes:
-    """This user's key."""
+    """The key of this user."""
     return snapshot_key(data_folder())
 
 
 def all_snapshots() -> list[Snapshot]:
-    """This user's snapshots, newest first; of each name the newest."""
+    """The snapshots of this user, newest first; of each name the newest."""
     return list_snapshots(snapshots_folder(), key())
-
-
-def parse_every(every: str | int | float) -> tuple[int, float]:
-    """``100`` as steps, ``10m`` as seconds: (steps, seconds), one of which is 0. Raises :class:`BadRequest`."""
-    text = str(every).strip()
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf") or (not unit and value != int(value)):
-        raise BadRequest(
-            f"{text!r} is no distance between snapshots: write steps, such as 100, or a time, such as 10m."
-        )
-    return (0, value * UNITS[unit]) if unit else (int(value), 0.0)
 
 
 class Snapshots:
@@ -83,6 +71,8 @@ class Snapshots:
 
     request: WorldRequest
     run: Callable[..., Run]
+    _orders: dict[str, tuple[list[str], str]]
+    """The snapshots that ranks save by themselves: variables and distance, by name."""
 
     def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> Answer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
@@ -103,10 +93,13 @@ class Snapshots:
         if every is None:
             return self._order("run_save", place, {}, f"save {name}")
         steps, seconds = parse_every(every)
-        return self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
+        answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
+        self._orders[name] = names, str(every)
+        return answer
 
     def stop_saving(self, name: str = "") -> list[str]:
         """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so."""
+        self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
         return self._order("run_cancel", (name,), {}, "save --stop").names
 
     def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> Answer:
@@ -116,19 +109,31 @@ class Snapshots:
         ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot
         that is not signed with your key; to load it can run its code.
 
-        Raises :class:`BadRequest` where there is none, and as :meth:`run`: ranks raise :class:`SnapshotRefused` for a
-        snapshot that was changed, and :class:`TransferFailed` for one that does not fit. Then nothing has changed.
+        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key, and
+        as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and :class:`TransferFailed` for one that does not fit. Then nothing has changed.
         """
         check_snapshot_name(name)
         for one in names:
             check_variable(one)
-        place = (str(newest(snapshots_folder(), name)), list(names))
+        folder = newest(snapshots_folder(), name)
+        if not trust:
+            verify(key(), folder, read_manifest(folder))
+        place = (str(folder), list(names))
         return self._order("run_load", place, {"trust": trust, "ready": ready}, f"load {name}")
 
     @property
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this user, newest first."""
         return all_snapshots()
+
+    def _place_orders(self) -> None:
+        """Give fresh ranks the standing orders: that of the start, and those of this session."""
+        wanted = dict(self._orders)
+        if self.request.options.snapshot_every:
+            every, names = split_every(self.request.options.snapshot_every)
+            wanted.setdefault(f"auto-{self.request.name}", (names, every))
+        for name, (names, every) in wanted.items():
+            self.save(name, names, every=every)
 
     def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> Answer:
         code = CALL.format("snapshot_cells", function, values, dict(options))

@@ -33,6 +33,7 @@ VERSION: Final = 1
 PART: Final = ".part"
 STALE: Final = 3600.0
 """Seconds without a change after which a snapshot that is being written counts as given up."""
+UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PIECE: Final = 8 << 20
 _KEY_BYTES: Final = 32
 _LONGEST: Final = 100
@@ -116,8 +117,34 @@ def check_snapshot_name(name: str) -> str:
     return name
 
 
+def parse_every(every: str | float) -> tuple[int, float]:
+    """``100`` as steps, ``10m`` as seconds: (steps, seconds), one of which is 0. Raises :class:`BadRequest`."""
+    text = str(every).strip()
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf") or (not unit and value != int(value)):
+        raise BadRequest(
+            f"{text!r} is no distance between snapshots: write steps, such as 100, or a time, such as 10m."
+        )
+    return (0, value * UNITS[unit]) if unit else (int(value), 0.0)
+
+
+def split_every(wanted: str) -> tuple[str, list[str]]:
+    """``10m model opt`` as the distance and the variables. Raises :class:`BadRequest`."""
+    every, *names = wanted.replace(",", " ").split() or [""]
+    parse_every(every)
+    if not names or not all(name.isidentifier() for name in names):
+        raise BadRequest(
+            f"{wanted!r} must be a distance and variables, such as '10m model opt'.", option="snapshot_every"
+        )
+    return every, names
+
+
 def snapshot_key(folder: Path) -> bytes:
-    """This user's key, in ``folder``: made at the first use, readable by this user alone."""
+    """The key of this user, in ``folder``: made at the first use, readable by this user alone."""
     file = folder / "snapshot-key"
     for _ in range(2):
         with contextlib.suppress(FileNotFoundError):
@@ -177,8 +204,8 @@ def verify(key: bytes, folder: Path, manifest: Manifest) -> None:
     """Raise :class:`SnapshotRefused` unless the manifest is this user's."""
     if not is_ours(key, manifest):
         raise SnapshotRefused(
-            f"The manifest of {folder} does not carry your key's code: it was changed, or saved by another user or on "
-            f"another machine. A snapshot can run code when it is loaded; --trust loads it all the same."
+            f"Nothing was loaded. {folder} is not signed with your key: it was changed, or saved by another user or on "
+            f"another machine. To load it can run its code; --trust loads it all the same."
         )
 
 
@@ -194,7 +221,7 @@ def verify_file(key: bytes, folder: Path, name: str, facts: FileFacts) -> str:
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
     if size != facts.size:
-        return f"{name} has {size} bytes, not {facts.size}"
+        return f"{name} has {size} bytes, not {facts.size}, so it was changed"
     return "" if hmac.compare_digest(found.hexdigest(), facts.code) else f"{name} was changed"
 
 

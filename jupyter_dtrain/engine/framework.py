@@ -6,7 +6,8 @@ the user's code does later (:func:`~.imports.when_imported`). A framework that i
 
 :class:`Framework` offers nine capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
 :class:`Cells`, :class:`Values`, :class:`Snapshots`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and
-:class:`Server`. A plug-in overrides the members that it has something to do in. A rank never asks a plug-in for a member that it left alone.
+:class:`Server`. A plug-in overrides the members that it has something to do in. A rank never asks a plug-in for a
+member that it left alone.
 
 Members with several arguments are called by name, and a plug-in takes only the arguments that it needs::
 

@@ -2,7 +2,8 @@
 
 Ranks talk to each other only while they stage: after that each writes its files by itself, so training can go on. When
 all ranks have written theirs, rank 0 writes the manifest and gives the snapshot its number (:mod:`.core.snapshots`).
-Frameworks save what they know (``Snapshots``); everything else is pickled, by rank, an object with a state as its state.
+Frameworks save what they know (``Snapshots``). Anything else is pickled on each rank, an object with a state as its
+state.
 
 All ranks must call :func:`save` and :func:`load` together. Under failure: an obstacle on one rank raises on all ranks,
 and nothing was saved, or changed. A rank that dies while files are written leaves a folder without a manifest, which
@@ -251,7 +252,7 @@ def load(
         if how not in (STATE, VALUE):
             by_plugin.setdefault(how, {})[name] = namespace[name]
     notes: list[str] = []
-    problem, values = "", {}
+    problem, values = "", dict[str, Any]()
     try:
         for plugin, objects in by_plugin.items():
             problem = problem or plugins.misfit(plugin, objects, namespace, folder / plugin)
@@ -283,20 +284,24 @@ def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
             verify(key, folder, manifest)
             for place, (name, facts) in enumerate(sorted(manifest.files.items())):
                 if place % size == rank and (found := verify_file(key, folder, name, facts)):
-                    problem = problem or f"{folder}: {found}. Load an earlier snapshot, or this one with --trust."
+                    problem = problem or f"{found} since it was saved; --trust loads it all the same"
     except SnapshotRefused as error:
         problem = str(error)
     problems = [words for words in comm.allgather(problem) if words]
     if problems or manifest is None:
-        raise SnapshotRefused(f"Nothing was loaded. {problems[0]}")
+        raise SnapshotRefused(f"Nothing was loaded: {problems[0]}.")
     return manifest
 
 
 def _unpickled(
     folder: Path, names: list[str], manifest: Manifest, rank: int, size: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """This rank's values of what was pickled, and notes. A new rank gets what all saved ranks have had in common."""
-    found, own, left = {}, [], []
+    """The values that this rank gets of what was pickled, and notes.
+
+    A rank that was not there gets what all ranks that saved had in common.
+    """
+    found: dict[str, Any] = {}
+    own: list[str] = []
     for name in names:
         files = [folder / f"rank-{saved}" / f"{name}.pickle" for saved in range(manifest.size)]
         data = files[rank].read_bytes() if rank < manifest.size else None
@@ -305,7 +310,7 @@ def _unpickled(
             if len(all_of_them) == 1:
                 data = next(iter(all_of_them))
             else:
-                (own if data is not None else left).append(name)
+                own.append(name)
         if data is not None:
             found[name] = pickle.loads(data)  # noqa: S301 — its code was checked, or the user trusts it
     notes = []
@@ -331,7 +336,7 @@ def _pickled(name: str, value: Any, plugins: Plugins) -> tuple[str, bytes]:
     try:
         how, content = (STATE, value.state_dict()) if has_state(value) else (VALUE, value)
         return how, cloudpickle.dumps(plugins.on_host(content), protocol=5)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
         raise TransferFailed(f"{name!r} cannot be saved: {words_of(error)}") from None
 
 

@@ -4,8 +4,8 @@ A framework calls after each step of the optimizer that steps first (``Cells.fol
 model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
 them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
 
-A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next, so that
-none has to agree on the time: ranks meet every few seconds at most. Then all stage their state, and the training goes on
+A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next: a
+meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
 while threads write it.
 
 Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no

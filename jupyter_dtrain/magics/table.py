@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import across, doctor, joining, running, scripts, stored, sync, worlds
+from . import across, doctor, joining, running, scripts, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -31,7 +31,15 @@ _OWN: tuple[Verb, ...] = (
     Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
     Verb("stop", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
     Verb("status", "show the ranks: host, device, process and state", _none, worlds.status),
-    Verb("restart", "replace all ranks of the world; their variables are lost", _none, worlds.restart),
+    Verb(
+        "restart",
+        "replace all ranks of the world; their variables are lost, unless a snapshot is loaded",
+        worlds.restart_arguments,
+        worlds.restart,
+    ),
+    Verb("save", "save variables of all ranks as a snapshot on disk", snapshots.save_arguments, snapshots.save),
+    Verb("load", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
+    Verb("snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
     Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
     Verb(
         "interrupt",

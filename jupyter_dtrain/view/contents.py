@@ -53,7 +53,9 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
             groups.setdefault(_identity(value), []).append(rank)
         for ranks in groups.values():
             on = "all" if len(ranks) == size else format_ranks(ranks)
-            rows.append(HeldRow(name, len(groups) > 1, *_cells({rank: values[rank] for rank in ranks}), on))
+            shown = _cells({rank: values[rank] for rank in ranks})
+            kind, shape, dtype, device, norm, digest = shown
+            rows.append(HeldRow(name, len(groups) > 1, kind, shape, dtype, device, norm, digest, on))
     return rows
 
 

@@ -126,7 +126,8 @@ spread = DTensor.from_local(part, mesh, [Replicate(), Shard(0)], run_check=False
     assert first.amounts[0].largest == 2.0
     run(
         replicas,
-        "if rank == 0: spread = DTensor.from_local(part, mesh, [Shard(0), Shard(0)], run_check=False, shape=(8,), stride=(1,))",
+        "if rank == 0:\n    places = [Shard(0), Shard(0)]\n"
+        "    spread = DTensor.from_local(part, mesh, places, run_check=False, shape=(8,), stride=(1,))",
     )
     assert replicas.diff("spread").first.what == "placement"
 

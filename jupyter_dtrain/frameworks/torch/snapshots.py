@@ -2,21 +2,23 @@
 
 It saves each tensor once, or each shard of a DTensor on the rank that has it, and loads them into any world: of another
 size, or sharded otherwise. An optimizer is saved by the names of its parameters, which a model among the user's names
-gives. Ranks without a process group of the whole world keep what they have, each for itself: then the engine pickles it.
+gives. Ranks without a process group of the whole world have states of their own: then the engine pickles those.
 
-torch's writer writes into memory here (:class:`MemoryFiles`), so that ranks talk to each other, and copy their tensors,
-before training goes on, and the disk is written afterwards.
+torch's writer writes into memory here (:class:`MemoryFiles`). So ranks talk to each other, and copy their tensors,
+before training goes on, and threads write the disk afterwards.
+
+Under failure: :func:`misfit` compares keys and shapes before anything is loaded.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-import warnings
 
 from .contents import plain
 
@@ -83,7 +85,7 @@ def save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: i
 
     states = _states(chosen, namespace)
     writer = dcp.FileSystemWriter("memory", sync_files=False)
-    files = writer.fs = MemoryFiles()  # type: ignore[assignment]  # it has what the writer calls
+    files = writer.fs = MemoryFiles()
     with _quiet():
         dcp.save(states, storage_writer=writer, no_dist=not torch.distributed.is_initialized())
     return list(chosen), {name: stream.getbuffer() for name, stream in files.content.items()}
@@ -165,7 +167,7 @@ def _model_of(name: str, optimizer: Any, values: Mapping[str, Any], namespace: M
     )
 
 
-def _flat(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(state: Any) -> Iterator[tuple[str, Any]]:
     """A nested state by the keys that torch gives its parts."""
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
