@@ -109,8 +109,9 @@ class Snapshots:
         ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot
         that is not signed with your key; to load it can run its code.
 
-        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key, and
-        as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and :class:`TransferFailed` for one that does not fit. Then nothing has changed.
+        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key,
+        and as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and
+        :class:`TransferFailed` for one that does not fit. Then nothing has changed.
         """
         check_snapshot_name(name)
         for one in names:

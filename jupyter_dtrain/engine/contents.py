@@ -14,8 +14,7 @@ import math
 import random
 import sys
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -102,54 +101,67 @@ class PlainPart(Part):
         return "" if self.kind == "random state" else text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
-class MemoryPart(Part):
-    """An array that offers its memory, such as numpy's."""
+class ArrayPart(Part):
+    """An array of numpy's, or one that a framework gives as such when it is asked for."""
 
-    def __init__(self, name: str, kind: Kind, value: Any) -> None:
-        self.name, self.kind, self._value = name, kind, value
-        self._view = memoryview(value)
+    def __init__(self, facts: Facts, fetch: Callable[[], Any]) -> None:
+        """``fetch`` returns the values as an array of numpy's; it may take long, and may raise."""
+        self.name, self.kind, self._facts, self._fetch = facts.name, facts.kind, facts, fetch
 
     def facts(self) -> Facts:
         """Its shape, and its type of elements."""
-        kind = type(self._value)
-        dtype = str(getattr(self._value, "dtype", self._view.format)) if kind.__module__ == "numpy" else ""
-        return Facts(
-            self.name,
-            self.kind,
-            _type_name(self._value),
-            list(self._view.shape or ()),
-            dtype or self._view.format,
-            "cpu",
-            size=self._view.nbytes,
-        )
+        return self._facts
 
     def digest(self) -> str:
         """Of its bytes in C order."""
-        whole = self._view if self._view.c_contiguous else self._view.tobytes()
-        return hashlib.blake2b(whole, digest_size=8).hexdigest()
+        try:
+            return hashlib.blake2b(self._bytes(), digest_size=8).hexdigest()
+        except Exception:  # noqa: BLE001 — a framework may have let go of the values
+            return ""
 
     def norm(self) -> float | None:
-        """By numpy, where it is numpy's."""
-        numpy = sys.modules.get("numpy")
-        if numpy is None or self._value.dtype.kind not in "fiub":
-            return None
-        return float(numpy.linalg.norm(numpy.asarray(self._value, dtype="float64")))
+        """In double precision."""
+        import numpy as np
+
+        array = self._fetch()
+        return float(np.linalg.norm(array.astype("float64").ravel())) if _is_number(array.dtype) else None
+
+    def words(self) -> str:
+        """The value of a single element."""
+        array = self._fetch() if math.prod(self._facts.shape or [0]) == 1 else None
+        return (
+            f"{float(array.astype('float64').ravel()[0]):.6g}" if array is not None and _is_number(array.dtype) else ""
+        )
 
     def read(self, start: int, stop: int) -> bytes:
         """Its bytes in C order."""
-        return (
-            self._view.tobytes()[start:stop] if not self._view.c_contiguous else bytes(self._view.cast("B")[start:stop])
-        )
+        return bytes(self._bytes()[start:stop])
 
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
-        """By numpy."""
-        numpy = sys.modules.get("numpy")
-        if numpy is None or self._value.dtype.kind not in "fiub":
+        """In double precision."""
+        import numpy as np
+
+        dtype = self._fetch().dtype
+        if not _is_number(dtype):
             return math.nan, math.nan, 0
-        mine = numpy.frombuffer(self.read(start, start + len(data)), dtype=self._value.dtype).astype("float64")
-        away = numpy.abs(mine - numpy.frombuffer(data, dtype=self._value.dtype).astype("float64"))
-        away[numpy.isnan(away)] = math.inf
+        mine = np.frombuffer(self.read(start, start + len(data)), dtype=dtype).astype("float64")
+        theirs = np.frombuffer(data, dtype=dtype).astype("float64")
+        away = np.abs(mine - theirs)
+        away[np.isnan(away)] = math.inf
+        away[(mine == theirs) | (np.isnan(mine) & np.isnan(theirs))] = 0.0
         return float(away.max(initial=0.0)), float((away**2).sum()), int((away != 0).sum())
+
+    def _bytes(self) -> memoryview:
+        import numpy as np
+
+        array = np.ascontiguousarray(self._fetch())
+        # A type of elements that numpy does not know by itself, such as bfloat16, has no memoryview.
+        return memoryview(array.reshape(-1).view("uint8")).cast("B")
+
+
+def _is_number(dtype: Any) -> bool:
+    # Types that others have added, such as bfloat16, are of kind V.
+    return dtype.kind in "fiub" or (dtype.kind == "V" and "float" in str(dtype))
 
 
 class OpaquePart(Part):
@@ -195,8 +207,9 @@ def _look(
     if kind in _PLAIN:
         yield PlainPart(name, "value", value)
         return
-    if _has_memory(value):
-        yield MemoryPart(name, "value", value)
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject:
+        shape, dtype, size = list(value.shape), str(value.dtype), int(value.nbytes)
+        yield ArrayPart(Facts(name, "value", _type_name(value), shape, dtype, "cpu", size=size), lambda: asarray(value))
         return
     inner = _inside(value) if depth < DEPTH and id(value) not in above else None
     if inner is None:
@@ -236,14 +249,11 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
     return state if isinstance(state, Mapping) else None
 
 
-def _has_memory(value: Any) -> bool:
-    kind = type(value)
-    if not (kind.__module__ == "numpy" or kind in (array, bytearray, memoryview)):
-        return False
-    try:
-        return memoryview(value).format not in (None, "O")
-    except (TypeError, ValueError, BufferError):
-        return False
+def asarray(value: Any) -> Any:
+    """As numpy's function, which is imported when it is first needed."""
+    import numpy as np
+
+    return np.asarray(value)
 
 
 def random_parts() -> list[Part]:
