@@ -296,7 +296,7 @@ class Session(Variables, Snapshots):
             timeout=timeout,
             inputs=inputs or {},
             watch=Watching(metrics, grad_norm, check_model(check), check_every),
-            cell=msgspec.structs.replace(current_cell() if view == "cell" else Cell(), run_name=named),
+            cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
         )
 
     def run_script(

@@ -15,6 +15,7 @@ import msgspec
 
 from jupyter_dtrain.core.contents import COMPARISON, Compared, Difference, NamedValue
 from jupyter_dtrain.core.errors import BadRequest, TransferFailed
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import Ranks, parse_ranks
 from jupyter_dtrain.view.contents import comparison_table, inventory_table
 from jupyter_dtrain.wire.agent_messages import ReadVariables
@@ -32,7 +33,7 @@ MARGIN: Final = 1.0
 
 
 class Inventory:
-    """What variables hold, by rank. Shows itself as a table that marks differences."""
+    """The contents of variables, by rank. Shows itself as a table that marks differences."""
 
     def __init__(self, world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int) -> None:
         self._world = world
@@ -42,7 +43,7 @@ class Inventory:
         """Variables that ranks have left out of a long list."""
 
     def __getitem__(self, name: str) -> dict[int, NamedValue]:
-        """What ``name`` is on the ranks that have it."""
+        """The value of ``name``, described, on the ranks that have it."""
         return {rank: held[name] for rank, held in self.ranks.items() if held is not None and name in held}
 
     @property
@@ -58,7 +59,7 @@ class Inventory:
 
 
 class Comparison:
-    """What a comparison over all ranks has found. Shows itself as a table."""
+    """The findings of a comparison over all ranks. Shows itself as a table."""
 
     def __init__(self, found: Compared) -> None:
         self.found = found
@@ -127,5 +128,5 @@ def read_comparison(run: Run) -> Comparison:
     for displays in run.outputs.values():
         for display in displays:
             if COMPARISON in display.data:
-                return Comparison(msgspec.json.decode(str(display.data[COMPARISON]), type=Compared))
+                return Comparison(msgspec.json.decode(str(display.data[COMPARISON]), type=readable(Compared)))
     raise TransferFailed("The ranks have sent no comparison.")

@@ -33,6 +33,7 @@ from jupyter_dtrain.core.snapshots import (
     split_every,
     verify,
 )
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.values import check_variable
 
 from .compare import CALL
@@ -143,5 +144,5 @@ class Snapshots:
         for displays in run.outputs.values():
             for display in displays:
                 if ANSWER in display.data:
-                    return msgspec.json.decode(str(display.data[ANSWER]), type=Answer)
+                    return msgspec.json.decode(str(display.data[ANSWER]), type=readable(Answer))
         raise TransferFailed("The ranks have sent no answer.")

@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int = 0
     """Bytes on this rank."""
     digest: str = ""
-    """Of the values, in their order; empty where they cannot be read."""
+    """It stands for the values, in their order; empty where they cannot be read."""
     norm: float | None = None
 
 
@@ -83,7 +83,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Compared(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a comparison over ranks has found."""
+    """The findings of a comparison over ranks."""
 
     name: str
     ranks: list[int]
@@ -108,7 +108,7 @@ class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: str
     shape: list[int] | None = None
-    """Of a tensor; None for anything else."""
+    """The shape of a tensor; None for anything else."""
     dtype: str = ""
     device: str = ""
     placement: str = ""

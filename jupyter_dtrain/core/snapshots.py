@@ -27,6 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from .errors import BadRequest, DtrainError
+from .structs import readable
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -58,7 +59,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is in a snapshot."""
+    """The contents of a snapshot."""
 
     name: str
     saved: float
@@ -77,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a snapshot on the ranks."""
+    """The ranks' answer about a snapshot."""
 
     names: list[str]
     """The variables that were saved, or loaded."""
@@ -187,7 +188,7 @@ def _manifest_code(key: bytes, manifest: Manifest) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a snapshot. Raises :class:`SnapshotRefused`."""
     try:
-        found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=readable(Manifest))
     except (OSError, msgspec.DecodeError) as error:
         raise SnapshotRefused(f"{folder} holds no whole snapshot: its manifest cannot be read ({error}).") from None
     if found.version > VERSION:
@@ -210,7 +211,7 @@ def verify(key: bytes, folder: Path, manifest: Manifest) -> None:
 
 
 def verify_file(key: bytes, folder: Path, name: str, facts: FileFacts) -> str:
-    """What is wrong with a file of a snapshot; empty where it is the one that was saved."""
+    """Say what is wrong with a file of a snapshot; empty where it is the one that was saved."""
     try:
         found = hmac.new(key, f"{len(name)}:{name}:".encode(), "sha256")
         size = 0
@@ -246,7 +247,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
-    """The newest snapshot of each name, newest first. What cannot be read is left out."""
+    """The newest snapshot of each name, newest first. It leaves out those that cannot be read."""
     found = []
     for folder in root.iterdir() if root.exists() else ():
         with contextlib.suppress(DtrainError):

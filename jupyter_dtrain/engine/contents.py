@@ -43,11 +43,11 @@ class Part(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """What it is, without looking at its values."""
+        """Describe it, without looking at its values."""
 
     @abstractmethod
     def digest(self) -> str:
-        """Of the values in their order; empty where they cannot be read. Equal values on any device have equal ones."""
+        """Digest the values in their order; empty where they cannot be read. Devices make no difference."""
 
     @abstractmethod
     def norm(self) -> float | None:
@@ -80,7 +80,7 @@ class PlainPart(Part):
         return Facts(self.name, self.kind, type(self._value).__name__)
 
     def digest(self) -> str:
-        """Of its text."""
+        """Digest its text."""
         value = self._value
         return hashlib.blake2b(value if type(value) is bytes else repr(value).encode(), digest_size=8).hexdigest()
 
@@ -113,7 +113,7 @@ class ArrayPart(Part):
         return self._facts
 
     def digest(self) -> str:
-        """Of its bytes in C order."""
+        """Digest its bytes in C order."""
         try:
             return hashlib.blake2b(self._bytes(), digest_size=8).hexdigest()
         except Exception:  # noqa: BLE001 — a framework may have let go of the values
@@ -224,7 +224,7 @@ def _look(
 
 
 def _inside(value: Any) -> Mapping[Any, Any] | None:
-    """What it holds, by place or name; None where that is not known."""
+    """The things that it holds, by place or name; None where that is not known."""
     if is_plainly(value, dict):
         return dict(value)
     if is_plainly(value, list, tuple):

@@ -181,7 +181,7 @@ class Values:
 class Snapshots:
     """The state of models and optimizers on disk, for a world of any size. The main threads of all ranks ask together.
 
-    What a framework does not save is pickled on each rank: an object with ``state_dict`` as its state.
+    Each rank pickles everything else: an object with ``state_dict`` as its state.
     """
 
     def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:

@@ -73,7 +73,7 @@ class Inventory:
                 facts = part.facts() if late else fingerprint(part, norm=True)
                 form = (facts.shape, facts.dtype, facts.device, facts.placement)
                 return NamedValue(facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, part.words())
-            # What an optimizer keeps is shown with the optimizer.
+            # The optimizer itself shows what it keeps.
             own = [part for part in parts if part.kind not in {"gradient", "optimizer state", "setting"}] or parts
             whole = hashlib.blake2b(digest_size=8)
             squares, size, read, placed = 0.0, 0, True, set[str]()

@@ -120,7 +120,7 @@ def as_variables(answer: Any) -> dict[str, Variable]:
 
 
 def as_facts(answer: Any) -> Facts | None:
-    """What a framework sees."""
+    """The facts that a framework sees."""
     return msgspec.convert(msgspec.to_builtins(answer), readable(Facts | None))
 
 

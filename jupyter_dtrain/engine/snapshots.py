@@ -37,6 +37,7 @@ from jupyter_dtrain.core.snapshots import (
     verify_file,
     write_file,
 )
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .contents import has_state
@@ -54,7 +55,7 @@ VALUE: Final = "value"
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to save, and where."""
+    """The variables to save, and the place."""
 
     name: str
     names: list[str]
@@ -64,7 +65,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What one rank has written."""
+    """The files of one rank."""
 
     files: dict[str, FileFacts]
     problem: str = ""
@@ -104,7 +105,7 @@ class Saving:
         return Written(found)
 
     def publish(self, written: list[Written]) -> str:
-        """On rank 0, when all ranks have written: make it a snapshot. What is wrong, or nothing."""
+        """On rank 0, when all ranks have written: make it a snapshot. Return what is wrong, or nothing."""
         problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(written) if one.problem]
         if problems:
             self.drop()
@@ -165,7 +166,7 @@ def _leave(part: Path, rank: int, written: Written) -> None:
 def _take(part: Path, rank: int) -> Written | None:
     file = part / DONE.format(rank)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Written)
+        found = msgspec.json.decode(file.read_bytes(), type=readable(Written))
         file.unlink()
     except (OSError, msgspec.DecodeError):
         return None

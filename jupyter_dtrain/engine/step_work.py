@@ -39,7 +39,7 @@ PATIENCE: Final = 60.0
 MEETING: Final = 2.0
 """Seconds between two meetings that ask whether it is time, at most; also a tenth of the time between snapshots."""
 _KINDS: Final = ("value", "parameter")
-"""What must be alike after a step. Gradients may have been cleared, and DDP makes buffers alike in the next forward."""
+"""The parts that must be alike after a step. Gradients may be cleared, and DDP makes buffers alike in each forward."""
 
 
 class _Standing:

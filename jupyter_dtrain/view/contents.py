@@ -23,7 +23,7 @@ DIFFERS: Final = "≠"
 SHOWN: Final = 16
 """Parts that differ, in a table."""
 _DIGITS: Final = 10
-"""Of a digest, in a table."""
+"""Characters of a digest, in a table."""
 
 
 class HeldRow(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ def inventory_table(
 
 
 def _identity(value: NamedValue | None) -> object:
-    """What must be equal on ranks that share a row. Devices differ by number; pieces of one tensor by place."""
+    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place."""
     if value is None:
         return None
     same = value.piece or value.digest

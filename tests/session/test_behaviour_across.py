@@ -48,7 +48,7 @@ def test_an_inventory_comes_while_a_cell_runs(held, meeting):
 
 
 def test_a_comparison_names_the_part_the_rank_and_the_amount(held):
-    """Of plain values it says the values."""
+    """It says plain values themselves."""
     found = held.diff("apart")
 
     assert not found.identical
@@ -58,7 +58,7 @@ def test_a_comparison_names_the_part_the_rank_and_the_amount(held):
     assert "is the same on ranks 0-2" in str(held.diff("same"))
 
 
-def test_what_only_some_ranks_have_is_a_difference_of_form(held):
+def test_parts_that_only_some_ranks_have_are_a_difference_of_form(held):
     """A longer list, and another type."""
     run(held, "shape = [1, 2] if rank else [1]\nkind = 1 if rank else 1.0")
     assert [(one.name, one.what, one.ranks) for one in held.diff("shape").differences] == [("shape[1]", "missing", [0])]

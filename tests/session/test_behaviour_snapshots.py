@@ -139,7 +139,7 @@ class TestSnapshots:
         with pytest.raises(DistributedError, match=r"Nothing was saved: .*file cannot be written"):
             world.save("first", ["epoch"])
 
-    def test_what_was_half_written_is_never_loaded(self, world, saved):
+    def test_a_half_written_one_is_never_loaded(self, world, saved):
         """A folder without a manifest is no snapshot, whatever its number."""
         (saved / "first" / "999").mkdir()
         (saved / "first" / "999" / "rank-0.pickle").write_bytes(b"half")

@@ -22,7 +22,7 @@ from .digests import digest
 
 _WRAPPERS: Final = ("module.", "_orig_mod.")
 _SAMPLER: Final = ("epoch", "seed", "num_replicas", "total_size", "drop_last", "shuffle")
-"""What decides which samples a rank takes, but for the rank itself."""
+"""The attributes that decide which samples a rank takes, but for the rank itself."""
 _SCALE: Final = 1 << 24
 """Elements of a device's tensor that are looked at together."""
 
@@ -54,11 +54,11 @@ class TensorPart(Part):
         )
 
     def digest(self) -> str:
-        """Of this rank's piece."""
+        """Digest this rank's piece."""
         return digest(sys.modules["torch"], _local(self._tensor))
 
     def norm(self) -> float | None:
-        """Of this rank's piece."""
+        """Measure this rank's piece."""
         torch = sys.modules["torch"]
         local = _local(self._tensor)
         if local.is_meta or local.layout is not torch.strided or local.is_quantized:

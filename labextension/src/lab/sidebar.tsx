@@ -11,8 +11,9 @@ import { History } from "./history";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
 import { RankList } from "./ranks";
-import { Section, Tool } from "./section";
-import { Variables } from "./variables";
+import type { World } from "./messages";
+import { Section, Tool, type SectionProps } from "./section";
+import type { VariableTable } from "./variables";
 import { WorldList } from "./worldList";
 
 export const PANEL = "jupyter-dtrain-panel";
@@ -150,13 +151,36 @@ function Contents(props: {
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
-      {selected !== null && selected.ready > 0 && <Variables world={selected} {...shared} />}
+      {selected !== null && selected.ready > 0 && <VariablesSection world={selected} {...shared} />}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
         <History changed={changed} {...shared} />
       </Section>
       {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
     </>
+  );
+}
+
+/** The Variables section, whose script is loaded when a person first asks for it. */
+function VariablesSection(props: SectionProps & { world: World }): JSX.Element {
+  const { world, actions, trans } = props;
+  const [Loaded, setLoaded] = useState<typeof VariableTable | null>(null);
+  const load = (): void => {
+    void actions.attempt(async () => {
+      const { VariableTable: found } = await import("./variables");
+      setLoaded(() => found);
+    });
+  };
+  return (
+    <Section title={trans.__("Variables")} note={world.name}>
+      {Loaded === null ? (
+        <p className="dtrain-quiet">
+          <button onClick={load}>{trans.__("Compare variables across ranks")}</button>
+        </p>
+      ) : (
+        <Loaded key={world.id} {...props} />
+      )}
+    </Section>
   );
 }
 

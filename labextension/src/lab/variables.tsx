@@ -1,22 +1,17 @@
-/** The Variables section of the sidebar: what each rank's variables hold, with marks where ranks differ. */
+/** The table of the sidebar's Variables section: what each rank's variables hold, with marks where ranks differ. */
 
-import { refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useEffect, useState } from "react";
 import { rankList } from "../format";
 import { h } from "./jsx";
 import type { HeldRow, HeldVariables, World } from "./messages";
-import { Section, Tool, type SectionProps } from "./section";
+import type { SectionProps } from "./section";
 
-/** Ranks read all values of their variables to answer, so only a click asks them. */
-export function Variables({ world, actions, trans }: SectionProps & { world: World }): JSX.Element {
+/** Ranks read all values of their variables to answer: once when the table opens, and then for each click. */
+export function VariableTable({ world, actions, trans }: SectionProps & { world: World }): JSX.Element {
   const [found, setFound] = useState<HeldVariables | null>(null);
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
   const [only, setOnly] = useState(false);
-  useEffect(() => {
-    setFound(null);
-    setProblem("");
-  }, [world.id]);
   const look = async (): Promise<void> => {
     setBusy(true);
     try {
@@ -28,61 +23,51 @@ export function Variables({ world, actions, trans }: SectionProps & { world: Wor
       setBusy(false);
     }
   };
+  useEffect(() => void look(), [world.id]);
   const rows = found?.rows ?? [];
   const differ = new Set(rows.filter((row) => row.differs).map((row) => row.name)).size;
   const shown = only ? rows.filter((row) => row.differs) : rows;
-  const tool = (
-    <Tool
-      icon={refreshIcon}
-      label={trans.__("Read the variables of all ranks")}
-      disabled={busy}
-      run={() => void look()}
-    />
-  );
+  const words =
+    rows.length === 0
+      ? trans.__("No variables yet.")
+      : differ === 0
+        ? trans.__("All ranks have the same.")
+        : trans._n("%1 variable differs.", "%1 variables differ.", differ);
   return (
-    <Section title={trans.__("Variables")} note={world.name} tools={tool}>
+    <div className="dtrain-variables">
+      <p className="dtrain-quiet">
+        <button disabled={busy} onClick={() => void look()}>
+          {busy ? trans.__("Reading…") : trans.__("Read again")}
+        </button>
+        {found !== null && <span role="status">{words}</span>}
+        {differ > 0 && (
+          <label>
+            <input
+              type="checkbox"
+              checked={only}
+              onChange={() => {
+                setOnly(!only);
+              }}
+            />
+            {trans.__("only these")}
+          </label>
+        )}
+      </p>
       {problem !== "" && <p className="dtrain-quiet">{problem}</p>}
-      {found === null ? (
-        <p className="dtrain-quiet">
-          <button disabled={busy} onClick={() => void look()}>
-            {busy ? trans.__("Reading…") : trans.__("Compare variables across ranks")}
-          </button>
-        </p>
-      ) : (
-        <div className="dtrain-variables">
-          <p className="dtrain-quiet">
-            {rows.length === 0
-              ? trans.__("No variables yet.")
-              : differ === 0
-                ? trans.__("All ranks have the same.")
-                : trans.__("%1 variables differ.", differ)}{" "}
-            {differ > 0 && (
-              <label>
-                <input
-                  type="checkbox"
-                  checked={only}
-                  onChange={() => {
-                    setOnly(!only);
-                  }}
-                />
-                {trans.__("only these")}
-              </label>
-            )}
-          </p>
-          <table>
-            <tbody>
-              {shown.map((row, index) => (
-                <Row key={index} row={row} named={shown[index - 1]?.name !== row.name} trans={trans} />
-              ))}
-            </tbody>
-          </table>
-          {found.left_out > 0 && <p className="dtrain-quiet">{trans.__("%1 more are left out.", found.left_out)}</p>}
-          {found.silent.length > 0 && (
-            <p className="dtrain-quiet">{trans.__("No answer from ranks %1.", rankList(found.silent))}</p>
-          )}
-        </div>
+      <table>
+        <tbody>
+          {shown.map((row, index) => (
+            <Row key={index} row={row} named={shown[index - 1]?.name !== row.name} trans={trans} />
+          ))}
+        </tbody>
+      </table>
+      {found !== null && found.left_out > 0 && (
+        <p className="dtrain-quiet">{trans.__("%1 more are left out.", found.left_out)}</p>
       )}
-    </Section>
+      {found !== null && found.silent.length > 0 && (
+        <p className="dtrain-quiet">{trans.__("No answer from ranks %1.", rankList(found.silent))}</p>
+      )}
+    </div>
   );
 }
 

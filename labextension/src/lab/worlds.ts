@@ -237,7 +237,7 @@ export class Worlds {
     return (await request<{ text: string }>(this.settings, "POST", ["worlds", id, "stacks"], body)).text;
   }
 
-  /** What the user's variables hold on each rank. Ranks read all values for it, so ask only when a person wants it. */
+  /** The contents of the user's variables on each rank. Ranks read all values for it, so ask only when a person wants it. */
   async variables(id: string): Promise<HeldVariables> {
     return request(this.settings, "POST", ["worlds", id, "variables"], {});
   }
