@@ -330,7 +330,8 @@ class Agent:
     def _transform_cell(self, code: str) -> str:
         """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
         above = self._cell.above if code == self._code else 0
-        return "\n" * above + self._transform(code)
+        transformed: str = self._transform(code)
+        return "\n" * above + transformed
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell

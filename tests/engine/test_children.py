@@ -39,7 +39,7 @@ def test_a_process_that_started_right_before_a_cell_is_not_the_cells():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_of_other_sessions_processes_no_file_is_read(monkeypatch):
+def test_no_file_of_another_sessions_process_is_read(monkeypatch):
     """A rank looks for its cell's processes at each interrupt; with a file for each process of a busy machine, it does
     nothing else.
     """
