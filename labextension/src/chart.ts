@@ -218,7 +218,6 @@ export class Chart {
         draw: [
           (plot) => {
             this.markNonFinite(plot);
-            this.markSteps(plot);
           },
         ],
         setCursor: [
@@ -247,7 +246,7 @@ export class Chart {
     return line !== undefined && line.length < 3;
   };
 
-  /** Draw a triangle at the upper edge for each value that is NaN or infinite. */
+  /** Draw a triangle at the upper edge for each value that is NaN or infinite, and a line at each marked step. */
   private markNonFinite(plot: uPlot): void {
     const { ctx, bbox } = plot;
     const ratio = uPlot.pxRatio;
@@ -266,23 +265,9 @@ export class Chart {
       ctx.closePath();
       ctx.fill();
     }
-    ctx.restore();
-  }
-
-  /** Draw a dashed line at each marked step. */
-  private markSteps(plot: uPlot): void {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = this.theme.alarm;
-    ctx.lineWidth = 1.5 * uPlot.pxRatio;
-    ctx.setLineDash([5 * uPlot.pxRatio, 3 * uPlot.pxRatio]);
     for (const { step } of this.options.marks) {
-      const at = Math.round(plot.valToPos(step, "x", true));
-      if (at < bbox.left || at > bbox.left + bbox.width) continue;
-      ctx.beginPath();
-      ctx.moveTo(at, bbox.top);
-      ctx.lineTo(at, bbox.top + bbox.height);
-      ctx.stroke();
+      const at = plot.valToPos(step, "x", true);
+      if (at >= bbox.left && at <= bbox.left + bbox.width) ctx.fillRect(at, bbox.top, 1.5 * ratio, bbox.height);
     }
     ctx.restore();
   }

@@ -4,17 +4,18 @@ import { ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
-import { type JSX, useEffect, useReducer, useState } from "react";
+import { type JSX, Suspense, lazy, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
-import { History } from "./history";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
 import { RankList } from "./ranks";
-import type { World } from "./messages";
-import { Section, Tool, type SectionProps } from "./section";
-import type { VariableTable } from "./variables";
+import { Section, Tool } from "./section";
 import { WorldList } from "./worldList";
+
+/** Parts whose scripts are loaded when the panel first shows them. */
+const History = lazy(() => import("./history"));
+const Variables = lazy(() => import("./variables"));
 
 export const PANEL = "jupyter-dtrain-panel";
 
@@ -151,36 +152,19 @@ function Contents(props: {
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
-      {selected !== null && selected.ready > 0 && <VariablesSection world={selected} {...shared} />}
+      {selected !== null && selected.ready > 0 && (
+        <Suspense fallback={null}>
+          <Variables key={selected.id} world={selected} {...shared} />
+        </Suspense>
+      )}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
-        <History changed={changed} {...shared} />
+        <Suspense fallback={null}>
+          <History changed={changed} {...shared} />
+        </Suspense>
       </Section>
       {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
     </>
-  );
-}
-
-/** The Variables section, whose script is loaded when a person first asks for it. */
-function VariablesSection(props: SectionProps & { world: World }): JSX.Element {
-  const { world, actions, trans } = props;
-  const [Loaded, setLoaded] = useState<typeof VariableTable | null>(null);
-  const load = (): void => {
-    void actions.attempt(async () => {
-      const { VariableTable: found } = await import("./variables");
-      setLoaded(() => found);
-    });
-  };
-  return (
-    <Section title={trans.__("Variables")} note={world.name}>
-      {Loaded === null ? (
-        <p className="dtrain-quiet">
-          <button onClick={load}>{trans.__("Compare variables across ranks")}</button>
-        </p>
-      ) : (
-        <Loaded key={world.id} {...props} />
-      )}
-    </Section>
   );
 }
 
