@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from jupyter_dtrain.client.cells import Cells
+from jupyter_dtrain.client.compare import check_model
 from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.client.rank_names import RankNames
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell, script_name
+from jupyter_dtrain.client.snapshots import Snapshots
+from jupyter_dtrain.client.variables import Variables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
@@ -40,7 +42,6 @@ from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 from jupyter_dtrain.wire.steward_messages import ReadState
-from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds
 from .launch.options import check, lists_options
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from .view import CommRelay, RunView
 
 
-class Session:
+class Session(Variables, Snapshots):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -79,6 +80,7 @@ class Session:
         )
         self._relay: CommRelay | None = None
         self._started_here = False
+        self._orders = {}
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
@@ -130,6 +132,7 @@ class Session:
         if words := starting.explain_spool(request):
             session._notices.hear(words)
         session._notices.show()
+        session._place_orders()
         return session
 
     @classmethod
@@ -261,6 +264,8 @@ class Session:
         metrics: bool = True,
         grad_norm: bool = False,
         spending: bool = False,
+        check: str = "",
+        check_every: int = 10,
         name: str = "",
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
@@ -270,8 +275,9 @@ class Session:
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``name``: the run's,
-        in lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
+        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``check``: a model
+        compared over ranks after every ``check_every`` steps, see :attr:`.Run.divergence`. ``name``: the run's, in
+        lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
         :class:`Run`. A cell ends when its view has shown everything, or a few seconds later if the view blocks.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
@@ -290,7 +296,7 @@ class Session:
             wait=wait,
             timeout=timeout,
             inputs=inputs or {},
-            watch=Watching(metrics, grad_norm, spending),
+            watch=Watching(metrics, grad_norm, spending, check_model(check), check_every),
             cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
         )
 
@@ -338,18 +344,6 @@ class Session:
             raise BadRequest("Name the ranks to kill. %distributed restart replaces all ranks.")
         self._membership.kill(self._choose_living(ranks))
 
-    def resync(self, names: Iterable[str], source: int = 0) -> Run:
-        """Give all ranks the values that ``names`` have on the rank ``source``, in a run of its own.
-
-        See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
-        """
-        names = list(names)
-        for name in names:
-            check_variable(name)
-        named = "".join(f"{name!r}, " for name in names)
-        parse_ranks(source, self.request.size)
-        return self.run(f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={source})", view=None)
-
     # Asking ranks.
 
     def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
@@ -367,34 +361,6 @@ class Session:
         None. Values that were given as ``env`` are left out.
         """
         return self._requests.surroundings(self._choose(ranks), timeout)
-
-    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
-        """Bind ``values`` by name on ``ranks`` (default: all); on none if one of the values cannot be pickled.
-
-        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
-        """
-        self._requests.push(values, self._choose_living(ranks))
-
-    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
-        """The value of ``name`` on ``ranks`` (default: all), by rank.
-
-        Raises :class:`TransferFailed`, which names the ranks where it is missing or cannot be pickled,
-        :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
-        """
-        return self.pull_many([name], ranks)[name]
-
-    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
-        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
-        return self._requests.pull(names, self._choose_living(ranks))
-
-    def __getitem__(self, name: str) -> dict[int, Any]:
-        """``session["x"]``: the value of ``x`` on every rank."""
-        return self.pull(name)
-
-    @property
-    def names(self) -> RankNames:
-        """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
-        return RankNames(self._requests, lambda: self._link.world)
 
     # Files.
 
@@ -432,6 +398,7 @@ class Session:
         self._link.check_drives()
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
+        self._place_orders()
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.

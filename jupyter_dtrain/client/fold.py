@@ -325,9 +325,12 @@ class Fold:
             self._apply(entry, batch)
 
     def _apply(self, entry: Entry, batch: Batch) -> None:
+        before = entry.run.divergence
         fresh = entry.run.apply(batch)
         if fresh is None:
             return
+        if before is None and (found := entry.run.divergence) is not None:
+            entry.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
         if entry.hang_detector is not None:
             entry.hang_detector.hear(fresh, time.monotonic())
         entry.painting.feed(fresh, entry.run.totals[fresh.rank])

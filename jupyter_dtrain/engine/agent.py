@@ -42,6 +42,7 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadPosition,
     ReadStack,
     ReadSurroundings,
+    ReadVariables,
     ReleaseRank,
     RunCell,
     Signalled,
@@ -76,6 +77,7 @@ from .descriptors import DescriptorReader
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
+from .inventory import Inventory
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, store_values
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
     from jupyter_dtrain.core.world import Placement
+
+    from .step_work import StepWork
 
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
@@ -112,6 +116,7 @@ class Agent:
         metrics: MetricBuffer,
         sampler: Sampler,
         comms: RankComms,
+        step_work: StepWork,
         home: Path,
         report: Callable[[Report], None],
         generation: int,
@@ -155,6 +160,8 @@ class Agent:
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
+        self._step_work = step_work
+        self._inventory = Inventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
@@ -257,6 +264,8 @@ class Agent:
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
+        with contextlib.suppress(Exception):
+            self._step_work.end()
         try:
             self._cell_end.end(
                 cell.run,
@@ -290,6 +299,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
@@ -391,7 +401,7 @@ class Agent:
         except Refused as error:
             say(refused(error))
             return
-        if isinstance(request, Complete | Describe | ReadSurroundings):
+        if isinstance(request, Complete | Describe | ReadSurroundings | ReadVariables):
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
             if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
@@ -400,8 +410,12 @@ class Agent:
         say(replied(lambda: self._answer(request)))
 
     def _ask_aside(
-        self, request: Complete | Describe | ReadSurroundings, answer: Callable[[dict[str, Any]], object]
+        self,
+        request: Complete | Describe | ReadSurroundings | ReadVariables,
+        answer: Callable[[dict[str, Any]], object],
     ) -> bool:
+        if isinstance(request, ReadVariables):
+            return self._inventory.ask(request, answer)
         if isinstance(request, ReadSurroundings):
             look = functools.partial(look_around, self._plugins, self._place.local_rank)
             return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)

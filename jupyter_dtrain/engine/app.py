@@ -42,6 +42,7 @@ from .metrics import MetricBuffer
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
+from .step_work import StepWork
 
 LOOK = 0.005
 """Seconds between two looks whether all ranks have imported MPI."""
@@ -108,7 +109,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
         install_bars()
-        connect(RankHome(self._place, metrics, recorder.append, self._plugins))
+        step_work = StepWork(
+            shell.user_ns,
+            self._plugins,
+            recorder.append,
+            lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
+        )
+        connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
         sampler = Sampler(
             recorder.tell,
             lambda: metrics.step,
@@ -126,6 +133,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             metrics,
             sampler,
             comms,
+            step_work,
             Path.cwd(),
             self._report,
             spec.generation,

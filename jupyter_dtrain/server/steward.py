@@ -73,14 +73,14 @@ class Steward:
                         return read_answer(reply["content"], request)
         raise Silent("its steward does not answer")
 
-    async def relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
+    async def relay(self, kind: Literal["state", "stacks", "variables"], ranks: list[int]) -> Relayed:
         """The answers of ranks. Raises :class:`Silent`, and :class:`Refused`."""
         ticket = (await self.ask(RelayQuestion(kind, ranks))).ticket
         deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             found = await self.ask(FetchAnswers(ticket))
-            if found.positions is not None or found.stacks is not None:
+            if found != Relayed():
                 return found
         raise Silent("its ranks do not answer")
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.stacks import Stack, Wait
 
@@ -195,8 +196,33 @@ class ReadSurroundings(AgentRequest[SurroundingsRead], frozen=True, tag="surroun
     """Ask which variables and frameworks the rank sees."""
 
 
+class VariablesRead(msgspec.Struct, frozen=True):
+    """The rank's variables, by name."""
+
+    found: dict[str, NamedValue]
+    left_out: int = 0
+    """Further variables."""
+
+
+class ReadVariables(AgentRequest[VariablesRead], frozen=True, tag="variables"):
+    """Ask what the user's variables hold: types, shapes, norms and digests, but no value."""
+
+    names: list[str]
+    """The variables, or dotted paths; empty for all variables."""
+    seconds: float
+    """How long the rank may read values; those that it does not reach get neither norm nor digest."""
+
+
 AnyAgentRequest = (
-    ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | Complete | Describe | ReadSurroundings
+    ReadPosition
+    | ReleaseRank
+    | ReadStack
+    | InterruptRank
+    | ReadEvents
+    | Complete
+    | Describe
+    | ReadSurroundings
+    | ReadVariables
 )
 
 

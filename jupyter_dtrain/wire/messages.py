@@ -90,6 +90,10 @@ class Watching(msgspec.Struct, frozen=True):
     grad_norm: bool = False
     spending: bool = False
     """How each rank spends its time, see :attr:`~jupyter_dtrain.core.events.Finished.spent`."""
+    check: str = ""
+    """The model that is compared over ranks while the cell runs; empty for none."""
+    check_every: int = 10
+    """After how many steps each."""
 
 
 class Done(msgspec.Struct, frozen=True):

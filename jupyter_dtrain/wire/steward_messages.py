@@ -15,7 +15,7 @@ from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import World
 
-from .agent_messages import RankPosition
+from .agent_messages import RankPosition, VariablesRead
 from .messages import PROTOCOL, UNNUMBERED, Done, Request, from_content
 from .requests import WorldRequest
 
@@ -293,7 +293,7 @@ class Ticket(msgspec.Struct, frozen=True):
 class RelayQuestion(StewardRequest[Ticket], frozen=True, tag="ask"):
     """Ask ``ranks`` something for a client that cannot reach them."""
 
-    kind: Literal["state", "stacks"]
+    kind: Literal["state", "stacks", "variables"]
     ranks: list[int]
 
 
@@ -304,6 +304,8 @@ class Relayed(msgspec.Struct, frozen=True):
     """By rank, None for one that did not answer, where ``state`` was the question; None as a whole until then."""
     stacks: dict[int, Stack | None] | None = None
     """The same where ``stacks`` was the question."""
+    variables: dict[int, VariablesRead | None] | None = None
+    """The same where ``variables`` was the question."""
 
 
 class FetchAnswers(StewardRequest[Relayed], frozen=True, tag="fetch"):

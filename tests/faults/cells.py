@@ -55,8 +55,17 @@ CALL = {"torch": "all_reduce", "mpi": "allreduce", **libraries.CALL}
 
 BEGIN = """{meet}
 victim = {victim}
-go({go!r})
+GO = {go!r}
+go(GO)
 """
+
+_SAVE = """
+from jupyter_dtrain.engine.home import rank_home
+from jupyter_dtrain.engine.snapshots import Order, save
+def keep(**values):
+    save(Order("play", list(values), os.path.dirname(GO) + "/saved", b"k" * 32, "world"), values, rank_home().plugins)
+"""
+"""Saves values as a snapshot, on all ranks."""
 
 _ALONE = "if rank == victim:\n    {}\nmeet()\n"
 """A fault happens to the victim, and the others wait for it."""
@@ -86,6 +95,23 @@ if rank == victim:
 print("a line", flush=True)
 meet()
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+""",
+    "save-killed": _SAVE
+    + """
+class Killed:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+keep(value=Killed() if rank == victim else 1)
+""",
+    "save-no-disk": _SAVE
+    + """
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+if rank == victim:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+try:
+    keep(value=bytes(4 << 20))
+finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 """,
     "endless-mpi": """
 window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
