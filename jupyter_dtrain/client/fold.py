@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .entry import Entry
@@ -152,6 +152,18 @@ class Fold:
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
+
+    def ranks_replaced(self, ranks: list[Rank]) -> None:
+        """Talk to ``ranks`` from now on: they are in the place of dead ones."""
+
+        def replacing() -> None:
+            if self._world is not None:
+                new = {rank.rank: rank for rank in ranks}
+                self._world = msgspec.structs.replace(
+                    self._world, ranks=[new.get(rank.rank, rank) for rank in self._world.ranks]
+                )
+
+        self._tasks.put(replacing)
 
     def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         """Take the steward's news that it cannot free ranks of ``run``, with the call in which each waits."""

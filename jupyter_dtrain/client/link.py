@@ -27,6 +27,7 @@ from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead,
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
+from jupyter_dtrain.wire.healing_messages import Heal
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
@@ -42,6 +43,7 @@ from jupyter_dtrain.wire.steward_messages import (
     RankDied,
     RankPaused,
     RanksReleased,
+    RanksReplaced,
     RanksStuck,
     ReleaseRun,
     Renew,
@@ -311,6 +313,10 @@ class Link:
         """Ask the steward for fresh ranks; returns the number of the new set. Raises as :meth:`ask`."""
         return self.ask(Restart(self._me.id, self._me.words)).incarnation
 
+    def heal(self) -> int:
+        """Ask the steward to replace dead ranks; returns the number of the heal. Raises as :meth:`ask`."""
+        return self.ask(Heal(self._me.words)).number
+
     def release(self, run: int) -> None:
         """Have the steward free the ranks that wait for others in ``run``. Raises as :meth:`ask`."""
         self.ask(ReleaseRun(run), FOLDING)
@@ -403,6 +409,8 @@ class Link:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
+        known = {rank.rank: rank.engine for rank in self._world.ranks}
+        self.ranks_replaced([rank for rank in news.replaced if rank.engine != known[rank.rank]], news.generation)
         for rank in self._world.ranks:
             if rank.rank in news.dead:
                 self._rank_died(rank.rank, news.dead[rank.rank], news.last.get(rank.rank, []))
@@ -420,12 +428,26 @@ class Link:
         if self._fold is not None:
             self._fold.rank_died(rank, words, events)
 
+    def ranks_replaced(self, ranks: list[Rank], generation: int) -> None:
+        """Take the news of a heal: ``ranks`` are in the place of dead ones."""
+        if not ranks:
+            return
+        with self._lock:
+            assert self._world is not None
+            new = {rank.rank: rank for rank in ranks}
+            self._set_world(ranks=[new.get(rank.rank, rank) for rank in self._world.ranks])
+            self._set_world(generation=max(self._world.generation, generation))
+        if self._fold is not None:
+            self._fold.ranks_replaced(ranks)
+
     def _heard(self, event: AnyBroadcast) -> None:
         current = event.incarnation == self._incarnation
         match event:
             case RankDied(rank=rank, words=words) if current:
                 self._rank_died(rank, words, event.events)
                 self._set_world(generation=event.generation)
+            case RanksReplaced() if current:
+                self.ranks_replaced(event.ranks, event.generation)
             case RankPaused() if current:
                 self._set_rank(event.rank, state=event.state, words=event.words)
                 if event.words and self._fold is not None:

@@ -52,6 +52,7 @@ from jupyter_dtrain.wire.agent_messages import (
     read_agent_request,
     read_values_request,
 )
+from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
 from jupyter_dtrain.wire.messages import (
     HELLO_MESSAGE,
     REPLY_MESSAGE,
@@ -73,6 +74,7 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .healing import Healing
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
@@ -114,9 +116,11 @@ class Agent:
         home: Path,
         report: Callable[[Report], None],
         generation: int,
+        healing: Healing,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
+        self._healing = healing
         self._shell = kernel.shell
         self._place = place
         self._rank = place.rank
@@ -390,8 +394,8 @@ class Agent:
         return self._inspector.ask(request, answer)
 
     def _answer(
-        self, request: ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents
-    ) -> RankPosition | Done | Stack | Signalled | EventsRead:
+        self, request: ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+    ) -> msgspec.Struct:
         match request:
             case ReadPosition():
                 return self._position(waits=request.waits)
@@ -404,6 +408,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case _:
+                return self._healing.answer(request, self._running)
 
     def _interrupt(self, request: InterruptRank) -> bool:
         """Interrupt the cell and the processes that it has started; return whether the cell has taken it.

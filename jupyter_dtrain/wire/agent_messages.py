@@ -14,6 +14,7 @@ from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .answers import Description, Surroundings
+from .healing_messages import AnyHealingRequest
 from .messages import Cell, Done, Request, Watching, from_content
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -196,7 +197,15 @@ class ReadSurroundings(AgentRequest[SurroundingsRead], frozen=True, tag="surroun
 
 
 AnyAgentRequest = (
-    ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | Complete | Describe | ReadSurroundings
+    ReadPosition
+    | ReleaseRank
+    | ReadStack
+    | InterruptRank
+    | ReadEvents
+    | Complete
+    | Describe
+    | ReadSurroundings
+    | AnyHealingRequest
 )
 
 

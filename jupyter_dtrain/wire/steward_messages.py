@@ -13,9 +13,10 @@ from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import Event, Outcome, RankState
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import World
+from jupyter_dtrain.core.world import Rank, World
 
 from .agent_messages import RankPosition
+from .healing_messages import Heal, ReadHeal
 from .messages import PROTOCOL, UNNUMBERED, Done, Request, from_content
 from .requests import WorldRequest
 
@@ -120,6 +121,8 @@ class WorldNews(msgspec.Struct, frozen=True):
     notices: list[str]
     runs: list[OpenRun]
     """The runs that go on, oldest first."""
+    replaced: list[Rank] = []
+    """The ranks that a heal has put in the place of dead ones, as they are now."""
     last: dict[int, list[Event]] = {}
     """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
 
@@ -327,6 +330,8 @@ AnyStewardRequest = (
     | TakeUpInterrupt
     | RelayQuestion
     | FetchAnswers
+    | Heal
+    | ReadHeal
 )
 """Every request that a steward answers. :class:`ReadStatus` reaches it as :class:`ReadState`."""
 
@@ -362,6 +367,13 @@ class RankDied(Broadcast, frozen=True, tag="died"):
     """The run that it was working on."""
     events: list[Event]
     """The last events of that run, written by the watch."""
+    generation: int
+
+
+class RanksReplaced(Broadcast, frozen=True, tag="replaced"):
+    """A heal has put new processes in the place of dead ranks."""
+
+    ranks: list[Rank]
     generation: int
 
 
@@ -419,6 +431,7 @@ AnyBroadcast = (
     Noticed
     | DriverChanged
     | RankDied
+    | RanksReplaced
     | RankPaused
     | RanksReleased
     | RanksStuck

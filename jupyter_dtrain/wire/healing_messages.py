@@ -1,0 +1,93 @@
+"""The messages by which a world is healed: between clients and the steward, and between the steward and ranks.
+
+:mod:`.messages` says how these travel. They are requests like those of :mod:`.steward_messages` and
+:mod:`.agent_messages`, which list them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from jupyter_dtrain.core.world import Rank
+
+from .messages import Done, Request
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+# From a client to the steward.
+
+
+class HealBegun(msgspec.Struct, frozen=True):
+    """The steward replaces the dead ranks."""
+
+    number: int
+    """Counts the heals of the world."""
+
+
+class Heal(Request[HealBegun], frozen=True, tag="heal"):
+    """Replace the dead ranks. The steward refuses with the reason where it cannot."""
+
+    by: str
+    """The asking client, in words."""
+
+
+class HealState(msgspec.Struct, frozen=True):
+    """How a heal stands."""
+
+    phase: Literal["going on", "done", "failed"]
+    words: str
+    """How far it is, or why it has failed."""
+    ranks: list[Rank] = []
+    """The new ranks, once it is done."""
+    generation: int = 0
+    """The world's, once it is done."""
+    notes: list[str] = []
+    """Sentences on what it cannot make whole."""
+
+
+class ReadHeal(Request[HealState], frozen=True, tag="heal-state"):
+    """Ask how the heal ``number`` stands. The steward refuses for any but the newest."""
+
+    number: int
+
+
+# From the steward to the agent of a rank.
+
+
+class Heritage(msgspec.Struct, frozen=True):
+    """What a rank says before a heal."""
+
+    run: int | None
+    """The run that it works on."""
+    notes: list[str]
+    """Sentences of its frameworks on what a heal cannot make whole."""
+
+
+class ReadHeritage(Request[Heritage], frozen=True, tag="heritage"):
+    """Ask whether the rank is idle, and what a heal cannot make whole in it."""
+
+
+class FormWorld(Request[Done], frozen=True, tag="form-world"):
+    """Form MPI's world anew, with new processes in the place of ``ranks``. A report says what becomes of it."""
+
+    number: int
+    """Counts the tries."""
+    ranks: list[int]
+    command: list[str]
+    """Starts the process that hands a slot to the watch."""
+
+
+class TakeWorld(Request[Done], frozen=True, tag="take-world"):
+    """All ranks have formed the world: take it for ``MPI.COMM_WORLD``."""
+
+    number: int
+
+
+class AbandonWorld(Request[Done], frozen=True, tag="abandon-world"):
+    """Forget the world that is being formed: a rank has died, or does not come."""
+
+
+AnyHealingRequest = ReadHeritage | FormWorld | TakeWorld | AbandonWorld
