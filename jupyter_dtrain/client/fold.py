@@ -158,10 +158,7 @@ class Fold:
 
         def replacing() -> None:
             if self._world is not None:
-                new = {rank.rank: rank for rank in ranks}
-                self._world = msgspec.structs.replace(
-                    self._world, ranks=[new.get(rank.rank, rank) for rank in self._world.ranks]
-                )
+                self._world = self._world.changed(ranks)
 
         self._tasks.put(replacing)
 
@@ -360,9 +357,9 @@ class Fold:
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
-            ranks = list(self._world.ranks)
-            ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
-            self._world = msgspec.structs.replace(self._world, ranks=ranks)
+            self._world = self._world.changed(
+                [msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)]
+            )
         for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)

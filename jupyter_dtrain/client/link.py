@@ -27,7 +27,6 @@ from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead,
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.wire.healing_messages import Heal
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
@@ -47,7 +46,6 @@ from jupyter_dtrain.wire.steward_messages import (
     RanksStuck,
     ReleaseRun,
     Renew,
-    Restart,
     StewardRequest,
     Stop,
     TakeUpInterrupt,
@@ -98,7 +96,8 @@ class Link:
         self._steward = steward
         self._settings = settings
         self._notices = news
-        self._me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
+        self.me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
+        """This client, as others see it."""
         self._driver: Client | None = None
         self._world: World | None = None
         self._channel: RanksChannel | None = None
@@ -159,7 +158,7 @@ class Link:
 
         This client drives if no other one does, or with ``take_over``.
         """
-        joined = self._steward.ask(Join(self._me, take_over, PROTOCOL))
+        joined = self._steward.ask(Join(self.me, take_over, PROTOCOL))
         self._set_driver(joined.driver)
         if self._world is not None:
             self._set_world(generation=max(self._world.generation, joined.generation))
@@ -169,10 +168,10 @@ class Link:
 
     def tell_auto(self, *, auto: bool) -> None:
         """Show other clients whether plain cells go to the ranks too; does not wait for a silent steward."""
-        self._me = msgspec.structs.replace(self._me, auto=auto)
+        self.me = msgspec.structs.replace(self.me, auto=auto)
         if self.drives and not self.over:
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(Join(self._me, take_over=False, protocol=PROTOCOL), LEAVING)
+                self._steward.ask(Join(self.me, take_over=False, protocol=PROTOCOL), LEAVING)
 
     def close(self) -> None:
         """Leave the world; this client no longer follows it."""
@@ -181,7 +180,7 @@ class Link:
             self._listener.join(timeout=2)
         if worlds.is_alive(self.listing):
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(Leave(self._me.id), LEAVING)
+                self._steward.ask(Leave(self.me.id), LEAVING)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -210,7 +209,7 @@ class Link:
     @property
     def drives(self) -> bool:
         """Whether this client is the driver."""
-        return self._driver is not None and self._driver.id == self._me.id
+        return self._driver is not None and self._driver.id == self.me.id
 
     @property
     def world(self) -> World:
@@ -256,8 +255,11 @@ class Link:
         if dead:
             living = [rank.rank for rank in world.ranks if rank.state != "dead"]
             words = "; ".join(rank.words for rank in dead)
-            go_on = f", or run the cell on the others with -r {','.join(map(str, living))}" if living else ""
-            raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
+            cure = "%distributed restart starts fresh ranks"
+            if living:
+                run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
+                cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
+            raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")
 
     def confirm_drives(self) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
@@ -308,14 +310,6 @@ class Link:
             self.check_alive()
             self.check()
             raise
-
-    def restart(self) -> int:
-        """Ask the steward for fresh ranks; returns the number of the new set. Raises as :meth:`ask`."""
-        return self.ask(Restart(self._me.id, self._me.words)).incarnation
-
-    def heal(self) -> int:
-        """Ask the steward to replace dead ranks; returns the number of the heal. Raises as :meth:`ask`."""
-        return self.ask(Heal(self._me.words)).number
 
     def release(self, run: int) -> None:
         """Have the steward free the ranks that wait for others in ``run``. Raises as :meth:`ask`."""
@@ -391,7 +385,7 @@ class Link:
 
     def _renewal(self, last_run: int, followed: Sequence[Followed] = ()) -> Renew:
         dead = [] if self._world is None else [rank.rank for rank in self._world.dead]
-        return Renew(self._me.id, self._me.auto, last_run, list(followed), dead)
+        return Renew(self.me.id, self.me.auto, last_run, list(followed), dead)
 
     def _take_driven(self, driven: Driven) -> list[OpenRun]:
         """Take what the steward answers: the driver, and whatever broadcasts were missed. Returns the runs that go on.
@@ -405,7 +399,7 @@ class Link:
         for words in news.notices:
             self._notices.hear(words)
         by = news.restarted_by
-        if news.incarnation > self._incarnation and by is not None and by.client != self._me.id:
+        if news.incarnation > self._incarnation and by is not None and by.client != self.me.id:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
@@ -434,9 +428,8 @@ class Link:
             return
         with self._lock:
             assert self._world is not None
-            new = {rank.rank: rank for rank in ranks}
-            self._set_world(ranks=[new.get(rank.rank, rank) for rank in self._world.ranks])
-            self._set_world(generation=max(self._world.generation, generation))
+            generation = max(self._world.generation, generation)
+            self._set_world(ranks=self._world.changed(ranks).ranks, generation=generation)
         if self._fold is not None:
             self._fold.ranks_replaced(ranks)
 
@@ -452,7 +445,7 @@ class Link:
                 self._set_rank(event.rank, state=event.state, words=event.words)
                 if event.words and self._fold is not None:
                     self._fold.rank_fell(event.rank, event.words)
-            case WorldRestarting() if event.client != self._me.id:
+            case WorldRestarting() if event.client != self.me.id:
                 self._restarted_by(event.by, event.incarnation)
             case InterruptWanted() if self.drives:
                 self._interrupted_by(event.by, event.run, force=event.force)
@@ -494,9 +487,9 @@ class Link:
 
     def _set_rank(self, rank: int, **changes: str) -> None:
         with self._lock:
-            ranks: list[Rank] = list(self._world.ranks if self._world is not None else ())
-            ranks[rank] = msgspec.structs.replace(ranks[rank], **changes)
-            self._set_world(ranks=ranks)
+            assert self._world is not None
+            changed = self._world.changed([msgspec.structs.replace(self._world.ranks[rank], **changes)])
+            self._set_world(ranks=changed.ranks)
 
     def _set_world(self, **changes: int | list[Rank]) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import doctor, joining, running, scripts, stored, sync, worlds
+from . import doctor, healing, joining, running, scripts, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -44,6 +44,12 @@ _OWN: tuple[Verb, ...] = (
         "kill some ranks at once; the others keep their variables",
         running.kill_arguments,
         running.kill,
+    ),
+    Verb(
+        "heal",
+        "replace dead ranks; the others keep their processes and variables",
+        healing.heal_arguments,
+        healing.heal,
     ),
     Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
     Verb("stacks", "show where the code of every rank is now", running.stacks_arguments, running.stacks),
