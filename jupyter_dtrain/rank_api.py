@@ -58,8 +58,9 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
 
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
     objects; anything else is replaced by a copy, whose tensors are on the host. A rank that lacks a name gets a copy of
-    the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone. Raises
-    :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
+    the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone.
+
+    Raises :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
     sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
     nothing.
     """

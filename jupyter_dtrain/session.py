@@ -37,11 +37,10 @@ from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, World, parse_ranks
+from jupyter_dtrain.core.world import Ranks, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
-from jupyter_dtrain.wire.steward_messages import ReadState
+from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.values import check_variable
 
 from .launch import starting, worlds

@@ -357,9 +357,8 @@ class Fold:
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
-            self._world = self._world.changed(
-                [msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)]
-            )
+            dead = msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)
+            self._world = self._world.changed([dead])
         for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)

@@ -7,8 +7,7 @@ Under failure: the link sends a request that gets no answer again. The steward's
 its answer to each renewal of the lease, and to the question before each cell, repeats the news of earlier broadcasts.
 When a rank does not answer, the link renews at once. The link notices within a second that its steward is gone, and a
 request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`, and the link's
-threads and sockets end.
-Thread-safe.
+threads and sockets end. Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead,
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.wire.messages import PROTOCOL
+from jupyter_dtrain.wire.messages import PROTOCOL, StewardRequest
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
     AnyBroadcast,
@@ -46,7 +45,6 @@ from jupyter_dtrain.wire.steward_messages import (
     RanksStuck,
     ReleaseRun,
     Renew,
-    StewardRequest,
     Stop,
     TakeUpInterrupt,
     WorldEnded,
@@ -154,10 +152,7 @@ class Link:
             old.close(linger=0)
 
     def join(self, *, take_over: bool) -> Client:
-        """Ask to drive the world, and follow it from now on; returns the client that drives it.
-
-        This client drives if no other one does, or with ``take_over``.
-        """
+        """Follow the world, and drive it where no other client does, or with ``take_over``; returns its driver."""
         joined = self._steward.ask(Join(self.me, take_over, PROTOCOL))
         self._set_driver(joined.driver)
         if self._world is not None:
@@ -403,8 +398,8 @@ class Link:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
-        known = {rank.rank: rank.engine for rank in self._world.ranks}
-        self.ranks_replaced([rank for rank in news.replaced if rank.engine != known[rank.rank]], news.generation)
+        if new := [rank for rank in news.replaced if rank.engine != self._world.ranks[rank.rank].engine]:
+            self.ranks_replaced(new, news.generation)
         for rank in self._world.ranks:
             if rank.rank in news.dead:
                 self._rank_died(rank.rank, news.dead[rank.rank], news.last.get(rank.rank, []))
@@ -424,8 +419,6 @@ class Link:
 
     def ranks_replaced(self, ranks: list[Rank], generation: int) -> None:
         """Take the news of a heal: ``ranks`` are in the place of dead ones."""
-        if not ranks:
-            return
         with self._lock:
             assert self._world is not None
             generation = max(self._world.generation, generation)
@@ -434,23 +427,14 @@ class Link:
             self._fold.ranks_replaced(ranks)
 
     def _heard(self, event: AnyBroadcast) -> None:
-        current = event.incarnation == self._incarnation
         match event:
-            case RankDied(rank=rank, words=words) if current:
-                self._rank_died(rank, words, event.events)
-                self._set_world(generation=event.generation)
-            case RanksReplaced() if current:
-                self.ranks_replaced(event.ranks, event.generation)
-            case RankPaused() if current:
-                self._set_rank(event.rank, state=event.state, words=event.words)
-                if event.words and self._fold is not None:
-                    self._fold.rank_fell(event.rank, event.words)
+            case RankDied() | RanksReplaced() | RankPaused() | RanksReleased() | RanksStuck():
+                if event.incarnation == self._incarnation:
+                    self._heard_of_ranks(event)
             case WorldRestarting() if event.client != self.me.id:
                 self._restarted_by(event.by, event.incarnation)
             case InterruptWanted() if self.drives:
                 self._interrupted_by(event.by, event.run, force=event.force)
-            case RanksReleased() | RanksStuck() if current:
-                self._heard_of_release(event)
             case Noticed():
                 self._notices.hear(event.words)
             case DriverChanged():
@@ -458,11 +442,21 @@ class Link:
             case WorldEnded() if not self.closed:
                 self.lose(event.words)
 
-    def _heard_of_release(self, event: RanksReleased | RanksStuck) -> None:
-        if isinstance(event, RanksReleased):
-            self._set_world(generation=event.generation)
-        elif self._fold is not None:
-            self._fold.ranks_stuck(event.run, event.waiting)
+    def _heard_of_ranks(self, event: RankDied | RanksReplaced | RankPaused | RanksReleased | RanksStuck) -> None:
+        match event:
+            case RankDied(rank=rank, words=words):
+                self._rank_died(rank, words, event.events)
+                self._set_world(generation=event.generation)
+            case RanksReplaced():
+                self.ranks_replaced(event.ranks, event.generation)
+            case RankPaused():
+                self._set_rank(event.rank, state=event.state, words=event.words)
+                if event.words and self._fold is not None:
+                    self._fold.rank_fell(event.rank, event.words)
+            case RanksReleased():
+                self._set_world(generation=event.generation)
+            case RanksStuck() if self._fold is not None:
+                self._fold.ranks_stuck(event.run, event.waiting)
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name

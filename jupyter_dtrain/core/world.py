@@ -100,7 +100,7 @@ class World(msgspec.Struct, frozen=True):
         return [rank for rank in self.ranks if rank.state == "dead"]
 
     def changed(self, ranks: Iterable[Rank]) -> World:
-        """This world with ``ranks`` in the places of those with their numbers."""
+        """The world with ``ranks`` in the places of those with their numbers."""
         new = {rank.rank: rank for rank in ranks}
         return msgspec.structs.replace(self, ranks=[new.get(rank.rank, rank) for rank in self.ranks])
 

@@ -30,7 +30,6 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
-from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
     Describe,

@@ -217,7 +217,8 @@ def run_engine(
         while not arrived.Test():
             time.sleep(LOOK)
     else:
-        comm = MPI.COMM_WORLD = healing.enter(MPI, replacement)
+        comm = healing.enter(MPI, replacement)
+        vars(MPI)["COMM_WORLD"] = comm
         report(Reached(comm.rank, "mpi"))
         # Cells come in that generation: in the first of them, this rank joins the others' groups.
         spec = msgspec.structs.replace(spec, generation=replacement.generation - 1)

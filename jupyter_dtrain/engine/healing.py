@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.processors import Processors, read_processors
@@ -44,7 +44,7 @@ class Introduction(NamedTuple):
 
 
 def introduce(plugins: Plugins) -> Introduction:
-    """This rank's own."""
+    """Make this rank's own."""
     return Introduction(socket.gethostname(), read_processors(), plugins.introduce())
 
 
@@ -58,7 +58,7 @@ def enter(mpi: Any, replacement: Replacement) -> Any:
     return world
 
 
-def adopt(environment: dict[str, str], place: Placement) -> None:
+def adopt(environment: MutableMapping[str, str], place: Placement) -> None:
     """Have the variables by which libraries know a rank of Open MPI say what the place is: the new job's say another.
 
     Once MPI is initialised.
@@ -91,7 +91,13 @@ class Healing:
     """Forms the world anew from this rank's side. The control thread calls it."""
 
     def __init__(
-        self, mpi: Any, world: Any, own: Introduction, place: Placement, plugins: Plugins, report: Callable[[Report], None]
+        self,
+        mpi: Any,
+        world: Any,
+        own: Introduction,
+        place: Placement,
+        plugins: Plugins,
+        report: Callable[[Report], None],
     ) -> None:
         """``world``: the communicator that all ranks had first; ``own``: what this rank had told then."""
         self._mpi = mpi
@@ -112,9 +118,7 @@ class Healing:
                 return Heritage(running, self._plugins.cannot_heal())
             case FormWorld():
                 self._try = _Try(request.number)
-                threading.Thread(
-                    target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True
-                ).start()
+                threading.Thread(target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True).start()
             case AbandonWorld():
                 self._abandon()
             case _:

@@ -2,8 +2,8 @@
 
 ``mpiexec`` runs this file by its path and imports neither the package nor the standard library's larger modules: one
 slot costs a hundredth of a second. So does the MPI job that living ranks spawn to replace dead ones (:mod:`.healing`),
-with a second argument that says which. The process sends its environment, its processors and what ``mpiexec`` has opened
-for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
+with a second argument that says which. The process sends its environment, its processors and what ``mpiexec`` has
+opened for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
 
 Under failure: it ends with 0 where the rank did, and kills itself with SIGKILL where the rank ended in another way, or
 where the watch is gone. A process that calls ``_exit`` with another code leaves the other ranks' ``Shrink`` stuck (Open

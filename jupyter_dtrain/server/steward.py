@@ -17,13 +17,12 @@ import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from jupyter_dtrain.wire.attempts import Attempts
-from jupyter_dtrain.wire.messages import STEWARD_EVENT, read_answer
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, read_answer
 from jupyter_dtrain.wire.steward_messages import (
     AnyBroadcast,
     FetchAnswers,
     Relayed,
     RelayQuestion,
-    StewardRequest,
     read_broadcast,
 )
 

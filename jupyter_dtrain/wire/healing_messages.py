@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from jupyter_dtrain.core.world import Rank
 
-from .messages import Done, Request
-
-A = TypeVar("A", bound=msgspec.Struct)
-
+from .messages import AgentRequest, Done, StewardRequest
 
 # From a client to the steward.
 
@@ -27,7 +24,7 @@ class HealBegun(msgspec.Struct, frozen=True):
     """Counts the heals of the world."""
 
 
-class Heal(Request[HealBegun], frozen=True, tag="heal"):
+class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
     """Replace the dead ranks. The steward refuses with the reason where it cannot."""
 
     by: str
@@ -48,7 +45,7 @@ class HealState(msgspec.Struct, frozen=True):
     """Sentences on what it cannot make whole."""
 
 
-class ReadHeal(Request[HealState], frozen=True, tag="heal-state"):
+class ReadHeal(StewardRequest[HealState], frozen=True, tag="heal-state"):
     """Ask how the heal ``number`` stands. The steward refuses for any but the newest."""
 
     number: int
@@ -66,11 +63,11 @@ class Heritage(msgspec.Struct, frozen=True):
     """Sentences of its frameworks on what a heal cannot make whole."""
 
 
-class ReadHeritage(Request[Heritage], frozen=True, tag="heritage"):
+class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):
     """Ask whether the rank is idle, and what a heal cannot make whole in it."""
 
 
-class FormWorld(Request[Done], frozen=True, tag="form-world"):
+class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     """Form MPI's world anew, with new processes in the place of ``ranks``. A report says what becomes of it."""
 
     number: int
@@ -80,13 +77,13 @@ class FormWorld(Request[Done], frozen=True, tag="form-world"):
     """Starts the process that hands a slot to the watch."""
 
 
-class TakeWorld(Request[Done], frozen=True, tag="take-world"):
+class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):
     """All ranks have formed the world: take it for ``MPI.COMM_WORLD``."""
 
     number: int
 
 
-class AbandonWorld(Request[Done], frozen=True, tag="abandon-world"):
+class AbandonWorld(AgentRequest[Done], frozen=True, tag="abandon-world"):
     """Forget the world that is being formed: a rank has died, or does not come."""
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from jupyter_dtrain.core.world import Rank, World
 
 from .agent_messages import RankPosition
 from .healing_messages import Heal, ReadHeal
-from .messages import PROTOCOL, UNNUMBERED, Done, Request, from_content
+from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest, from_content
 from .requests import WorldRequest
 
 ASKED_FOR: Final = "a client asked for it"
@@ -26,12 +26,6 @@ ASKED_FOR: Final = "a client asked for it"
 Phase = Literal["starting", "running", "failed", "ending"]
 """``starting`` → ``running`` → ``ending``, or ``starting`` → ``failed`` → ``ending``; a restart goes back to
 ``starting``."""
-
-A = TypeVar("A", bound=msgspec.Struct)
-
-
-class StewardRequest(Request[A], frozen=True):
-    """A client's request to the steward."""
 
 
 # The three requests that never change: list, interrupt and stop a world whatever protocol it speaks.

@@ -41,15 +41,22 @@ def _package(path: str) -> str:
     for index, part in enumerate(parts[:-1]):
         if part in _PACKAGES:
             name = parts[index + 1]
-            return "" if name.endswith((".libs", ".data")) or ".so" in name and name.startswith("lib") else name.split(".")[0]
+            return (
+                ""
+                if name.endswith((".libs", ".data")) or (".so" in name and name.startswith("lib"))
+                else name.split(".")[0]
+            )
     return "" if Path(path).name.startswith(("libmpi", "libopen", "libprte", "libpmix", "mca_")) else Path(path).name
 
 
 @cache
 def _takes_world(path: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, struct.error), open(path, "rb") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return any(data.find(_WORLD, start, end) >= 0 for start, end in _names(data))
+    with (
+        contextlib.suppress(OSError, ValueError, struct.error),
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return any(data.find(_WORLD, start, end) >= 0 for start, end in _names(data))
     return False
 
 
