@@ -60,8 +60,8 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
     objects; anything else is replaced by a copy, whose tensors are on the host. A rank that lacks a name gets a copy of
     the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone.
 
-    Raises :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
-    sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
+    Raises :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot
+    be sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
     nothing.
     """
     home = rank_home()

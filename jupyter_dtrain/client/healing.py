@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, RanksDead, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.messages import Cell, Watching
@@ -23,6 +23,7 @@ from .replay import collectives_in
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .cells import Cells
@@ -87,8 +88,8 @@ class Heals:
         names, cells = list(names), self._sources(list(replay))
         chosen = self._choose(names, source, rank_names)
         if busy := self._fold.busy():
-            run = max(busy.values())
-            raise RanksBusy(f"{count_ranks(sorted(busy)).capitalize()} still work on run {run}: wait, or interrupt it.")
+            who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
+            raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
         began = time.monotonic()
         try:
             state = self._await(self._link.ask(Heal(self._link.me.words)).number, progress)
@@ -177,3 +178,17 @@ class Heals:
             watch=Watching(metrics=False),
             cell=Cell(run_name=name),
         )
+
+
+def check_living(world: World, ranks: Sequence[int]) -> None:
+    """Raise :class:`RanksDead`, with the ways on, when one of ``ranks`` is dead."""
+    dead = [rank for rank in world.dead if rank.rank in ranks]
+    if not dead:
+        return
+    living = [rank.rank for rank in world.ranks if rank.state != "dead"]
+    words = "; ".join(rank.words for rank in dead)
+    cure = "%distributed restart starts fresh ranks"
+    if living:
+        run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
+        cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
+    raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")

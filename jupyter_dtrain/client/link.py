@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
@@ -51,6 +51,7 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldRestarting,
 )
 
+from .healing import check_living
 from .notebook import kernel_id
 
 if TYPE_CHECKING:
@@ -245,16 +246,7 @@ class Link:
 
     def check_ranks(self, ranks: list[int]) -> None:
         """Raise :class:`RanksDead` when one of ``ranks`` is dead, and as :meth:`check`."""
-        world = self.world
-        dead = [rank for rank in world.dead if rank.rank in ranks]
-        if dead:
-            living = [rank.rank for rank in world.ranks if rank.state != "dead"]
-            words = "; ".join(rank.words for rank in dead)
-            cure = "%distributed restart starts fresh ranks"
-            if living:
-                run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
-                cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
-            raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")
+        check_living(self.world, ranks)
 
     def confirm_drives(self) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.

@@ -25,11 +25,12 @@ from jupyter_dtrain.wire.healing_messages import AbandonWorld, AnyHealingRequest
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.reports import Formed, Report
 
+from .slots import Replacement
+
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
     from .plugins import Plugins
-    from .slots import Replacement
 
 
 class Introduction(NamedTuple):
@@ -50,11 +51,36 @@ def introduce(plugins: Plugins) -> Introduction:
 
 def enter(mpi: Any, replacement: Replacement) -> Any:
     """In a new process: the communicator of the whole world. Waits for the living ranks, which have spawned it."""
-    number = replacement.ranks[mpi.COMM_WORLD.rank]
-    parents = mpi.Comm.Get_parent()
-    merged = parents.Merge(high=True)
-    world = merged.Split(0, key=number)
-    merged.Free()
+    members = _merged(mpi.Comm.Get_parent(), high=True)
+    members = _let_in(members, replacement, [""])
+    return _in_order(members, replacement.rank)
+
+
+def _let_in(members: Any, first: Replacement, command: list[str]) -> Any:
+    """The communicator of ``members`` and the new processes after ``first``; the lowest member has ``command`` run.
+
+    One after the other, each as a job of its own: ``mpiexec`` ends a whole job that was spawned when one of its
+    processes dies, also with ``--with-ft ulfm`` (PRRTE of Open MPI 5.0.11).
+    """
+    for index in range(first.index + 1, len(first.ranks)):
+        program, *arguments = [*command, first._replace(index=index).words]
+        spawned = members.Spawn(program, args=arguments, maxprocs=1)
+        grown = _merged(spawned, high=False)
+        members.Free()
+        members = grown
+    return members
+
+
+def _merged(inter: Any, *, high: bool) -> Any:
+    merged = inter.Merge(high=high)
+    inter.Free()
+    return merged
+
+
+def _in_order(members: Any, number: int) -> Any:
+    """The communicator in which each member has its ``number``."""
+    world = members.Split(0, key=number)
+    members.Free()
     return world
 
 
@@ -140,17 +166,13 @@ class Healing:
         if living.size + len(order.ranks) != self._place.size:
             raise RuntimeError("another rank has died")
         mine.living = living
-        program, *arguments = order.command
-        spawned = living.Spawn(program, args=arguments, maxprocs=len(order.ranks))
+        members = _let_in(living, Replacement(tuple(order.ranks), -1, order.generation), order.command)
         mine.living = None
-        merged = spawned.Merge(high=False)
-        world = merged.Split(0, key=self._place.rank)
+        world = _in_order(members, self._place.rank)
         told = self._own._replace(heritage=self._plugins.bequeath())
         world.allgather(told)
         # No rank goes on before all have it: one that still makes a communicator crashes when another revokes that.
         world.Barrier()
-        for comm in (merged, spawned, living):
-            comm.Free()
         return world
 
     def _abandon(self) -> None:

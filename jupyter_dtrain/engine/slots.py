@@ -28,20 +28,27 @@ class Replacement(NamedTuple):
     """A new process that takes the place of a dead rank."""
 
     ranks: tuple[int, ...]
-    """All ranks that are replaced together, in the order of the new processes."""
+    """All ranks that are replaced in one heal, in the order in which new processes come."""
+    index: int
+    """Which of them this one is."""
     generation: int
     """The world's, once they are replaced."""
 
     @property
+    def rank(self) -> int:
+        """The number of the new rank."""
+        return self.ranks[self.index]
+
+    @property
     def words(self) -> str:
         """As an argument of the slot's process."""
-        return f"{','.join(map(str, self.ranks))}:{self.generation}"
+        return f"{','.join(map(str, self.ranks))}:{self.index}:{self.generation}"
 
     @classmethod
     def of(cls, words: str) -> Replacement:
         """The one that ``words`` describe."""
-        ranks, generation = words.split(":")
-        return cls(tuple(map(int, ranks.split(","))), int(generation))
+        ranks, index, generation = words.split(":")
+        return cls(tuple(map(int, ranks.split(","))), int(index), int(generation))
 
 
 class Slots:
@@ -118,8 +125,7 @@ class Slot:
     @property
     def rank(self) -> int:
         """The rank in the world; -1 where ``mpiexec`` tells no numbers."""
-        number = rank_in(self.environment)
-        return number if self.replacement is None else self.replacement.ranks[number]
+        return rank_in(self.environment) if self.replacement is None else self.replacement.rank
 
     def take(self) -> None:
         """Take the slot in a rank's process: its variables, its processors, its launcher's descriptor.

@@ -185,9 +185,9 @@ def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
     return [*command, *slot_command(request)]
 
 
-def slot_command(request: WorldRequest, replaces: str = "") -> list[str]:
-    """One of these processes; ``replaces``: which dead ranks, for those that living ranks spawn."""
-    return [sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch, *([replaces] if replaces else [])]
+def slot_command(request: WorldRequest) -> list[str]:
+    """One of these processes. Those that replace dead ranks get one more argument."""
+    return [sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch]
 
 
 def transports(request: WorldRequest) -> str:

@@ -23,7 +23,6 @@ import msgspec
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.world import Rank, count_ranks
-from jupyter_dtrain.engine.slots import Replacement
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
@@ -209,9 +208,8 @@ class Healing:
         self._forming, self._coming = set(living), set(dead)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"starting {count_ranks(dead)}")
-        replacement = Replacement(tuple(dead), self._state.next_generation())
-        command = local.slot_command(self._request, replacement.words)
-        ask_agents(*bound, living, FormWorld(self._try, dead, command))
+        generation = self._state.next_generation()
+        ask_agents(*bound, living, FormWorld(self._try, dead, generation, local.slot_command(self._request)))
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""

@@ -73,8 +73,10 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     number: int
     """Counts the tries."""
     ranks: list[int]
+    generation: int
+    """The world's, once they are replaced."""
     command: list[str]
-    """Starts the process that hands a slot to the watch."""
+    """With one more argument it starts the process that hands a slot to the watch."""
 
 
 class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):
