@@ -51,37 +51,21 @@ def introduce(plugins: Plugins) -> Introduction:
 
 def enter(mpi: Any, replacement: Replacement) -> Any:
     """In a new process: the communicator of the whole world. Waits for the living ranks, which have spawned it."""
-    members = _merged(mpi.Comm.Get_parent(), high=True)
-    members = _let_in(members, replacement, [""])
-    return _in_order(members, replacement.rank)
+    members = mpi.Comm.Get_parent().Merge(high=True)
+    return _let_in(members, replacement, [""]).Split(0, key=replacement.rank)
 
 
 def _let_in(members: Any, first: Replacement, command: list[str]) -> Any:
     """The communicator of ``members`` and the new processes after ``first``; the lowest member has ``command`` run.
 
     One after the other, each as a job of its own: ``mpiexec`` ends a whole job that was spawned when one of its
-    processes dies, also with ``--with-ft ulfm`` (PRRTE of Open MPI 5.0.11).
+    processes dies, also with ``--with-ft ulfm`` (PRRTE of Open MPI 5.0.11). No communicator on the way is freed: a late
+    message of ULFM for one would reach another that has got its number.
     """
     for index in range(first.index + 1, len(first.ranks)):
         program, *arguments = [*command, first._replace(index=index).words]
-        spawned = members.Spawn(program, args=arguments, maxprocs=1)
-        grown = _merged(spawned, high=False)
-        members.Free()
-        members = grown
+        members = members.Spawn(program, args=arguments, maxprocs=1).Merge(high=False)
     return members
-
-
-def _merged(inter: Any, *, high: bool) -> Any:
-    merged = inter.Merge(high=high)
-    inter.Free()
-    return merged
-
-
-def _in_order(members: Any, number: int) -> Any:
-    """The communicator in which each member has its ``number``."""
-    world = members.Split(0, key=number)
-    members.Free()
-    return world
 
 
 def adopt(environment: MutableMapping[str, str], place: Placement) -> None:
@@ -168,7 +152,7 @@ class Healing:
         mine.living = living
         members = _let_in(living, Replacement(tuple(order.ranks), -1, order.generation), order.command)
         mine.living = None
-        world = _in_order(members, self._place.rank)
+        world = members.Split(0, key=self._place.rank)
         told = self._own._replace(heritage=self._plugins.bequeath())
         world.allgather(told)
         # No rank goes on before all have it: one that still makes a communicator crashes when another revokes that.

@@ -199,8 +199,8 @@ class Healing:
     def _form(self) -> None:
         """Begin a try."""
         bound, living, dead = self._bound(), self._living(), self._state.dead
-        if bound is None or not living:
-            self._fail(self._obstacle() or "the world has ended")
+        if bound is None or (why := self._obstacle()):
+            self._fail(why if bound is not None else "the world has ended")
             return
         self._tries += 1
         self._try += 1
@@ -323,6 +323,9 @@ class Healing:
 
     def tick(self, now: float) -> float:
         """Do what is due; when there is more to do."""
+        if self._stage in ("forming", "pausing") and not self._state.healable:
+            self._abandon()
+            self._fail(self._obstacle())
         if now >= self._deadline:
             if self._stage == "pausing":
                 self._form()
