@@ -1,4 +1,4 @@
-"""What a session knows of its world: the part of :class:`~jupyter_dtrain.session.Session` that only reads.
+"""The facts that a session knows of its world: the part of :class:`~jupyter_dtrain.session.Session` that only reads.
 
 Under failure: :attr:`SessionFacts.world` raises :class:`~jupyter_dtrain.core.errors.WorldLost` where there is no world
 any more; everything else answers from what this process knows.

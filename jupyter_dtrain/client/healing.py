@@ -38,7 +38,7 @@ GREETING: Final = 5.0
 
 
 class Healed(NamedTuple):
-    """What a heal has done."""
+    """The result of a heal."""
 
     ranks: list[int]
     """The ranks that were replaced."""

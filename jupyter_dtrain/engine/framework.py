@@ -238,6 +238,13 @@ class Recovery:
         """
         return ""
 
+    def forbids_heal(self) -> str:
+        """Return why no new process can take a dead rank's place here, as a clause; empty where one can.
+
+        Asked like :meth:`cannot_heal`.
+        """
+        return ""
+
     def bequeath(self) -> str:
         """Return what a rank that replaces a dead one must know to come along in :meth:`recover`; empty for nothing.
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class Introduction(NamedTuple):
-    """What a rank tells all others, when the world starts and when it is healed."""
+    """A rank's words to all others, when the world starts and when it is healed."""
 
     host: str
     processors: Processors
     frameworks: dict[str, str]
     """Each framework's introduction."""
     heritage: dict[str, str] = {}  # noqa: RUF012 — never changed
-    """What each framework of a living rank leaves to new ranks."""
+    """The words that each framework of a living rank leaves to new ranks."""
 
 
 def introduce(plugins: Plugins) -> Introduction:
@@ -125,7 +125,7 @@ class Healing:
         """Answer the steward. ``running``: the run that the rank works on."""
         match request:
             case ReadHeritage():
-                return Heritage(running, self._plugins.cannot_heal())
+                return Heritage(running, self._plugins.cannot_heal(), self._plugins.forbids_heal())
             case FormWorld():
                 self._try = _Try(request.number)
                 threading.Thread(target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True).start()
@@ -184,5 +184,5 @@ def place_of(told: list[Introduction], rank: int) -> Placement:
 
 
 def heritage_of(told: list[Introduction], replaced: tuple[int, ...]) -> dict[int, dict[str, str]]:
-    """What the living ranks leave, by rank."""
+    """The words that the living ranks leave, by rank."""
     return {rank: one.heritage for rank, one in enumerate(told) if rank not in replaced}

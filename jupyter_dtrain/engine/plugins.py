@@ -287,8 +287,12 @@ class Plugins:
         """Sentences on what a heal cannot make whole here."""
         return [words for _, words in self._answers("cannot_heal", _text) if words]
 
+    def forbids_heal(self) -> list[str]:
+        """Why no new process can take a dead rank's place."""
+        return [words for _, words in self._answers("forbids_heal", _text) if words]
+
     def bequeath(self) -> dict[str, str]:
-        """What this rank leaves to new ones, by plug-in."""
+        """The words that this rank leaves to new ones, by plug-in."""
         return {name: words for name, words in self._answers("bequeath", _text) if words}
 
     def inherit(self, heritage: Mapping[int, Mapping[str, str]]) -> None:

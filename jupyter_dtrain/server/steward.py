@@ -92,8 +92,10 @@ class Steward:
         """
         try:
             number = (await self.ask(Heal(by))).number
-            while (state := await self.ask(ReadHeal(number))).phase == "going on":
+            while True:
                 await asyncio.sleep(0.1)
+                if (state := await self.ask(ReadHeal(number))).phase != "going on":
+                    break
         except Refused as refused:
             raise HealFailed(f"The world cannot be healed: {refused}.") from None
         if state.phase == "failed":

@@ -108,7 +108,7 @@ class Healing:
         self._coming: set[int] = set()
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
-        """Of new ranks, while the others take the world."""
+        """Ends of new ranks, while the others take the world."""
         self._stage = ""
         """``forming``, ``taking``, ``pausing``; empty outside a heal."""
         self._deadline = math.inf
@@ -190,6 +190,8 @@ class Healing:
                 f"{count_ranks(mute)} {'do' if len(mute) > 1 else 'does'} not answer; %distributed kill "
                 f"{','.join(map(str, mute))} ends them, and a heal replaces them too"
             )
+        elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
+            self._fail(f"{why}: {RESTART}")
         else:
             self._notes = list(
                 dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes)

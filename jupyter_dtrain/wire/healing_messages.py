@@ -55,12 +55,14 @@ class ReadHeal(StewardRequest[HealState], frozen=True, tag="heal-state"):
 
 
 class Heritage(msgspec.Struct, frozen=True):
-    """What a rank says before a heal."""
+    """The answer of a rank before a heal."""
 
     run: int | None
     """The run that it works on."""
     notes: list[str]
     """Sentences of its frameworks on what a heal cannot make whole."""
+    obstacles: list[str] = []
+    """Clauses of its frameworks on why no heal can work."""
 
 
 class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):

@@ -98,7 +98,7 @@ own = [int(os.environ["RANK"])]
     assert "Rank 2 is a new process" in str(done)
 
 
-def test_what_cannot_be_is_refused_before_anything_happens(healed):
+def test_an_impossible_heal_is_refused_before_anything_happens(healed):
     """Nobody dead, a dead source, a missing name, a source without names, cells that wait for all ranks, busy ranks."""
     together = run(healed, f"{TOLD}\ndef later(): comm.barrier()")
     hidden = run(healed, "def waits():\n    comm.barrier()\nif comm.rank < 0: waits()")

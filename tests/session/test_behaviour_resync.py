@@ -53,7 +53,7 @@ def test_anything_else_is_replaced(apart):
 
 
 def test_a_rank_that_lacks_a_name_gets_the_whole_object(apart):
-    """What belongs together still does: two names of one object, and an object that holds another."""
+    """Objects that belong together still do: two names of one object, and an object that holds another."""
     run(apart, "class Holder: pass\nif rank == 2: whole = Model([2.0]); held = Holder(); held.it = whole")
     apart.resync(["whole", "held"], source=2)
     assert same((True, [2.0])) == values(run(apart, "(held.it is whole, whole.weight)"))
