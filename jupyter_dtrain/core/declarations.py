@@ -46,6 +46,14 @@ class Declaration(msgspec.Struct, frozen=True):
     """The variables by which the library takes a network interface, for ranks on several hosts."""
     collectives: tuple[str, ...] = ()
     """The functions and methods that return only when all ranks have called them: no rank can run them alone."""
+    interface_lists: tuple[str, ...] = ()
+    """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
+    fabric_variables: tuple[str, ...] = ()
+    """The variables that pin the library to InfiniBand or RoCE; each takes a list of devices."""
+    fabric_off: tuple[str, ...] = ()
+    """Settings, ``NAME=value``, under which the library uses no InfiniBand and no RoCE."""
+    distributions: dict[str, str] = {}
+    """Packages whose versions should agree on all hosts, each with the reason."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
     methods: dict[str, str] = {}
@@ -102,4 +110,4 @@ def load_rows(places: Iterable[str]) -> Iterator[Any]:
         try:
             yield from load(place)
         except Exception:
-            _logger.exception("What a framework declares at %s cannot be loaded", place)
+            _logger.exception("A framework's declaration at %s cannot be loaded", place)

@@ -62,8 +62,8 @@ def _let_in(members: Any, first: Replacement, command: list[str]) -> Any:
     processes dies, also with ``--with-ft ulfm`` (PRRTE of Open MPI 5.0.11). No communicator on the way is freed: a late
     message of ULFM for one would reach another that has got its number.
     """
-    for index in range(first.index + 1, len(first.ranks)):
-        program, *arguments = [*command, first._replace(index=index).words]
+    for place in range(first.place + 1, len(first.ranks)):
+        program, *arguments = [*command, first._replace(place=place).words]
         members = members.Spawn(program, args=arguments, maxprocs=1).Merge(high=False)
     return members
 

@@ -29,7 +29,7 @@ class Replacement(NamedTuple):
 
     ranks: tuple[int, ...]
     """All ranks that are replaced in one heal, in the order in which new processes come."""
-    index: int
+    place: int
     """Which of them this one is."""
     generation: int
     """The world's, once they are replaced."""
@@ -37,18 +37,18 @@ class Replacement(NamedTuple):
     @property
     def rank(self) -> int:
         """The number of the new rank."""
-        return self.ranks[self.index]
+        return self.ranks[self.place]
 
     @property
     def words(self) -> str:
         """As an argument of the slot's process."""
-        return f"{','.join(map(str, self.ranks))}:{self.index}:{self.generation}"
+        return f"{','.join(map(str, self.ranks))}:{self.place}:{self.generation}"
 
     @classmethod
     def of(cls, words: str) -> Replacement:
         """The one that ``words`` describe."""
-        ranks, index, generation = words.split(":")
-        return cls(tuple(map(int, ranks.split(","))), int(index), int(generation))
+        ranks, place, generation = words.split(":")
+        return cls(tuple(map(int, ranks.split(","))), int(place), int(generation))
 
 
 class Slots:

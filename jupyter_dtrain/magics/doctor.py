@@ -38,9 +38,7 @@ def doctor_arguments(parser: MagicParser) -> None:
         help="network interface to use on all machines (default: the one that leads to the hosts)",
         completer=interfaces,
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="leave out connections and all-reduces between the machines"
-    )
+    parser.add_argument("--quick", action="store_true", help="leave out all-reduces between the machines")
     parser.add_argument("--json", action="store_true", help="print facts and findings as JSON")
     parser.add_argument(
         "--remove-leftovers",

@@ -34,12 +34,13 @@ from .shared_file import shared_file
 from .speed import interpreter, measure
 
 LONGEST: Final = 80.0
-QUICK: Final = 15.0
+QUICK: Final = 20.0
 FACTS_PATIENCE: Final = 15.0
 """Seconds for the facts of all machines; in the quick form 10."""
 QUICK_FACTS_PATIENCE: Final = 10.0
 PORTS_PATIENCE: Final = 15.0
-"""Seconds for the connections between all machines."""
+"""Seconds for the connections between all machines; in the quick form 8."""
+QUICK_PORTS_PATIENCE: Final = 8.0
 SPEED_PATIENCE: Final = 25.0
 """Seconds for the all-reduces."""
 REMOVAL_PATIENCE: Final = 12.0
@@ -141,8 +142,7 @@ def examine(
 
     ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
     one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
-    tries neither connections nor all-reduces between machines. Raises :class:`BadRequest` for a request that makes no
-    sense.
+    times no all-reduces between machines. Raises :class:`BadRequest` for a request that makes no sense.
     """
     began = time.monotonic()
     ssh = Ssh.parse(ssh_args)
@@ -161,8 +161,9 @@ def examine(
     }
     connections: list[Connection] = []
     usable = {name: one for name, one in chosen.items() if one is not None}
-    if names and not quick and len(usable) > 1:
-        connections = try_connections(usable, ssh=ssh, python=there, timeout=PORTS_PATIENCE)
+    if names and len(usable) > 1:
+        patience = QUICK_PORTS_PATIENCE if quick else PORTS_PATIENCE
+        connections = try_connections(usable, ssh=ssh, python=there, timeout=patience)
     scene = Scene(
         machines,
         python=there,

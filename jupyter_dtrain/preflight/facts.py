@@ -37,6 +37,8 @@ class Interface(msgspec.Struct, frozen=True):
     loopback: bool = False
     addresses: list[str] = []
     """Each as ``address/prefix``."""
+    speed: int = 0
+    """Its link's megabits a second; 0 where the driver does not say."""
 
     def bare(self) -> list[str]:
         """The addresses without prefixes: IPv4 first, those that need no zone before those that do."""

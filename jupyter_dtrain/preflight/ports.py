@@ -23,7 +23,7 @@ from jupyter_dtrain.launch.ssh import LAST_WORDS, Ssh, Unreached, end, start
 
 from .facts import HERE
 from .networks import LISTEN_FAILED
-from .remote import Program, ask_all, ask_here, command
+from .remote import Program, ask_all, command
 from .scene import Chosen, Connection
 
 PATIENCE: Final = 3.0
@@ -40,9 +40,10 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, timeout: float) -> list[Connection]:
-    """Connect each machine in ``chosen`` to the others, within ``timeout`` seconds.
+    """Connect each host in ``chosen`` to the other machines, within ``timeout`` seconds.
 
-    This machine is :data:`~.facts.HERE`; the others are hosts.
+    This machine is :data:`~.facts.HERE`. It only listens: ranks and MPI's daemons connect to it and to each other,
+    and ssh is all that leads from here to a host.
     """
     deadline = time.monotonic() + timeout
     listeners = {
@@ -55,7 +56,7 @@ def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, time
         for one in listeners.values():
             one.await_port(max(min(deadline - time.monotonic(), timeout / 2), 0.0))
         found = [
-            Connection(one.name, one.name, one.address, f"{LISTEN_FAILED}: {one.failure}")
+            Connection(one.name, one.name, one.address, f"{LISTEN_FAILED}: {one.failure}", tried=not one.late)
             for one in listeners.values()
             if one.failure
         ]
@@ -70,7 +71,7 @@ def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, time
 
 
 def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> list[Connection]:
-    """Let each machine connect to the others that listen."""
+    """Let each host connect to the others that listen."""
     left = max(deadline - time.monotonic(), 1.0)
     targets = {one.name: _targets(ready, index) for index, one in enumerate(ready)}
     programs = {
@@ -82,18 +83,17 @@ def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> 
             patience=min(PATIENCE, left),
         )
         for name, others in targets.items()
-        if others
+        if others and name != HERE
     }
-    hosts = [name for name in programs if name != HERE]
-    answers = ask_all(hosts, programs, ssh=ssh, python=python, kind=Tried, timeout=left)
-    if HERE in programs:
-        answers[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Tried, timeout=left)
+    answers = ask_all(list(programs), programs, ssh=ssh, python=python, kind=Tried, timeout=left)
     found = []
     for name, answer in answers.items():
         others = targets[name]
-        failures = [answer.reason] * len(others) if isinstance(answer, Unreached) else answer.failures
+        tried = not isinstance(answer, Unreached)
+        failures = answer.failures if tried else [answer.reason] * len(others)
         found += [
-            Connection(name, one.name, one.address, failure) for one, failure in zip(others, failures, strict=True)
+            Connection(name, one.name, one.address, failure, tried)
+            for one, failure in zip(others, failures, strict=True)
         ]
     return found
 
@@ -113,6 +113,8 @@ class _Listener:
         self.address = address
         self.port = 0
         self.failure = ""
+        self.late = False
+        """Whether it is :attr:`failure` that nothing was heard of it in time."""
         self.greeting = secrets.token_hex(8)
         """By it others know that they have not reached another machine with the same address."""
         self._program = Program("meeting", seconds, task="listen", address=address, greeting=self.greeting)
@@ -143,6 +145,7 @@ class _Listener:
                 if isinstance(answer, dict):
                     self.port, self.failure = int(answer["port"]), str(answer["failure"])
                     return
+        self.late = True
         self.failure = f"its listener gave no port within {patience:.0f} s"
 
     def release(self) -> None:

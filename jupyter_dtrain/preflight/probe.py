@@ -43,9 +43,9 @@ END_PATIENCE = 3.0
 SETTLE = 0.5
 """Seconds after which a process of a world that has just ended is gone by itself."""
 DEEPEST = 100
-"""Processes above one another that are looked at."""
+"""The most ancestors of a process to look at."""
 SHOWN = 120
-"""Characters of a command line that are told."""
+"""Characters of a command line that a finding shows."""
 STEWARD = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
 DAEMONS = ("prted", "orted", "sshd", "sshd-session", "slurmstepd", "hydra_pmi_proxy", "pbs_mom", "sge_shepherd")
@@ -176,6 +176,7 @@ def interfaces() -> list[Json]:
                     "up": "UP" in one["flags"] and one["operstate"] != "DOWN",
                     "loopback": "LOOPBACK" in one["flags"],
                     "addresses": [f"{each['local']}/{each['prefixlen']}" for each in one["addr_info"]],
+                    "speed": link_speed(one["ifname"]),
                 }
                 for one in json.loads(run([program, "-j", "addr"]))
             ]
@@ -197,7 +198,15 @@ def interfaces_of_kernel() -> Iterator[Json]:
             "up": bool(flags & 1) and read(f"/sys/class/net/{name}/operstate") != "down",
             "loopback": bool(flags & 8),
             "addresses": ipv4_of(name) + sixes.get(name, []),
+            "speed": link_speed(name),
         }
+
+
+def link_speed(name: str) -> int:
+    """The megabits a second of an interface's link; 0 where its driver does not say, or says that it is down."""
+    with contextlib.suppress(OSError, ValueError):
+        return max(int(read(f"/sys/class/net/{name}/speed")), 0)
+    return 0
 
 
 def ipv4_of(name: str) -> list[str]:

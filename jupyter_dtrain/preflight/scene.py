@@ -49,6 +49,8 @@ class Connection(msgspec.Struct, frozen=True):
     address: str
     failure: str = ""
     """Why it failed, as Linux says it; empty if it was made."""
+    tried: bool = True
+    """Whether it was tried at all; else :attr:`failure` says why not."""
 
 
 class Scene(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import launcher_of, local
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Fell, Formed, Paused, Reached, Ready, Report, Watching
+from jupyter_dtrain.wire.reports import Died, Ended, Fell, Formed, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -246,7 +246,7 @@ class Supervisor:
 
     def _report(self, report: Report) -> None:
         match report:
-            case Watching():
+            case WatchReady():
                 self._gpus[report.identity] = report.gpus
             case Reached() if self._state.phase == "running":
                 self._actions.healing.reached(report)
@@ -362,7 +362,7 @@ class Supervisor:
     def _host_lost(self, end: WatchEnd, reason: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
         again = f" To go on without it: {line}" if (line := self._launcher.start_without(end.host)) else ""
-        self._end(f"the host {end.host} was lost ({reason.rstrip('.')}).{again}")
+        self._end(f"the host {end.host} was lost ({reason.rstrip('.')}). Its last second of output may be gone.{again}")
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -1,8 +1,8 @@
 """A bad cable: passes frames between a host's port and the switch late, loses some, and drops those to blocked ports.
 
 The kernel's own netem and packet filter would do the same, but many kernels lack the one and many machines the other.
-A program of its own, in the switch's network namespace: ``cable.py PORT PLUG DELAY LOSS [TCP-PORT...]``. It says
-``ready`` once frames pass, and runs until it is killed; the switch then takes the port back.
+A program of its own, in the switch's network namespace: ``cable.py PORT PLUG DELAY LOSS open|closed [TCP-PORT...]``. It
+says ``ready`` once frames pass, and runs until it is killed; the switch then takes the port back.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ ETH_P_ALL, ETH_P_IP = 0x0003, 0x0800
 HEADER = 10
 """Bytes before each frame that say how much of it the sender left to do: checksums and cutting into packets."""
 LARGEST = 1 << 17
+SSH = 22
+SYN, ACK = 2, 16
+"""Bits among the flags of TCP."""
 QUEUE = 4096
 """Frames on the way; a cable that holds more loses what comes next, as netem does."""
 
@@ -32,19 +35,25 @@ QUEUE = 4096
 class Way:
     """One direction of the cable."""
 
-    def __init__(self, send: Callable[[bytes], object], delay: float, loss: float, blocked: set[int]) -> None:
+    def __init__(
+        self, send: Callable[[bytes], object], delay: float, loss: float, blocked: set[int], *, closed: bool = False
+    ) -> None:
         self.send = send
         self.delay = delay
         self.loss = loss
         self.blocked = blocked
+        self.closed = closed
         self.under_way: deque[tuple[float, bytes]] = deque()
 
     def take(self, frame: bytes) -> None:
         """A frame that came in, which may be lost."""
         if random.random() < self.loss or len(self.under_way) >= QUEUE:  # noqa: S311 — noise, no secret
             return
-        if not self.blocked or tcp_port(frame[HEADER:]) not in self.blocked:
-            self.under_way.append((time.monotonic() + self.delay, frame))
+        if self.blocked and tcp_port(frame[HEADER:]) in self.blocked:
+            return
+        if self.closed and begins(frame[HEADER:]) and tcp_port(frame[HEADER:]) != SSH:
+            return
+        self.under_way.append((time.monotonic() + self.delay, frame))
 
     def pass_on(self) -> float | None:
         """Send the frames whose time has come; the seconds until the next one's."""
@@ -61,7 +70,7 @@ class Way:
 
 def tcp_port(frame: bytes) -> int | None:
     """The port that an IPv4 frame of TCP goes to."""
-    if len(frame) < 14 + 20 + 4 or int.from_bytes(frame[12:14], "big") != ETH_P_IP:
+    if len(frame) < 14 + 20 + 20 or int.from_bytes(frame[12:14], "big") != ETH_P_IP:
         return None
     if frame[14 + 9] != socket.IPPROTO_TCP:
         return None
@@ -69,15 +78,26 @@ def tcp_port(frame: bytes) -> int | None:
     return int.from_bytes(frame[header + 2 : header + 4], "big")
 
 
-def main(port: str, plug: str, delay: float, loss: float, blocked: set[int]) -> None:
-    """Pass frames between the interface ``port`` and a new one named ``plug``."""
+def begins(frame: bytes) -> bool:
+    """Whether an IPv4 frame of TCP asks for a new connection."""
+    if tcp_port(frame) is None:
+        return False
+    flags = frame[14 + (frame[14] & 15) * 4 + 13]
+    return bool(flags & SYN) and not flags & ACK
+
+
+def main(port: str, plug: str, delay: float, loss: float, blocked: set[int], *, closed: bool) -> None:
+    """Pass frames between the interface ``port`` and a new one named ``plug``.
+
+    ``closed``: drop what asks the host at ``port`` for a connection, but for ssh.
+    """
     far = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(far, TUNSETIFF, struct.pack("16sH", plug.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
     near = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     near.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     near.bind((port, ETH_P_ALL))
     out = Way(lambda frame: os.write(far, frame), delay, loss, blocked)
-    back = Way(near.send, delay, loss, blocked)
+    back = Way(near.send, delay, loss, blocked, closed=closed)
     ends: list[socket.socket | int] = [near, far]
     print("ready", flush=True)
     while True:
@@ -95,4 +115,5 @@ def main(port: str, plug: str, delay: float, loss: float, blocked: set[int]) -> 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), {int(word) for word in sys.argv[5:]})
+    ports = {int(word) for word in sys.argv[6:]}
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), ports, closed=sys.argv[5] == "closed")

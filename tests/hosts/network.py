@@ -161,11 +161,26 @@ class Host:
         """Put the cable back."""
         self._network.switch.run(["ip", "link", "set", self.name, "up"])
 
-    def impair(self, *, delay: float = 0.0, loss: float = 0.0, block: tuple[int, ...] = ()) -> None:
-        """Delay all frames by seconds, each way, lose this part of them, and drop TCP to these ports, each way."""
+    def impair(
+        self, *, delay: float = 0.0, loss: float = 0.0, block: tuple[int, ...] = (), closed: bool = False
+    ) -> None:
+        """Delay all frames by seconds, each way, lose this part of them, and drop TCP to these ports, each way.
+
+        ``closed``: drop all that asks this host for a connection, but for ssh, as a usual firewall does.
+        """
         self.restore()
         switch, plug = self._network.switch, f"{self.name}-far"
-        words = [sys.executable, "-I", str(CABLE), self.name, plug, str(delay), str(loss), *map(str, block)]
+        words = [
+            sys.executable,
+            "-I",
+            str(CABLE),
+            self.name,
+            plug,
+            str(delay),
+            str(loss),
+            "closed" if closed else "open",
+        ]
+        words += map(str, block)
         self._cable = switch.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self._cable.stdout is not None
         if self._cable.stdout.readline() != "ready\n":

@@ -61,12 +61,12 @@ def test_a_rank_that_dies_on_another_host_leaves_the_others(network: Network) ->
 def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> None:
     """The world ends as lost, with the line that starts one on the others; nothing stays there, nor here."""
     session = start(network)
-    code = "import time\nfor k in range(100_000): print('line', k, flush=True); time.sleep(0.02)"
+    code = "import time\nfor k in range(100_000): print('line', k, time.time(), flush=True); time.sleep(0.02)"
     run = session.run(code, wait=False, view=None)
     until(lambda: all(totals.lines > 20 for totals in run.totals.values()))
     seen = {rank: totals.lines for rank, totals in run.totals.items()}
     gpu2 = network["gpu2"]
-    began = time.monotonic()
+    began, at = time.monotonic(), time.time()
     gpu2.cut()
     try:
         assert run.wait(PATIENCE)
@@ -77,12 +77,39 @@ def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> Non
     finally:
         gpu2.join()
 
-    print(f"the host was named after {seconds:.1f} s")
+    missing = {rank: at - float(run.text(rank).rpartition("\n")[0].split()[-1]) for rank in (2, 3)}
+    print(f"the host was named after {seconds:.1f} s; seconds of output that are missing: {missing}")
     assert seconds < LOST
     assert set(run.outcomes.values()) == {"lost"}
     assert all("the host gpu2 was lost" in words and "--hosts gpu1:2" in words for words in run.lost.values())
+    assert all("Its last second of output may be gone." in words for words in run.lost.values())
     assert all(len(run.text(rank).splitlines()) >= seen[rank] for rank in run.ranks)
+    assert max(missing.values()) < 1.0
     # As soon as the host is back, its watch hears that the steward is gone.
+    until(lambda: left(network) == [])
+
+
+@pytest.mark.slow
+def test_a_firewall_is_one_finding(network: Network) -> None:
+    """A host that lets ssh in and nothing else: MPI would wait for it without a word."""
+    network["gpu2"].impair(closed=True)
+    began = time.monotonic()
+    try:
+        with pytest.raises(StartFailed) as caught:
+            start(network)
+        seconds = time.monotonic() - began
+        alone = start(network, "gpu2:1")
+        ranks = values(alone.run("1 + 1", view=None))
+        alone.stop()
+    finally:
+        network["gpu2"].restore()
+
+    address = network["gpu2"].address
+    print(f"refused after {seconds:.1f} s: {caught.value}")
+    assert caught.value.reason.startswith(f"gpu2 ({address}) cannot be reached from gpu1: no answer within 3 s")
+    assert "firewall" in caught.value.cure
+    # From this machine nothing but ssh has to reach a host.
+    assert ranks == {0: 2}
     until(lambda: left(network) == [])
 
 

@@ -47,6 +47,24 @@ def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, t
 
 
 @pytest.mark.slow
+def test_the_first_notebook_learns_the_same_on_two_hosts(network: Network, home: Path, tmp_path: Path) -> None:
+    """Two ranks on each host print the losses and the accuracy of four ranks here, to the last digit."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    line = "%distributed start -n 2"
+    hosts = f"%distributed start --hosts gpu1:2,gpu2:2 --ssh-args='-F {network.ssh_config}'"
+    there = execute("01_first_world", tmp_path, line, hosts)
+    here = execute("01_first_world", tmp_path, line, "%distributed start -n 4")
+    losses, local = ({*re.findall(r"rank (\d) epoch (\d+) loss ([0-9.]+)", said)} for said in (there, here))
+
+    assert len(losses) == 4 * 10
+    assert losses == local
+    assert re.findall(r"test accuracy [0-9.]+", there)[-1] == re.findall(r"test accuracy [0-9.]+", here)[-1]
+    assert "parameters identical on all 4 ranks: True" in there
+    until(lambda: not [line for line in left(network) if "process" in line])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "package"), [("08_tensorflow", "tensorflow"), ("12_jax", "flax")])
 def test_a_framework_trains_on_two_hosts(network: Network, home: Path, tmp_path: Path, name: str, package: str) -> None:
     """The cells are those that run on one machine."""

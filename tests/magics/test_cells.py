@@ -34,6 +34,10 @@ def ranks_of(cell):
         ("%%rank -o run -1", [2]),
         ("%%rank -1 -o run", [2]),
         ("%%rank -3,-1 --timeout 60", [0, 2]),
+        ("%%rank [0,1]", [0, 1]),
+        ("%%rank[0, 2] -o run", [0, 2]),
+        ("%%rank[1-2]", [1, 2]),
+        ("%%distributed -r [0,1]", [0, 1]),
     ],
 )
 def test_the_ranks_that_are_named_run_the_cell(ranks, line, expected):
@@ -216,7 +220,7 @@ def test_a_timeout_interrupts_the_cell_and_says_so(ranks):
     assert cell.ename == "DistributedInterrupt"
     assert "Interrupted by its timeout" in cell.traceback
     assert "Interrupted by its timeout" in cell.error["evalue"]
-    assert "line 2" in cell.traceback
+    assert "line 3" in cell.traceback
     assert ranks.ok("%%distributed --timeout 60\nstage").display_texts == ["[0-2] 'kept'"]
 
 

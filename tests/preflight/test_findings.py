@@ -223,7 +223,8 @@ def test_a_fabric_that_all_hosts_have_comes_with_the_variables_that_pin_it():
 
     assert one.severity == "note"
     assert "InfiniBand mlx5_0 (400 Gb/sec)" in one.what
-    assert "NCCL_IB_HCA=mlx5_0 UCX_NET_DEVICES=mlx5_0:1" in one.cure
+    assert "MPI's own messages take TCP" in one.why
+    assert one.cure.endswith("--env NCCL_IB_HCA=mlx5_0.")
 
 
 def test_a_fabric_that_some_hosts_lack_or_that_is_down_is_a_warning():
@@ -252,7 +253,15 @@ def test_the_interfaces_are_told_with_the_variables_that_pin_them():
     [one] = [one for one in judge(scene({"a": FINE, "b": FINE})) if one.what.startswith("Machines reach")]
 
     assert "eth0 (10.0.0.1) on a" in one.what
-    assert "NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0" in one.cure
+    assert "--env GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 TP_SOCKET_IFNAME=eth0." in one.cure
+
+
+def test_machines_with_interfaces_of_different_names_get_only_the_variables_that_take_a_list():
+    chosen = {HERE: Chosen("eth0", "10.0.0.1"), "a": Chosen("eth0", "10.0.0.2"), "b": Chosen("eth1", "10.0.0.3")}
+    said = judge(scene({"a": FINE, "b": FINE}, chosen=chosen))
+    [one] = [one for one in said if one.what.startswith("Machines reach")]
+
+    assert one.cure.endswith("--env NCCL_SOCKET_IFNAME=eth0,eth1.")
 
 
 def test_a_host_without_the_wanted_interface_is_named_with_those_that_it_has():
@@ -275,14 +284,22 @@ def test_machines_without_a_common_network_are_named():
 def test_a_blocked_port_names_both_ends():
     tried = [
         Connection("a", "b", "10.0.0.2", "Connection refused"),
-        Connection(HERE, "b", "10.0.0.2", "Connection refused"),
+        Connection("c", "b", "10.0.0.2", "Connection refused"),
         Connection("b", "a", "10.0.0.1"),
     ]
-    one = only({"a": FINE, "b": FINE}, connections=tried)
+    one = only({"a": FINE, "b": FINE, "c": FINE}, connections=tried)
 
     assert one.severity == "error"
-    assert one.what == "b (10.0.0.2) cannot be reached from a, this machine: Connection refused."
+    assert one.what == "b (10.0.0.2) cannot be reached from a, c: Connection refused."
     assert "firewalls" in one.cure
+
+
+def test_connections_that_a_busy_machine_did_not_try_refuse_no_world():
+    late = Connection("a", "b", "10.0.0.2", "There was no answer within 8 s.", tried=False)
+    one = only({"a": FINE, "b": FINE}, connections=[late, Connection("b", "a", "10.0.0.1")])
+
+    assert (one.severity, one.where) == ("warning", ["a"])
+    assert one.what == "Connections were not tried: a: There was no answer within 8 s."
 
 
 def test_a_machine_that_cannot_listen_is_one_finding():
@@ -310,6 +327,32 @@ def test_all_reduces_are_told_and_a_slow_pair_is_a_warning():
     assert (slow.severity, slow.where) == ("warning", ["b", "c"])
     assert "b and c (0.08 GB/s)" in slow.what
     assert only(hosts, speeds="no slots").what == "An MPI job on the hosts failed: no slots"
+
+
+def timed(one, seconds):
+    """The note and the warnings about two such hosts, whose large all-reduce took so long."""
+    hosts = {"a": one, "b": one}
+    every = judge(scene(hosts, timed=list(hosts), speeds=Speeds([Pair((0, 1), 2e-5, seconds)], 0.01)))
+    [note] = [one.why for one in every if one.what.startswith("All-reduce between two hosts")]
+    return note, [one.what for one in every if one.severity == "warning"]
+
+
+def test_an_all_reduce_is_compared_with_the_link_that_it_took():
+    """It is that of the chosen interface, or of a fast fabric that all hosts have."""
+    ten = facts(interfaces=[LO, msgspec.structs.replace(ETH, speed=10_000)])
+    hundred = msgspec.structs.replace(
+        ten, devices=[Device("mlx5_0", layer="InfiniBand", active=True, rate="100 Gb/sec (4X EDR)")]
+    )
+
+    said, warnings = timed(ten, 0.005)
+    assert "The slowest link, eth0 on a, has 10 Gb/s: at most 1.2 GB/s." in said
+    assert warnings == []
+    said, warnings = timed(hundred, 0.005)
+    assert "The slowest link, mlx5_0 on a, has 100 Gb/s: at most 12 GB/s." in said
+    assert warnings == ["All-reduce between hosts reaches 0.84 GB/s, far below the 12 GB/s of their links."]
+    said, warnings = timed(FINE, 5.0)
+    assert "The drivers on a, b do not tell their links' speed" in said
+    assert warnings == []
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 16])

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain import BadRequest, Settings, StartFailed
+from tests.hosts.network import ROOT
 from tests.slurm.launching import start, values
 from tests.slurm.site import Site
 from tests.steward.until import until
 
-SHORT = Settings(start_timeout=4)
-"""Less than a job waits in these tests."""
+SHORT = Settings(start_timeout=20)
+"""Less than a job waits in these tests, and enough for ranks on a busy machine."""
 WAITS = "waits in partition main: not enough nodes, processors or GPUs are free (Resources)"
 
 
@@ -99,3 +100,19 @@ def test_more_ranks_than_slots_are_refused(site: Site) -> None:
         start(n=5)
 
     assert site.jobs() == []
+
+
+@pytest.mark.slow
+def test_a_node_without_the_package_is_named(site: Site) -> None:
+    """It is said what the nodes need, and the job is gone."""
+    package = str(ROOT / "jupyter_dtrain")
+    node = site.network["gpu2"]
+    node.hide(package)
+    try:
+        with pytest.raises(StartFailed, match=r"gpu2: ModuleNotFoundError: .*jupyter_dtrain") as caught:
+            start(ntasks_per_node=1)
+    finally:
+        node.run(["umount", package])
+
+    assert caught.value.cure.startswith("The nodes need this package and its interpreter under the paths")
+    site.check_empty()

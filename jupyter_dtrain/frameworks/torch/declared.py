@@ -31,6 +31,10 @@ DECLARATION = Declaration(
     name="torch",
     forwards=("CUBLAS_", "CUDNN_", "GLOO_", "NCCL_", "NVIDIA_TF32", "TORCH", "TP_"),
     interface_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
+    interface_lists=("NCCL_SOCKET_IFNAME",),
+    fabric_variables=("NCCL_IB_HCA",),
+    fabric_off=("NCCL_IB_DISABLE=1",),
+    distributions={"torch": "Its ranks meet over protocols that change between versions."},
     title="PyTorch",
     options=TorchOptions,
     collectives=(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -31,6 +32,8 @@ from . import queue
 from .allocation import Held, job_name, own_job
 from .options import SlurmOptions, place
 
+_NOT_THERE: Final = re.compile(r"ModuleNotFoundError|ImportError|No such file or directory")
+"""The words of a node on which Python or the package is missing."""
 _HERE: Final = (
     "DBUS_",
     "DISPLAY",
@@ -231,7 +234,12 @@ class Slurm:
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — exit codes of srun lie
         """The words of the gate, munge or srun."""
         lines = [line for line in log.splitlines() if line.strip() and "lacks support for cpu binding" not in line]
-        return (f"{host}: {lines[-1].strip()}", "`sinfo -R` says why nodes are down.") if lines else ("", "")
+        if not lines:
+            return "", ""
+        cure = "`sinfo -R` says why nodes are down."
+        if _NOT_THERE.search(lines[-1]):
+            cure = f"The nodes need this package and its interpreter under the paths of this machine: {sys.executable}."
+        return f"{host}: {lines[-1].strip()}", cure
 
 
 def _capacity() -> Capacity:
