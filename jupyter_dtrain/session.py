@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,9 @@ import msgspec
 
 from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.compare import check_model
+from jupyter_dtrain.client.facts import SessionFacts
 from jupyter_dtrain.client.fold import Fold
+from jupyter_dtrain.client.healing import Healed, Heals
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
@@ -37,11 +39,10 @@ from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, World, parse_ranks
+from jupyter_dtrain.core.world import Ranks, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
-from jupyter_dtrain.wire.steward_messages import ReadState
+from jupyter_dtrain.wire.requests import WorldRequest
 
 from .launch import starting, worlds
 from .launch.options import check, lists_options
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from .view import CommRelay, RunView
 
 
-class Session(Variables, Snapshots):
+class Session(SessionFacts, Variables, Snapshots):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -78,6 +79,7 @@ class Session(Variables, Snapshots):
         self._membership = Membership(
             self._link, self._fold, self._notices, settings, request, left=lambda: open_sessions.remove(self)
         )
+        self._heals = Heals(self._link, self._fold, self._cells, request)
         self._relay: CommRelay | None = None
         self._started_here = False
         self._orders = {}
@@ -181,75 +183,9 @@ class Session(Variables, Snapshots):
         self._link.join(take_over=True)
         self._cells.follow_all(lambda _: None)
 
-    # The world's facts.
-
-    @property
-    def name(self) -> str:
-        """The world's name."""
-        return self.request.name
-
-    @property
-    def id(self) -> str:
-        """The world's id, which no other world has or had."""
-        return self.request.id
-
-    @property
-    def closed(self) -> bool:
-        """Whether this session was stopped, or has lost its world."""
-        return self._link.over
-
-    @property
-    def drives(self) -> bool:
-        """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
-        return self._link.drives
-
-    @property
-    def started_here(self) -> bool:
-        """Whether this session started the world, rather than attached to it."""
-        return self._started_here
-
-    @property
-    def ends(self) -> float:
-        """When a scheduler takes the nodes away, in seconds since the epoch, else 0. Raises :class:`WorldLost`."""
-        return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
-
-    @property
-    def world(self) -> World:
-        """The world as it is now: its ranks with node, local rank, device, pid and state.
-
-        Raises :class:`WorldLost` when there is none any more.
-        """
-        world = self._link.world
-        busy = self._fold.busy()
-        ranks = [
-            msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
-            for rank in world.ranks
-        ]
-        return msgspec.structs.replace(world, ranks=ranks)
-
-    @property
-    def last_run(self) -> Run | None:
-        """The run that was submitted last; None before the first."""
-        return self._cells.last
-
-    @property
-    def running(self) -> list[Run]:
-        """The runs that have not ended, in the order of their submission; those that wait for ranks too."""
-        return self._fold.running()
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that this session was started with."""
-        return self._settings
-
     def tell_auto(self, *, auto: bool) -> None:
         """Publish to other clients, such as JupyterLab's sidebar, whether plain cells here go to the ranks too."""
         self._link.tell_auto(auto=auto)
-
-    def __repr__(self) -> str:
-        if self.closed:
-            return f"<Session of world {self.name!r}: stopped>"
-        return f"<Session of world {self.name!r}: {self.request.size} ranks{'' if self.drives else ', observed'}>"
 
     # Running.
 
@@ -387,6 +323,26 @@ class Session(Variables, Snapshots):
         found = sync_world(self.request, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
         found.check()
         return found
+
+    # Dead ranks.
+
+    def heal(
+        self,
+        names: Iterable[str] = (),
+        source: int | None = None,
+        *,
+        replay: Iterable[int] = (),
+        progress: Callable[[str], None] | None = None,
+    ) -> Healed:
+        """Replace the dead ranks with new processes; the others keep their processes and variables.
+
+        MPI's world and PyTorch's groups span all ranks again. ``replay``: runs whose cells the new ranks run again,
+        alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives); what
+        has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
+
+        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` where it cannot be, with the reason.
+        """
+        return self._heals.heal(names, source, replay, self.names, progress or (lambda _: None))
 
     # Ending.
 

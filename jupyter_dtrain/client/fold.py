@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .entry import Entry
@@ -152,6 +152,10 @@ class Fold:
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
+
+    def ranks_replaced(self, ranks: list[Rank]) -> None:
+        """Talk to ``ranks`` from now on: they are in the place of dead ones."""
+        self._tasks.put(lambda: self._change(ranks))
 
     def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         """Take the steward's news that it cannot free ranks of ``run``, with the call in which each waits."""
@@ -349,11 +353,12 @@ class Fold:
             if rank in entry.run.unfinished:
                 entry.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
+    def _change(self, ranks: list[Rank]) -> None:
+        self._world = self._world and self._world.changed(ranks)
+
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
-            ranks = list(self._world.ranks)
-            ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
-            self._world = msgspec.structs.replace(self._world, ranks=ranks)
+            self._change([msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)])
         for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)

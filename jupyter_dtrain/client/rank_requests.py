@@ -22,7 +22,6 @@ from jupyter_dtrain.core.stacks import Stacks, with_native
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 from jupyter_dtrain.wire.agent_messages import (
-    AgentRequest,
     FetchValues,
     ReadEvents,
     ReadPosition,
@@ -32,7 +31,7 @@ from jupyter_dtrain.wire.agent_messages import (
     ValuesRequest,
 )
 from jupyter_dtrain.wire.answers import Surroundings
-from jupyter_dtrain.wire.messages import read_answer
+from jupyter_dtrain.wire.messages import AgentRequest, read_answer
 from jupyter_dtrain.wire.questions import (
     OUTSIDE_PATIENCE,
     Answers,

@@ -78,9 +78,10 @@ class Snapshots:
     def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> Answer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
 
-        Models and optimizers of a framework that can spread them are saved so that a world of any size can load them. Anything else is pickled on
-        each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of the optimizer, or
-        whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on, instead of now.
+        Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
+        else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
+        the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
+        instead of now.
 
         Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
         """

@@ -20,8 +20,8 @@ AFTER: dict[After, str] = {
     "whole": "cells run on all ranks, with the same objects.",
     "busy": "the blocked ranks refuse cells until their work ends or `%distributed kill` ends them. The other ranks "
     "take cells (`-r`).",
-    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`), and `%distributed restart` "
-    "starts fresh ranks.",
+    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` replaces "
+    "the dead rank, and the others keep everything; `%distributed restart` starts fresh ranks.",
     "empty": "no rank of that host is left. The world refuses cells on all ranks, and `%distributed restart` starts "
     "fresh ranks.",
     "unhealable": "cells run on all ranks, with the same objects. `%distributed restart` starts another `mpiexec`.",

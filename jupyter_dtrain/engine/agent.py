@@ -6,7 +6,7 @@ as an ``execute_request``, so that nothing queues behind a cell that failed.
 
 Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
 runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends without
-running, and never runs later. A request that the agent cannot answer gets the error as its answer.
+running, and never runs later. A request that has no answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
-from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
     Describe,
@@ -53,6 +52,7 @@ from jupyter_dtrain.wire.agent_messages import (
     read_agent_request,
     read_values_request,
 )
+from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
 from jupyter_dtrain.wire.messages import (
     HELLO_MESSAGE,
     REPLY_MESSAGE,
@@ -74,6 +74,7 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .healing import Healing
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
@@ -102,6 +103,9 @@ _NO_KEYBOARD = (
     "Set values with %%distributed -i NAMES, and look at variables with another %%distributed cell."
 )
 
+_Aside = Complete | Describe | ReadSurroundings | ReadVariables
+_Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+
 
 class Agent:
     """Handles every request to this rank."""
@@ -120,9 +124,11 @@ class Agent:
         home: Path,
         report: Callable[[Report], None],
         generation: int,
+        healing: Healing,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
+        self._healing = healing
         self._shell = kernel.shell
         self._code = ""
         """The cell that runs, or ran last."""
@@ -339,8 +345,7 @@ class Agent:
     def _transform_cell(self, code: str) -> str:
         """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
         above = self._cell.above if code == self._code else 0
-        transformed: str = self._transform(code)
-        return "\n" * above + transformed
+        return "\n" * above + str(self._transform(code))
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
@@ -401,7 +406,7 @@ class Agent:
         except Refused as error:
             say(refused(error))
             return
-        if isinstance(request, Complete | Describe | ReadSurroundings | ReadVariables):
+        if isinstance(request, _Aside):
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
             if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
@@ -409,11 +414,7 @@ class Agent:
             return
         say(replied(lambda: self._answer(request)))
 
-    def _ask_aside(
-        self,
-        request: Complete | Describe | ReadSurroundings | ReadVariables,
-        answer: Callable[[dict[str, Any]], object],
-    ) -> bool:
+    def _ask_aside(self, request: _Aside, answer: Callable[[dict[str, Any]], object]) -> bool:
         if isinstance(request, ReadVariables):
             return self._inventory.ask(request, answer)
         if isinstance(request, ReadSurroundings):
@@ -421,9 +422,7 @@ class Agent:
             return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)
         return self._inspector.ask(request, answer)
 
-    def _answer(
-        self, request: ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents
-    ) -> RankPosition | Done | Stack | Signalled | EventsRead:
+    def _answer(self, request: _Direct) -> msgspec.Struct:
         match request:
             case ReadPosition():
                 return self._position(waits=request.waits)
@@ -436,6 +435,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case _:
+                return self._healing.answer(request, self._running)
 
     def _interrupt(self, request: InterruptRank) -> bool:
         """Interrupt the cell and the processes that it has started; return whether the cell has taken it.

@@ -288,6 +288,39 @@ class Recovery:
         """
         return []
 
+    def cannot_heal(self) -> str:
+        """Return a sentence on what stays broken here when new processes replace dead ranks; empty where nothing does.
+
+        Asked on the control thread, before ranks are replaced.
+        """
+        return ""
+
+    def forbids_heal(self) -> str:
+        """Return why no new process can take a dead rank's place here, as a clause; empty where one can.
+
+        Asked like :meth:`cannot_heal`.
+        """
+        return ""
+
+    def bequeath(self) -> str:
+        """Return what a rank that replaces a dead one must know to come along in :meth:`recover`; empty for nothing.
+
+        Asked in a living rank, on a thread of its own, while it runs no cell.
+        """
+        return ""
+
+    def inherit(self, _heritage: dict[int, str], /) -> None:
+        """``inherit(heritage)``: in a rank that replaces a dead one, take what living ranks have left, by rank.
+
+        Called once, on the main thread, after ``prepare``.
+        """
+
+    def rejoin(self) -> None:
+        """In a living rank: new processes have taken the place of dead ranks, and MPI's world is a new one.
+
+        Called on the control thread, while the rank runs no cell. The next cell of all ranks recovers.
+        """
+
 
 class Server:
     """Processes that the steward runs for this framework. The steward reads these, not the rank."""

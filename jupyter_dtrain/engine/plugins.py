@@ -337,6 +337,30 @@ class Plugins:
                 raise RuntimeError(f"The plug-in {call.name!r} failed in recover: {words_of(error)}") from error
             yield from notes
 
+    # Ranks that replace dead ones.
+
+    def cannot_heal(self) -> list[str]:
+        """Sentences on what a heal cannot make whole here."""
+        return [words for _, words in self._answers("cannot_heal", as_text) if words]
+
+    def forbids_heal(self) -> list[str]:
+        """Why no new process can take a dead rank's place."""
+        return [words for _, words in self._answers("forbids_heal", as_text) if words]
+
+    def bequeath(self) -> dict[str, str]:
+        """The words that this rank leaves to new ones, by plug-in."""
+        return {name: words for name, words in self._answers("bequeath", as_text) if words}
+
+    def inherit(self, heritage: Mapping[int, Mapping[str, str]]) -> None:
+        """Take what each living rank has left."""
+        for call in self._calls("inherit"):
+            with self._guard(call.name, "inherit"):
+                call({rank: left[call.name] for rank, left in heritage.items() if call.name in left})
+
+    def rejoin(self) -> None:
+        """New processes have taken the place of dead ranks."""
+        self._tell("rejoin")
+
     # Server.
 
     def rendezvous(self) -> str | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import across, doctor, joining, running, scripts, snapshots, stored, sync, worlds
+from . import across, doctor, healing, joining, running, scripts, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -52,6 +52,12 @@ _OWN: tuple[Verb, ...] = (
         "kill some ranks at once; the others keep their variables",
         running.kill_arguments,
         running.kill,
+    ),
+    Verb(
+        "heal",
+        "replace dead ranks; the others keep their processes and variables",
+        healing.heal_arguments,
+        healing.heal,
     ),
     Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
     Verb(

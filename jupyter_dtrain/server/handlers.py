@@ -109,6 +109,7 @@ class Action(Handler):
         observer = await self.world(key)
         act = {
             "interrupt": self._interrupt,
+            "heal": self._heal,
             "restart": self._restart,
             "kill": self._kill,
             "stacks": self._stacks,
@@ -121,6 +122,12 @@ class Action(Handler):
         by = BY_CELL if self.body().get("place") == "cell" else BY
         begun = await observer.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
+
+    async def _heal(self, observer: Monitor) -> None:
+        observer.check_protocol()
+        await observer.steward().heal(BY)
+        observer.wake()
+        self.answer({})
 
     async def _restart(self, observer: Monitor) -> None:
         observer.check_protocol()
@@ -381,7 +388,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", Worlds),
         (rf"worlds/{key}", World),
-        (rf"worlds/{key}/(interrupt|restart|kill|stacks|variables)", Action),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables)", Action),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", Output),
         (rf"worlds/{key}/runs/(\d+)/cell", Cell),
         (r"launchers", Launchers),

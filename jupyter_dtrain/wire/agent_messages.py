@@ -15,7 +15,8 @@ from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .answers import Description, Surroundings
-from .messages import Cell, Done, Request, Watching, from_content
+from .healing_messages import AnyHealingRequest
+from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -86,10 +87,6 @@ AnyValuesRequest = StoreValues | FetchValues | TellWidgets
 
 
 # To the agent.
-
-
-class AgentRequest(Request[A], frozen=True):
-    """A request that the agent answers, whatever the main thread does."""
 
 
 class RankPosition(msgspec.Struct, frozen=True):
@@ -223,6 +220,7 @@ AnyAgentRequest = (
     | Describe
     | ReadSurroundings
     | ReadVariables
+    | AnyHealingRequest
 )
 
 

@@ -90,6 +90,13 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema={"metavar": "TIME NAME …", "words": True},
         ),
     ] = None
+    auto_heal: Annotated[
+        bool,
+        Meta(
+            title="Replace dead ranks",
+            description="replace ranks that die, as %distributed heal does, once no cell runs (default: no)",
+        ),
+    ] = False
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """All fields, without the values of ``env``: they may be secrets."""

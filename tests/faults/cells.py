@@ -23,8 +23,13 @@ ctypes.CDLL(None).pthread_mutex_lock(lock)
 def slot():  # the process that mpiexec has started for this rank
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words, same = " ".join(process.cmdline()), process.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)
-            if same and "slot_holder" in words and os.environ["DTRAIN_WORLD"] in words:
+            words = process.cmdline()
+            number = process.environ().get("OMPI_COMM_WORLD_RANK")
+            if words[-1].count(":") == 2:  # a heal has started it: its ranks, which of them, the generation
+                ranks, place, _ = words[-1].split(":")
+                number = ranks.split(",")[int(place)]
+            line = " ".join(words)
+            if number == str(rank) and "slot_holder" in line and os.environ["DTRAIN_WORLD"] in line:
                 return process.pid
 
 def go(path):

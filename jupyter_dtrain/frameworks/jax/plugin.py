@@ -120,6 +120,12 @@ class Jax(Framework):
         """Close gloo's connections, and end the waits at the coordinator."""
         self._groups.release()
 
+    def cannot_heal(self) -> str:
+        """A new process has no part in the others' set-up."""
+        if not self._groups.is_up:
+            return ""
+        return "JAX's set-up does not reach a new process: call jax.distributed.initialize() again on all ranks"
+
     def recover(self) -> list[str]:
         """Set up JAX's processes as before, and keep the arrays that the user's names hold."""
         return self._groups.recover()

@@ -165,6 +165,12 @@ class TensorFlow(Framework):
         """Abort the collectives of this rank."""
         self._collectives.release()
 
+    def forbids_heal(self) -> str:
+        """A cluster's processes know each other by address, and take no other one in."""
+        if self._collectives.task() is None:
+            return ""
+        return "TensorFlow's servers know each other by address, and a new process has another one"
+
     def recover(self) -> list[str]:
         """Start the collectives anew; strategies and the objects made with them stay usable."""
         self._collectives.recover()

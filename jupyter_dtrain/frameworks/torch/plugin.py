@@ -230,6 +230,22 @@ class Torch(Framework):
         """Close the connections of gloo's groups, and abort NCCL's groups."""
         self._groups.release()
 
+    def bequeath(self) -> str:
+        """How the default group is made, if it can be made again."""
+        return self._groups.bequeath()
+
+    def inherit(self, heritage: dict[int, str]) -> None:
+        """Import torch now, and join the others' group in the next :meth:`recover`; if they made it alike."""
+        if len(plans := set(heritage.values())) == 1:
+            import torch.distributed
+
+            if torch.distributed.is_available():
+                self._groups.inherit(plans.pop())
+
+    def rejoin(self) -> None:
+        """DDP modules must begin anew, as those that a new rank gets."""
+        self._groups.rejoin()
+
     def recover(self) -> list[str]:
         """Set up the default group again with its old arguments, and the DDP modules that used it."""
         return self._groups.recover()
