@@ -24,6 +24,7 @@ PIP   := $(PY) scripts/install.py
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
 BARE               := .venv-bare
+PLATFORMS          := .venv-jobs
 OLDEST             := .venv-oldest
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
@@ -34,7 +35,7 @@ ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
-.PHONY: dist docs pictures bench clean
+.PHONY: dist docs jobs pictures bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -94,6 +95,9 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
 
+jobs: $(PLATFORMS)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1 GB, once)
+	@$(PLATFORMS)/bin/python -m pytest -q tests/jobs/test_platforms.py
+
 dist: $(VENV)/installed ## build wheel and sdist into dist/, from what git has, and try the wheel with each Python of this machine
 	@rm -rf dist build/dist && mkdir -p build/dist && git archive HEAD | tar -x -C build/dist
 	@$(PY) -m build --outdir dist build/dist
@@ -112,7 +116,7 @@ bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -149,6 +153,13 @@ $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 $(BARE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test-core]'
+	@touch $@
+
+# An environment of its own: SageMaker's library alone brings 700 MB. pip would look for its versions for minutes.
+$(PLATFORMS)/installed: pyproject.toml
+	test -x $(PLATFORMS)/bin/python || $(PYTHON) -m venv $(PLATFORMS)
+	$(PLATFORMS)/bin/pip install --disable-pip-version-check --quiet uv
+	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
 	@touch $@
 
 # The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux, and

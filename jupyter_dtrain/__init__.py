@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Node, Rank, World
     from jupyter_dtrain.engine.scripts import run_script
 
+    from .jobs.record import record_job
+    from .magics.export import export
     from .preflight.doctor import doctor
     from .rank_api import log, log_to_csv, progress, resync, shard
     from .scaling import Speedup, speedup
@@ -80,6 +82,7 @@ _HOMES = {
     "StoredRun": "store",
     "compare": "store",
     "doctor": "preflight.doctor",
+    "export": "magics.export",
     "runs": "store",
     "Node": "core.world",
     "Rank": "core.world",
@@ -89,6 +92,7 @@ _HOMES = {
     "log": "rank_api",
     "log_to_csv": "rank_api",
     "progress": "rank_api",
+    "record_job": "jobs.record",
     "resync": "rank_api",
     "shard": "rank_api",
     "Speedup": "scaling",
@@ -131,10 +135,12 @@ __all__ = [
     "compare",
     "current",
     "doctor",
+    "export",
     "load_ipython_extension",
     "log",
     "log_to_csv",
     "progress",
+    "record_job",
     "resync",
     "run_script",
     "runs",

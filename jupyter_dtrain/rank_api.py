@@ -1,7 +1,7 @@
 """The functions that user code calls: ``log``, ``progress``, ``resync`` and ``shard``. In a rank, and everywhere else.
 
-In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, and
-appended to a CSV file where one was named.
+In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, stored
+where a store was named, and appended to a CSV file where one was named.
 
 Under failure: nothing here raises for a value that cannot be logged; it is left out, with one line on stderr. Data that
 cannot be divided raises, before any of it is used: a rank that trained on other data than meant would be worse.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from jupyter_dtrain.core import kinds
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share
 from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.engine.metrics import MAX_NAME
@@ -47,8 +48,8 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
 
     A number is Python's, numpy's, or a tensor with one element, which is read later without waiting for its device.
     ``step``: default, for each name, one more than last time. In a rank the points appear in the cell's chart and in
-    ``Run.metrics``. Elsewhere they are printed, and appended to the CSV file that :func:`log_to_csv` or the variable
-    ``DTRAIN_CSV`` names.
+    ``Run.metrics``. Elsewhere they are printed, stored where the variable ``JUPYTER_DTRAIN_STORE`` names a store, and
+    appended to the CSV file that :func:`log_to_csv` or the variable ``DTRAIN_CSV`` names.
     """
     pairs = {**(values or {}), **named}
     if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
@@ -250,6 +251,10 @@ class _Outside:
         shown = "  ".join(f"{name} {value:.6g}" for name, value in numbers.items())
         who = f"[{self._rank}] " if "RANK" in os.environ else ""
         print(f"{who}step {max(steps.values())}  {shown}", flush=True)
+        if STORE_VARIABLE in os.environ:
+            from jupyter_dtrain.jobs.record import log_to_store
+
+            log_to_store(numbers, steps)
         if self._path:
             self._write([[self._rank, steps[name], f"{time.time():.3f}", name, repr(v)] for name, v in numbers.items()])
 

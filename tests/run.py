@@ -56,6 +56,7 @@ BUDGETS = {
     "preflight": 24,
     "browser": 235,
     "examples": 60,
+    "jobs": 60,
     "docs": 20,
     "horovod": 5,
     "hosts": 82,

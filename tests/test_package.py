@@ -203,9 +203,14 @@ FRAMEWORKS = re.compile(
 
 
 def test_the_core_names_no_framework():
-    """They speak through their plug-ins and declarations. torchrun's environment belongs to all of them."""
+    """They speak through their plug-ins and declarations. torchrun's environment belongs to all of them.
+
+    Targets of an export are launchers and platforms, each with a module that writes its words.
+    """
     package = Path(jupyter_dtrain.__file__).parent
+    targets = {package / "jobs" / f"{name}.py" for name in ("deepspeed", "launchers", "platforms", "targets")}
     files = [file for file in package.rglob("*.py") if package / "frameworks" not in file.parents]
+    files = [file for file in files if file not in targets]
     named = {f"{file.relative_to(package)}: {word}" for file in files for word in FRAMEWORKS.findall(file.read_text())}
 
     assert len(files) > 100

@@ -23,6 +23,22 @@ GROUP = "jupyter_dtrain.declarations"
 _logger = logging.getLogger(__name__)
 
 
+class ScriptSupport(msgspec.Struct, frozen=True):
+    """The needs of an exported script that uses a framework, see :mod:`jupyter_dtrain.jobs`."""
+
+    modules: tuple[str, ...]
+    """The modules whose import shows that a script uses it."""
+    family: str
+    """The word, of those that platforms use, for the way in which its processes find each other."""
+    set_up: str = ""
+    """``module:NAME`` of a function of Python's own library and this framework. Its source goes into the script, which
+    calls it before the cells with the roles of the ranks: a tuple of text, empty where all are alike."""
+    set_up_modules: tuple[str, ...] = ()
+    """The modules of Python's own library that the function needs."""
+    end: str = ""
+    """Lines after the cells."""
+
+
 class Declaration(msgspec.Struct, frozen=True):
     """One framework's words to clients, steward and server. Every field may be left out."""
 
@@ -61,6 +77,7 @@ class Declaration(msgspec.Struct, frozen=True):
     first argument is the session."""
     verbs: str = ""
     """``module:NAME`` of a tuple of the magics' :class:`~jupyter_dtrain.magics.table.Verb`."""
+    scripts: ScriptSupport | None = None
     shard: str = ""
     """``module:NAME`` of a function that takes data and a :class:`~jupyter_dtrain.core.sharding.Share` and returns that
     share, or None for data of another kind. It imports no framework: data of a kind comes from a module that is there.

@@ -16,6 +16,8 @@ from .errors import BadRequest
 from .structs import readable
 
 PREFIX = "JUPYTER_DTRAIN_"
+STORE_VARIABLE = "JUPYTER_DTRAIN_STORE"
+"""The file of the store. A job that has this variable writes its metrics there."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True):
         known = {field.name: field for field in msgspec.structs.fields(cls)}
         values: dict[str, float] = {}
         for key, text in environ.items():
-            if not key.startswith(PREFIX):
+            if not key.startswith(PREFIX) or key == STORE_VARIABLE:
                 continue
             name = key[len(PREFIX) :].lower()
             if name not in known:

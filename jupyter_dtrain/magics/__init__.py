@@ -2,20 +2,21 @@
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` and :mod:`.scaling` have the cell magics.
-They parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
-:mod:`.counterparts` answers the magics of nbdistributed.
+(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` and :mod:`.scaling` have the
+cell magics. They parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and
+show. :mod:`.counterparts` answers the magics of nbdistributed.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .completion import Completions
 from .counterparts import Counterparts
 from .hints import NameHints
+from .history import SessionCells
 from .inspection import Inspections
 from .joining import tell_worlds
 from .registered import CellMagics
@@ -38,6 +39,8 @@ class Part(Protocol):
     def uninstall(self, shell: Any) -> None:
         """End."""
 
+
+P = TypeVar("P")
 
 _loaded: dict[int, list[Part]] = {}
 """The installed parts, by the id of the shell."""
@@ -62,11 +65,23 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register(magics.rank, "cell", "rank")
     register(magics.speedup, "cell", "speedup")
     transform = CellTransform()
-    _loaded[id(shell)] = [transform, NameHints(), Completions(transform), Inspections(), Counterparts()]
+    _loaded[id(shell)] = [
+        transform,
+        SessionCells(transform),
+        NameHints(),
+        Completions(transform),
+        Inspections(),
+        Counterparts(),
+    ]
     for part in _loaded[id(shell)]:
         part.install(shell)
     tell_worlds()
     tell_finished()
+
+
+def part_of(shell: Any, kind: type[P]) -> P | None:
+    """The part of ``shell`` that is a ``kind``; None where the extension is not loaded."""
+    return next((part for part in _loaded.get(id(shell), ()) if isinstance(part, kind)), None)
 
 
 def unload(shell: InteractiveShell) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import across, doctor, healing, joining, running, scripts, snapshots, stored, sync, worlds
+from . import across, doctor, export, healing, joining, running, scripts, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -96,6 +96,12 @@ _OWN: tuple[Verb, ...] = (
     Verb("runs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
     Verb("show", "show a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
     Verb("compare", "show the metrics of stored runs side by side", stored.compare_arguments, stored.compare),
+    Verb(
+        "export",
+        "make a job of the cells that run on ranks: a script, and what launches it",
+        export.export_arguments,
+        export.export_cells,
+    ),
     Verb(
         "auto", "turn auto mode on or off: it sends every plain cell to the ranks", running.auto_arguments, running.auto
     ),

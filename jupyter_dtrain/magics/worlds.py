@@ -61,10 +61,15 @@ def start_arguments(parser: MagicParser) -> None:
         parser.add_argument(*short, option.flag, dest=option.name, **more)
 
 
+def start_options(args: Parsed) -> dict[str, Any]:
+    """The options that a parsed line of ``start`` gives, as :meth:`.Session.start` takes them."""
+    given = {option.name: getattr(args, option.name) for option in options() if option.name in args}
+    return {name: _joined(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
 def start(args: Parsed) -> None:
     """``%distributed start``."""
-    given = {option.name: getattr(args, option.name) for option in options() if option.name in args}
-    given = {name: _joined(value) if isinstance(value, list) else value for name, value in given.items()}
+    given = start_options(args)
     try:
         running = current()
     except NoWorld:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from jupyter_core.paths import jupyter_data_dir
 
 from jupyter_dtrain.core.errors import StoreFailed
+from jupyter_dtrain.core.settings import STORE_VARIABLE
 
 from . import losses
 
@@ -135,8 +136,9 @@ _IDENTITY = """SELECT
 
 
 def store_file() -> Path:
-    """Path of the store: ``dtrain/runs.sqlite`` among Jupyter's data."""
-    return Path(jupyter_data_dir()) / "dtrain" / "runs.sqlite"
+    """Path of the store: that in ``JUPYTER_DTRAIN_STORE``, else ``dtrain/runs.sqlite`` among Jupyter's data."""
+    chosen = os.environ.get(STORE_VARIABLE)
+    return Path(chosen).expanduser().absolute() if chosen else Path(jupyter_data_dir()) / "dtrain" / "runs.sqlite"
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:

@@ -15,6 +15,7 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
+import jupyter_dtrain
 from tests.kernels import ThisPython
 
 pytestmark = [
@@ -41,12 +42,13 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
 """For each notebook: its requirements, and the launcher of its framework."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
 LOSSES = ROOT / "examples" / "02_losses.ipynb"
+JOB = ROOT / "examples" / "15_to_a_job.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
 ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
 """Those that the tests of other hosts execute."""
 SCALING = ROOT / "examples" / "16_scaling_report.ipynb"
 DEATH = ROOT / "examples" / "17_when_a_rank_dies.ipynb"
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, SCALING, DEATH]
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING, DEATH]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 
@@ -150,7 +152,7 @@ def own_launcher(command, environ):
     [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
 )
 def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
-    """The notebook's cells, run by the framework's own launcher as one script, come to the same numbers."""
+    """The notebook, exported as a script and run by the framework's own launcher, comes to the same numbers."""
     package, launcher = LAUNCHERS[name]
     pytest.importorskip(package)
     # DeepSpeed compiles a part of itself where it can, for half a minute; that is another test's.
@@ -162,8 +164,9 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
         environ["TF_USE_LEGACY_KERAS"] = "1"  # by itself Keras 3 cannot fit with the strategy
     without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
     script = tmp_path / "train.py"
-    ending = "" if package in {"mpi4py", "tensorflow", "tf_keras", "keras", "flax"} else ENDING
-    script.write_text("\n\n".join([*([without] if name == "07_deepspeed" else []), *script_of(path), ending]))
+    jupyter_dtrain.export("script", script, path)
+    if name == "07_deepspeed":
+        script.write_text(f"{without}\n\n{script.read_text()}")
 
     cells = execute(path, tmp_path)
     command = own_launcher(launcher, environ)
@@ -274,3 +277,14 @@ def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, t
 
     assert "Rank 1 is a new process" in text
     assert healed == pytest.approx(undisturbed, rel=1e-5)
+
+
+def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):
+    """Cells and job stand side by side; its script is a newcomer's own training."""
+    cells = execute(JOB, tmp_path)
+    text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
+
+    assert "2 cells for script." in text
+    assert re.search(r"in cells ([0-9.]{11}), in the job \1\n", text)
+    assert "#SBATCH --ntasks-per-node=8" in text
+    assert "widget-view" not in str(cells)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
 
 DECLARATION = Declaration(
     name="horovod",
@@ -10,4 +10,5 @@ DECLARATION = Declaration(
     title="Horovod",
     # One rank's shutdown ends the waits of all, also of those that have not heard of the release yet.
     echoes=("Horovod has been shut down",),
+    scripts=ScriptSupport(modules=("horovod",), family="mpi"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
 
 DECLARATION = Declaration(
     name="mpi",
@@ -31,4 +31,5 @@ DECLARATION = Declaration(
     ),
     echoes=("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED"),
     situations="jupyter_dtrain.frameworks.mpi.situations:SITUATIONS",
+    scripts=ScriptSupport(modules=("mpi4py",), family="mpi"),
 )

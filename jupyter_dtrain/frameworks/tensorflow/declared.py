@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
 from jupyter_dtrain.core.errors import BadRequest
 
 RELEASED: Final = "another rank has failed or was interrupted"
@@ -64,5 +64,11 @@ DECLARATION = Declaration(
     roles=assign_roles,
     echoes=(RELEASED,),
     situations="jupyter_dtrain.frameworks.tensorflow.situations:SITUATIONS",
+    scripts=ScriptSupport(
+        modules=("tensorflow", "tf_keras"),
+        family="tensorflow",
+        set_up="jupyter_dtrain.frameworks.tensorflow.script:join_tensorflow",
+        set_up_modules=("json", "os", "sys", "zlib"),
+    ),
     shard="jupyter_dtrain.frameworks.tensorflow.sharding:shard",
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from jupyter_dtrain.core.declarations import Declaration
+from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
 
 TorchBackend = Literal["auto", "nccl", "gloo"]
 
@@ -71,6 +71,14 @@ DECLARATION = Declaration(
         "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
     },
     situations="jupyter_dtrain.frameworks.torch.situations:SITUATIONS",
+    scripts=ScriptSupport(
+        modules=("torch", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"),
+        family="pytorch",
+        # A group that lives when Python ends may abort the process: a thread of gloo's still wants the interpreter.
+        end="from torch import distributed\n\n"
+        "if distributed.is_available() and distributed.is_initialized():\n"
+        "    distributed.destroy_process_group()",
+    ),
     shard="jupyter_dtrain.frameworks.torch.sharding:shard",
     place="jupyter_dtrain.frameworks.torch.sharding:place",
 )

@@ -1,0 +1,126 @@
+"""A job as its targets see it, and what a target makes of it. Plain data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from jupyter_dtrain.core.declarations import ScriptSupport, declarations
+from jupyter_dtrain.core.errors import BadRequest
+
+from .notebook import JobWorld
+from .packages import Packages
+
+
+class Job(NamedTuple):
+    """One job."""
+
+    name: str
+    """The name of the script, without its ending."""
+    path: Path
+    """The file that the person named: the script, or what launches it."""
+    script: str
+    """The text of the script."""
+    codes: list[str]
+    """Its cells."""
+    world: JobWorld
+    packages: Packages
+    settings: dict[str, str]
+    """The target's settings, each with its value."""
+
+    @property
+    def script_name(self) -> str:
+        """The file of the script, beside the one that launches it."""
+        return f"{self.name}.py"
+
+    @property
+    def label(self) -> str:
+        """The name as Kubernetes and others want it: small letters, digits and dashes."""
+        words = "".join(one if one.isascii() and one.isalnum() else "-" for one in self.name.lower())
+        return words.strip("-")[:50].strip("-") or "job"
+
+    @property
+    def family(self) -> str:
+        """Whose way the ranks find each other, by the first framework that knows the cells' imports."""
+        found = supports(self.packages.roots)
+        return found[0].family if found else "mpi"
+
+    @property
+    def command(self) -> str:
+        """The file that launches it, as a word of a shell."""
+        return shlex.quote(str(self.path if self.path.is_absolute() or self.path.parent.name else f"./{self.path}"))
+
+
+class Made(NamedTuple):
+    """The files of a job beside its script."""
+
+    texts: dict[str, str]
+    """By name, in the folder of :attr:`Job.path`. Files that begin with ``#!`` are programs."""
+    command: str
+    """The line that starts the job."""
+    notes: tuple[str, ...] = ()
+    """Things that a person must know or do."""
+
+
+def supports(roots: AbstractSet[str]) -> list[ScriptSupport]:
+    """The declarations of the frameworks that scripts with these imports use; with a set-up first."""
+    declared = [one.scripts for one in declarations() if one.scripts is not None]
+    found = [one for one in declared if not roots.isdisjoint(one.modules)]
+    return sorted(found, key=lambda one: (not one.set_up, not one.end))
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """Something about a place that no notebook knows, such as the name of a cluster."""
+
+    name: str
+    default: str
+    help: str
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One place that a job can go to."""
+
+    name: str
+    help: str
+    suffix: str
+    """How the name of its file ends, after that of the job."""
+    make: Callable[[Job], Made]
+    settings: tuple[Setting, ...] = ()
+    package: str = ""
+    """The package that its files import."""
+
+    def settings_of(self, given: Mapping[str, str]) -> dict[str, str]:
+        """All settings, with those that are ``given``. Raises :class:`BadRequest` for one that it does not have."""
+        known = {one.name: one.default for one in self.settings}
+        for name in given:
+            if name not in known:
+                has = f"It has {', '.join(known)}." if known else "It has none."
+                raise BadRequest(f"The target {self.name} has no setting {name!r}. {has}")
+        return {**known, **given}
+
+
+def number(job: Job, setting: str) -> int:
+    """A setting that is a whole number above 0. Raises :class:`BadRequest`."""
+    value = job.settings[setting]
+    if not value.isdecimal() or not int(value):
+        raise BadRequest(f"The setting {setting} must be a whole number above 0, not {value!r}.")
+    return int(value)
+
+
+def choice(job: Job, setting: str, choices: tuple[str, ...], otherwise: str) -> str:
+    """A setting that is one of ``choices``, or else ``otherwise``. Raises :class:`BadRequest`."""
+    value = job.settings[setting] or otherwise
+    if value not in choices:
+        raise BadRequest(f"The setting {setting} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}.")
+    return value
+
+
+def this_python() -> str:
+    """The Python of the notebook, as a word of a shell."""
+    return shlex.quote(sys.executable)

@@ -1,0 +1,132 @@
+"""Targets that run where this machine's files are: the script alone, torchrun, mpirun and Slurm.
+
+Their launch files take the notebook's Python, unless ``PYTHON`` names another, and pass their arguments on to the
+script. They give the job the environment that they are started with, so ``JUPYTER_DTRAIN_STORE`` reaches it.
+"""
+
+from __future__ import annotations
+
+from jupyter_dtrain.core.errors import BadRequest
+
+from .job import Job, Made, Setting, Target, number, this_python
+
+_HERE = 'here="$(cd "$(dirname "$0")" && pwd)"'
+
+
+def _heading(job: Job, words: str) -> list[str]:
+    return [
+        "#!/usr/bin/env bash",
+        f"# {words}: {job.world.words}. Exported by jupyter-dtrain.",
+        "set -euo pipefail",
+    ]
+
+
+def _checks(job: Job) -> list[str]:
+    """Lines that end the job where a variable that ``--env`` gave is not set."""
+    return [f': "${{{name}?Set {name}: an export has names of variables, never values}}"' for name in job.world.env]
+
+
+def _program(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def make_script(job: Job) -> Made:
+    """The script alone."""
+    if job.path.suffix != ".py":
+        raise BadRequest(f"A script needs a name that ends with .py: {job.path.with_suffix('.py')}.")
+    here = "--standalone " if job.world.nodes == 1 else ""
+    return Made({}, f"torchrun {here}--nproc-per-node {job.world.per_node} {job.command}")
+
+
+def make_torchrun(job: Job) -> Made:
+    """A line for torchrun, on one node or on each of several."""
+    world = job.world
+    words = [f'exec "${{PYTHON:-{this_python()}}}" -m torch.distributed.run']
+    notes: tuple[str, ...] = ()
+    if world.nodes == 1:
+        words.append(f"--standalone --nproc-per-node {world.per_node}")
+    else:
+        words.append(
+            f'--nnodes {world.nodes} --nproc-per-node {world.per_node} --rdzv-id "${{JOB_ID:-{job.label}}}" '
+            f'--rdzv-backend c10d --rdzv-endpoint "${{MASTER_ADDR?Set MASTER_ADDR to one of the nodes}}:'
+            f'${{MASTER_PORT:-29400}}"'
+        )
+        notes = (f"Run the same line on each of the {world.nodes} nodes, with MASTER_ADDR set to one of them.",)
+    words.append(f'"$here/{job.script_name}" "$@"')
+    text = _program(*_heading(job, "torchrun"), *_checks(job), _HERE, " \\\n  ".join(words))
+    return Made({job.path.name: text}, job.command, notes)
+
+
+def make_mpi(job: Job) -> Made:
+    """A line for Open MPI's mpirun."""
+    world = job.world
+    names = [*world.env, "JUPYTER_DTRAIN_STORE"]
+    words = [f'exec "${{MPIRUN:-mpirun}}" -n {world.ranks}', "$binding"]
+    passing: list[str] = []
+    if world.nodes > 1:
+        words.append(f'--host "${{HOSTS?Set HOSTS, such as node1:{world.per_node},node2:{world.per_node}}}"')
+        words.append('"${passed[@]}"')
+        listed = " ".join(names)
+        passing = [
+            "# Open MPI gives other nodes only the variables that it is told to.",
+            "passed=()",
+            f'for name in {listed}; do [ -z "${{!name+set}}" ] || passed+=(-x "$name"); done',
+        ]
+    words.append(f'"${{PYTHON:-{this_python()}}}" "$here/{job.script_name}" "$@"')
+    binding = [
+        "# Each rank may use all processors of its node: frameworks have threads of their own.",
+        'binding="--bind-to none"',
+    ]
+    text = _program(*_heading(job, "mpirun"), *_checks(job), _HERE, *binding, *passing, " \\\n  ".join(words))
+    notes = (f"Set HOSTS to the {world.nodes} nodes first.",) if world.nodes > 1 else ()
+    return Made({job.path.name: text}, job.command, notes)
+
+
+def make_slurm(job: Job) -> Made:
+    """A batch script for sbatch, whose one step has a task for each rank."""
+    world = job.world
+    options = [
+        f"--job-name={job.label}",
+        f"--nodes={world.nodes}",
+        f"--ntasks-per-node={world.per_node}",
+        f"--cpus-per-task={number(job, 'cpus')}",
+        f"--time={job.settings['time']}",
+        "--output=%x-%j.out",
+    ]
+    if world.gpus:
+        options.append(f"--gpus-per-node={world.per_node}")
+    options += [f"--{name}={job.settings[name]}" for name in ("partition", "account") if job.settings[name]]
+    first, *rest = _heading(job, "Slurm")
+    folder = job.path.parent.absolute()
+    lines = [
+        first,
+        *(f"#SBATCH {option}" for option in options),
+        *rest,
+        *_checks(job),
+        "# The ranks meet on the first node, at a port that belongs to this job.",
+        'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 12000))"',
+        f'exec srun --kill-on-bad-exit=1 "${{PYTHON:-{this_python()}}}" \\',
+        f'  "${{JOB_FOLDER:-{folder}}}/{job.script_name}" "$@"',
+    ]
+    notes = ("The nodes must see the script and the Python environment under the same paths.",)
+    return Made({job.path.name: _program(*lines)}, f"sbatch {job.command}", notes)
+
+
+TARGETS = (
+    Target("script", "one Python file, for torchrun, mpirun or alone", ".py", make_script),
+    Target("torchrun", "the script, and a line for torchrun", ".sh", make_torchrun),
+    Target("mpi", "the script, and a line for mpirun", ".sh", make_mpi),
+    Target(
+        "slurm",
+        "the script, and a batch script for sbatch",
+        ".sbatch",
+        make_slurm,
+        (
+            Setting("time", "01:00:00", "the longest time that the job may take"),
+            Setting("cpus", "1", "processors of each rank"),
+            Setting("partition", "", "partition (default: Slurm's own)"),
+            Setting("account", "", "account (default: yours)"),
+        ),
+    ),
+)

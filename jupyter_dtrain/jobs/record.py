@@ -1,0 +1,253 @@
+"""The way back: a job writes what it logs into the store, so that runs of a job and of cells are listed side by side.
+
+``JUPYTER_DTRAIN_STORE`` names the store's file. The job is a world of one run there. Each rank appends its events to a
+spool in a folder beside that file, as a rank of a live world does, and rank 0 stores them about once a second, as a
+steward does. On several nodes all of them must see the folder. A job has no steward that shares a name for it, so the
+folder's comes from the launcher's own number of the job, and rank 0 makes the folder of the run.
+
+Under failure: nothing here raises into the job, which goes on without its record; one line on stderr says why. A rank
+whose rank 0 never comes keeps its points in memory, at most :data:`LIMIT`. When rank 0 is killed, the next steward that
+uses the store records the rest as lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import psutil
+
+from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.events import Body, Error, Event, Finished, Frame, Metrics, Outcome, Started
+from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.settings import STORE_VARIABLE
+from jupyter_dtrain.store.intake import StoreIntake
+from jupyter_dtrain.store.numbers import last_number
+from jupyter_dtrain.store.source import SpoolFolder
+from jupyter_dtrain.store.writer import SKIPPED, Owner
+from jupyter_dtrain.wire.spool import Spool, spool_path
+
+PERIOD: Final = 0.5
+"""Seconds between two looks at what was logged."""
+PATIENCE: Final = 5.0
+"""Seconds that rank 0 waits at its end for the ends of the other ranks, and these for rank 0's folder."""
+EARLIER: Final = 5.0
+"""Seconds by which rank 0 may have started before another rank: an older run in the folder is another job's."""
+LIMIT: Final = 1 << 20
+"""Points that a rank keeps while it has no folder."""
+FRAMES: Final = 20
+
+_record: JobRecord | None = None
+_lock = threading.Lock()
+
+
+def record_job(name: str) -> None:
+    """In a job: record this run in the store that ``JUPYTER_DTRAIN_STORE`` names, as a run of ``name``.
+
+    Without that variable, and in a second call, it does nothing.
+    """
+    _begin(name)
+
+
+def log_to_store(numbers: Mapping[str, float], steps: Mapping[str, int]) -> None:
+    """Record points of this job, if its environment asks for that. A script that nobody exported records itself too."""
+    record = _record or _begin(Path(sys.argv[0]).stem or "job")
+    if record is not None:
+        record.add(numbers, steps)
+
+
+def _begin(name: str) -> JobRecord | None:
+    global _record  # noqa: PLW0603 — a process is in one job
+    store = os.environ.get(STORE_VARIABLE)
+    with _lock:
+        if _record is None and store:
+            _record = JobRecord(Path(store).expanduser(), name)
+            _record.start()
+        return _record
+
+
+class JobRecord:
+    """One rank's record of its job."""
+
+    def __init__(self, store: Path, name: str) -> None:
+        env = os.environ
+        self._store = store
+        self._name = name
+        self._rank, self._size = int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
+        self._process = own_process()
+        self._world = f"{name}-job-{_job_key()}"
+        self._folder = store.parent / "spool" / self._world
+        self._spool: Spool | None = None
+        self._run = 0
+        self._seq = 0
+        self._points: list[tuple[str, int, float, float]] = []
+        self._error: Error | None = None
+        self._intake: StoreIntake | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name="dtrain-job", daemon=True)
+        self._said = False
+
+    def start(self) -> None:
+        """Begin; returns at once, but on rank 0, which makes the folder."""
+        if self._rank == 0:
+            self._guard(self._make_run)
+        self._hook, sys.excepthook = sys.excepthook, self._failed
+        atexit.register(self._end)
+        self._thread.start()
+
+    def add(self, numbers: Mapping[str, float], steps: Mapping[str, int]) -> None:
+        """Record points, at the next look."""
+        now = time.time()
+        with self._lock:
+            if len(self._points) < LIMIT:
+                self._points += [(name, steps[name], now, value) for name, value in numbers.items()]
+
+    # The run's folder.
+
+    def _make_run(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._run = last_number(self._store, self._folder, self._name) + 1
+        while spool_path(self._folder, self._run, 0).parent.exists():
+            self._run += 1
+        spool_path(self._folder, self._run, 0).parent.mkdir(mode=0o700)
+        owner = Owner(
+            self._world,
+            self._name,
+            self._size,
+            socket.gethostname(),
+            str(self._folder),
+            time.time(),
+            *self._process,
+        )
+        # A job removes nothing of its own accord: how long runs are kept is the notebooks' matter.
+        self._intake = StoreIntake(self._store, owner, SpoolFolder(self._folder, SKIPPED), float("inf"), self._say)
+
+    def _find_run(self) -> None:
+        """The newest run of the folder, if rank 0 has made it by now."""
+        since = self._process[1] - EARLIER
+        with contextlib.suppress(OSError):
+            runs = [path for path in self._folder.glob("run-*") if path.stat().st_mtime >= since]
+            self._run = max((int(path.name[4:]) for path in runs if path.name[4:].isdecimal()), default=0)
+
+    # The thread, and the end.
+
+    def _loop(self) -> None:
+        # All of it is on this thread: SQLite's connections stay on one.
+        while not self._ended.wait(PERIOD):
+            self._guard(self._look)
+        self._guard(self._finish)
+
+    def _look(self) -> None:
+        if not self._run and self._rank:
+            self._find_run()
+        if not self._run:
+            return
+        if self._spool is None:
+            self._spool = Spool(spool_path(self._folder, self._run, self._rank))
+            if self._spool.failure is not None:
+                self._say(f"The record of this job cannot be written: {self._spool.failure}.")
+            first = self._rank == 0
+            source = _script() if first else ""
+            ranks = list(range(self._size)) if first else []
+            name = self._name if first else ""
+            self._tell(
+                Started(os.getpid(), socket.gethostname(), str(self._spool.path), source=source, ranks=ranks, name=name)
+            )
+        with self._lock:
+            points, self._points = self._points, []
+        found: dict[str, Columns] = {}
+        for metric, step, at, value in points:
+            columns = found.setdefault(metric, Columns.empty())
+            columns.steps.append(step)
+            columns.times.append(at)
+            columns.values.append(value)
+        if found:
+            self._tell(Metrics([pack(metric, columns) for metric, columns in found.items()]))
+        if self._intake is not None:
+            while self._intake.poll():
+                pass
+
+    def _tell(self, body: Body) -> None:
+        assert self._spool is not None
+        self._spool.append(Event(self._run, self._rank, self._seq, time.time(), body))
+        self._seq += 1
+
+    def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Note the exception that ends this rank; Python shows it as always."""
+        frames = traceback.extract_tb(trace)[-FRAMES:]
+        self._error = Error(
+            kind.__name__,
+            str(error),
+            [Frame(one.filename, one.lineno or 0, one.name, one.line or "", cell=True) for one in frames],
+        )
+        self._hook(kind, error, trace)
+
+    def _end(self) -> None:
+        if os.getpid() != self._process[0]:
+            return  # a child that was forked from this rank
+        self._ended.set()
+        self._thread.join(2 * PATIENCE)
+
+    def _finish(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self._run and time.monotonic() < deadline:
+            self._find_run()
+            time.sleep(PERIOD / 5)
+        self._look()
+        if self._spool is None:
+            self._say("This rank's points are not in the store: rank 0 of the job has begun no record.")
+            return
+        if self._error is not None:
+            self._tell(self._error)
+        outcome: Outcome = "ok" if self._error is None else "error"
+        self._tell(Finished(outcome, time.time() - self._process[1]))
+        self._spool.close()
+        if self._intake is not None:
+            self._intake.poll()
+            while self._intake.writer.active and time.monotonic() < deadline:
+                time.sleep(PERIOD / 5)
+                self._intake.poll()
+            self._intake.close("its job has ended")
+
+    def _guard(self, call: Any) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 — a job never fails because of its record
+            self._say(f"This job is not recorded any more ({type(error).__name__}: {error}).")
+
+    def _say(self, words: str) -> None:
+        if not self._said:
+            self._said = True
+            print(f"[jupyter-dtrain] {words}", file=sys.stderr, flush=True)  # noqa: T201 — a job has no other place
+
+
+def _job_key() -> str:
+    """The same text on all ranks of this job, and another one in the next."""
+    env = os.environ
+    words = [env[name] for name in ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID") if name in env]
+    if env.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        words = [env["TORCHELASTIC_RUN_ID"], env.get("TORCHELASTIC_RESTART_COUNT", "")]
+    if not words:
+        # All on one node then, started by one process; or alone.
+        parent = os.getppid() if env.get("WORLD_SIZE", "1") != "1" else os.getpid()
+        words = [str(parent), f"{psutil.Process(parent).create_time():.0f}"]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
+
+
+def _script() -> str:
+    """The text of the program."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return Path(sys.argv[0]).read_text(encoding="utf-8")
+    return ""

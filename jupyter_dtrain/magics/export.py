@@ -1,0 +1,125 @@
+"""The verb that makes a job of cells: ``%distributed export TARGET FILE``, and the function of the same name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.jobs import TARGETS, Exported, export_notebook
+
+from .notebooks import read_file, read_session
+from .offers import paths
+from .parsing import MagicParser, Parsed, assignment, count
+
+
+def export_arguments(parser: MagicParser) -> None:
+    """Arguments of ``export``."""
+    parser.add_argument("target", metavar="TARGET", choices=[one.name for one in TARGETS], help=_targets())
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="file to write: the script, or what launches it; the script is beside it then, as NAME.py",
+        completer=paths,
+    )
+    parser.add_argument(
+        "--notebook", metavar="NOTEBOOK", help="export this file (default: this session's cells)", completer=paths
+    )
+    choice_arguments(parser)
+
+
+def choice_arguments(parser: MagicParser) -> None:
+    """Arguments of an export that do not say from where and to where it goes."""
+    parser.add_argument(
+        "--cells", metavar="NUMBERS", help="only these cells, such as 3-7, 9: numbers as In [3] (default: all)"
+    )
+    parser.add_argument("--tag", metavar="TAG", help="only cells with this tag; a file has tags, a session has none")
+    parser.add_argument(
+        "--with-local", action="store_true", help="also the cells without %%%%distributed that the job needs"
+    )
+    parser.add_argument("-n", type=count, metavar="N", help="ranks of the job (default: as many as the world has)")
+    parser.add_argument("--nodes", type=count, metavar="N", help="nodes of the job (default: as many as the world has)")
+    parser.add_argument(
+        "--set",
+        type=assignment,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=value",
+        dest="settings",
+        help=f"what the target must know besides: {_settings()}",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def _targets() -> str:
+    return "; ".join(f"{one.name}: {one.help}" for one in TARGETS)
+
+
+def _settings() -> str:
+    known = [f"{one.name}: {', '.join(setting.name for setting in one.settings)}" for one in TARGETS if one.settings]
+    return "; ".join(known)
+
+
+def export_cells(args: Parsed) -> None:
+    """``%distributed export TARGET FILE``."""
+    print(export_parsed(args, args.target, args.file, args.notebook))
+
+
+def export_parsed(args: Parsed, target: str, file: str, notebook: str | None) -> Exported:
+    """Make the export that a line of :func:`choice_arguments` asks for."""
+    return export(
+        target,
+        file,
+        notebook,
+        cells=args.cells,
+        tag=args.tag,
+        with_local=args.with_local,
+        n=args.n,
+        nodes=args.nodes,
+        settings=dict(args.settings),
+        force=args.force,
+    )
+
+
+def export(
+    target: str,
+    file: str | os.PathLike[str],
+    notebook: str | os.PathLike[str] | None = None,
+    *,
+    cells: str | None = None,
+    tag: str | None = None,
+    with_local: bool = False,
+    n: int | None = None,
+    nodes: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write the cells that run on ranks as a job: a script, and what launches it on ``target``.
+
+    ``target``: one of :data:`jupyter_dtrain.jobs.TARGETS`, by its name. ``file``: the script, or what
+    launches it; the script is beside it then. ``notebook``: a file; without it, the cells of this session that ended
+    well, in the order of their first runs, each with its last text. ``cells``: only those with these numbers, such as
+    ``"3-7,9"``; ``tag``: only those with this tag. ``with_local``: also the cells without ``%%distributed`` that define
+    names which the job needs. ``n`` and ``nodes``: the size of the job; default that of the world. ``settings``: what
+    the target must know besides. ``force``: replace files that exist.
+
+    Raises :class:`BadRequest` for whatever cannot be exported, and then writes nothing.
+    """
+    if tag is not None and notebook is None:
+        raise BadRequest(
+            "A session does not know the tags of its cells: save the notebook, and name its file with --notebook."
+        )
+    found = read_session() if notebook is None else read_file(os.fspath(notebook))
+    return export_notebook(
+        found,
+        target,
+        file,
+        cells=cells,
+        tag=tag,
+        with_local=with_local,
+        ranks=n,
+        nodes=nodes,
+        settings=settings,
+        force=force,
+    )

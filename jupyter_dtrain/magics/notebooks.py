@@ -1,0 +1,176 @@
+"""Reads notebooks for an export: a file, or this session. It knows the first lines of cells, as the magics parse them.
+
+The values of ``--env`` in a start line end here: a :class:`~jupyter_dtrain.jobs.JobWorld` has names alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
+
+from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.jobs import JobWorld, Notebook, NotebookCell
+from jupyter_dtrain.jobs.notebook import counted, listed
+from jupyter_dtrain.launch.hostlist import named_hosts
+from jupyter_dtrain.launch.local import default_size
+from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.session import current
+
+from .cells import cell_parser, rank_parser
+from .history import SessionCells
+from .parsing import HelpShown, MagicParser
+from .transform import CellTransform
+from .worlds import start_arguments, start_options
+
+_FIRST: Final = re.compile(r"\s*%%(distributed|rank|local)\b([^\n]*)\n?")
+_START: Final = re.compile(r"^[ \t]*%distributed[ \t]+start\b(.*)$", re.MULTILINE)
+_AUTO: Final = re.compile(r"^[ \t]*%distributed[ \t]+auto[ \t]+(on|off)\b", re.MULTILINE)
+_HEADING: Final = re.compile(r"^#+\s+(.+?)\s*#*$", re.MULTILINE)
+_CONTINUED: Final = re.compile(r"(%distributed[^\n]*)\\\n")
+
+
+class _Code(NamedTuple):
+    """A code cell before its first line is read."""
+
+    number: int
+    source: str
+    auto: bool
+    title: str = ""
+    tags: tuple[str, ...] = ()
+
+
+def read_file(path: str | Path) -> Notebook:
+    """A notebook file. Raises :class:`BadRequest` where it cannot be read."""
+    path = Path(path).expanduser()
+    try:
+        import nbformat
+    except ImportError:
+        raise BadRequest("To read a notebook file, install nbformat: pip install nbformat") from None
+    try:
+        found: Any = nbformat
+        notebook = found.read(path, as_version=4)
+    except OSError as error:
+        raise BadRequest(f"The notebook {path} cannot be read: {error.strerror}.") from None
+    except Exception as error:  # noqa: BLE001 — nbformat raises whatever its reader and its schema raise
+        raise BadRequest(f"{path} is not a notebook ({str(error).splitlines()[0]}): name a file .ipynb.") from None
+    codes = list(_codes(notebook.cells))
+    world, problems = _world_of(code.source for code in codes)
+    return Notebook(path.name, list(_cells(codes)), world, problems)
+
+
+def _codes(cells: Iterable[Any]) -> Iterator[_Code]:
+    transform, title, number = CellTransform(), "", 0
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            titles = _HEADING.findall(cell.source)
+            title = titles[-1] if titles else title
+        if cell.cell_type != "code" or not cell.source.strip():
+            continue
+        number += 1
+        auto = transform.sends(cell.source.splitlines(keepends=True))
+        yield _Code(number, cell.source, auto, title, tuple(cell.metadata.get("tags", ())))
+        title = ""
+        for word in _AUTO.findall(cell.source):
+            transform.auto = word == "on"
+
+
+def read_session() -> Notebook:
+    """The cells of this session. Raises :class:`BadRequest` outside of one."""
+    from . import part_of
+
+    shell = get_ipython()
+    ran = None if shell is None else part_of(shell, SessionCells)
+    if ran is None:
+        raise BadRequest("There is no session with jupyter_dtrain loaded: name a notebook's file instead.")
+    cells = ran.cells()
+    failed = [cell.number for cell in cells if cell.failed and _FIRST.match(cell.source)]
+    codes = [_Code(cell.number, cell.source, cell.auto) for cell in cells if not cell.failed]
+    world, problems = _live_world() or _world_of(code.source for code in codes)
+    if failed:
+        one = len(failed) == 1
+        problems = [
+            *problems,
+            f"Cell{'' if one else 's'} {listed(failed)} failed, so {'it is' if one else 'they are'} left out.",
+        ]
+    return Notebook("this session", list(_cells(codes)), world, problems)
+
+
+def _cells(codes: Iterable[_Code]) -> Iterator[NotebookCell]:
+    for code in codes:
+        first = _FIRST.match(code.source)
+        kind = first[1] if first else "distributed" if code.auto else "local"
+        body = code.source[first.end() :] if first else code.source
+        cell = NotebookCell(code.number, body, on_ranks=kind != "local", title=code.title, tags=code.tags)
+        if first and kind != "local":
+            parser = cell_parser() if kind == "distributed" else rank_parser()
+            try:
+                args = parser.parse_line(first[2])
+            except HelpShown:
+                continue
+            except UsageError as error:
+                raise BadRequest(
+                    f"The first line of {cell.name} cannot be read: {str(error).splitlines()[0]}"
+                ) from None
+            if not body.strip():
+                continue
+            cell = msgspec.structs.replace(
+                cell,
+                title=args.run_name or code.title,
+                ranks=args.ranks,
+                inputs=tuple(args.inputs),
+                brought=(*args.pull, *filter(None, [args.output])),
+            )
+        yield cell
+
+
+def _live_world() -> tuple[JobWorld, list[str]] | None:
+    """The world of this session, if it runs."""
+    try:
+        session = current()
+        world = session.world
+    except DtrainError:
+        return None
+    request = session.request
+    gpus = all(rank.device.startswith("cuda") for rank in world.ranks)
+    return JobWorld(world.size, len(world.nodes), tuple(request.options.env), tuple(request.roles), gpus), []
+
+
+def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
+    """The world that the first ``%distributed start`` asks for, and why it is not known."""
+    lines = [line for source in sources for line in _START.findall(_CONTINUED.sub(r"\1 ", source))]
+    if not lines:
+        return JobWorld(default_size()), []
+    try:
+        return _asked(lines[0]), []
+    except (UsageError, DtrainError, HelpShown):
+        # Neither the line nor its error is shown: it may have values of --env.
+        size = default_size()
+        words = (
+            f"The options of %distributed start are not known here, so {counted(size, 'rank')} on 1 node are assumed"
+        )
+        return JobWorld(size), [f"{words}: -n and --nodes say otherwise."]
+
+
+def _asked(line: str) -> JobWorld:
+    parser = MagicParser(prog="%distributed start")
+    start_arguments(parser)
+    given = start_options(parser.parse_args(shlex.split(line, comments=True)))
+    asked = check(given)
+    hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
+    nodes = len(hosts) or int(given.get("nodes") or 1)
+    size = given.get("n") or sum(one.slots or 1 for one in hosts) or nodes * int(given.get("ntasks_per_node") or 1)
+    if not hosts and "nodes" not in given and "ntasks_per_node" not in given:
+        size = given.get("n") or default_size()
+    roles: list[str] = []
+    for one in declarations():
+        if one.roles is not None and one.name in asked.frameworks:
+            roles = roles or one.roles(size, asked.frameworks[one.name])
+    return JobWorld(size, nodes, tuple(asked.world.env), tuple(roles))

@@ -1,0 +1,211 @@
+"""Exported scripts, run by every launcher that they are for."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain import BadRequest
+from jupyter_dtrain.jobs import export_notebook
+from jupyter_dtrain.jobs.names import names_of
+from tests.jobs.cells import local, notebook, ranks, run
+
+PLACE = (
+    "import os\nnames = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'NODE_RANK')\n"
+    "print(*(os.environ[name] for name in names), flush=True)"
+)
+SUM = """
+import torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+x = torch.ones(1)
+dist.all_reduce(x)
+print('sum', x.item(), flush=True)
+"""
+
+
+def export(folder, *cells, target="script", file="train.py", world=None, **more):
+    return export_notebook(notebook(*cells, **(world or {})), target, folder / file, **more)
+
+
+def places(ended):
+    """The lines that the ranks printed about their places, by rank."""
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return sorted(re.findall(r"^\d+ \d+ \d+ \d+ \d+$", ended.stdout, re.MULTILINE))
+
+
+def test_a_script_alone_is_a_world_of_one(tmp_path):
+    export(tmp_path, ranks(1, PLACE))
+
+    assert places(run(sys.executable, "train.py", cwd=tmp_path)) == ["0 1 0 1 0"]
+
+
+def test_a_script_under_mpirun_has_torchrun_s_variables_and_its_ranks_meet(tmp_path):
+    meet = "import socket\nprint(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])"
+    export(tmp_path, ranks(1, PLACE), ranks(2, meet))
+    ended = run("mpiexec", "-n", "2", sys.executable, "train.py", cwd=tmp_path)
+
+    assert places(ended) == ["0 2 0 2 0", "1 2 1 2 0"]
+    assert len(set(re.findall(r"^127\.0\.0\.1 2\d{4}$", ended.stdout, re.MULTILINE))) == 1
+
+
+def test_the_launch_line_for_mpirun_starts_all_ranks(tmp_path):
+    made = export(tmp_path, ranks(1, PLACE), target="mpi", file="train.sh")
+
+    assert [Path(file).name for file in made.files] == ["train.sh", "train.py"]
+    assert places(run(made.command, cwd=tmp_path)) == ["0 2 0 2 0", "1 2 1 2 0"]
+
+
+def test_the_launch_line_for_torchrun_starts_all_ranks_in_one_group(tmp_path):
+    pytest.importorskip("torch")
+    made = export(tmp_path, ranks(1, PLACE), ranks(2, SUM), target="torchrun", file="train.sh")
+    ended = run(made.command, cwd=tmp_path)
+
+    assert places(ended) == ["0 2 0 2 0", "1 2 1 2 0"]
+    assert ended.stdout.count("sum 2.0") == 2
+
+
+@pytest.mark.slow
+def test_torch_meets_under_mpirun_as_well(tmp_path):
+    pytest.importorskip("torch")
+    made = export(tmp_path, ranks(1, SUM), target="mpi", file="train.sh")
+    ended = run(made.command, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.count("sum 2.0") == 2
+
+
+@pytest.mark.parametrize("package", ["torch", "tensorflow", "jax", "mpi4py", "horovod.torch", "deepspeed", "math"])
+def test_a_script_has_every_name_that_its_set_up_and_its_end_need(tmp_path, package):
+    export(tmp_path, ranks(1, f"import {package}"), world={"env": ("A",), "roles": ("chief", "worker")})
+    names = names_of((tmp_path / "train.py").read_text())
+
+    assert names.at_once | names.later == set()
+
+
+def test_the_places_of_other_launchers_are_understood(tmp_path):
+    """Slurm's srun and MPICH's mpiexec, by their variables; and a cluster of TensorFlow's."""
+    export(tmp_path, ranks(1, PLACE))
+    slurm = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"}
+    slurm |= {"SLURM_STEP_TASKS_PER_NODE": "2(x2),1,1", "SLURM_STEP_NODELIST": "n[1-4]", "SLURM_JOB_ID": "7"}
+    mpich = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    cluster = '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "task": {"type": "worker", "index": 1}}'
+
+    assert places(run(sys.executable, "train.py", cwd=tmp_path, **slurm)) == ["5 6 0 1 2"]
+    assert places(run(sys.executable, "train.py", cwd=tmp_path, **mpich)) == ["1 2 1 2 0"]
+    assert places(run(sys.executable, "train.py", cwd=tmp_path, TF_CONFIG=cluster)) == ["2 3 0 1 2"]
+
+
+def test_cells_of_some_ranks_run_on_these_ranks_only(tmp_path):
+    cells = [ranks(1, "print('zero')", ranks="0"), ranks(2, "text = '''\nlast\n'''\nprint(text)", ranks=" -1")]
+    export(tmp_path, *cells, ranks(3, "print('all')", ranks="0-1"), ranks(4, "print('two', flush=True)", ranks="[0,1]"))
+    ended = run("mpiexec", "-n", "2", sys.executable, "train.py", cwd=tmp_path)
+    text = (tmp_path / "train.py").read_text()
+
+    assert ended.returncode == 0, ended.stderr
+    assert [ended.stdout.count(word) for word in ("zero", "\nlast\n", "all", "two")] == [1, 1, 2, 2]
+    assert "if RANK == 0:\n    print('zero')" in text
+    assert "if RANK == WORLD_SIZE - 1:" in text
+
+
+def test_ranks_that_the_job_does_not_have_are_refused(tmp_path):
+    with pytest.raises(BadRequest, match=r"cell 3 runs on ranks 5: There is no rank 5.* Give the job more of them"):
+        export(tmp_path, ranks(3, "1", ranks="5"))
+    export(tmp_path, ranks(3, "1", ranks="5"), ranks=8)
+
+
+def test_awaits_last_values_and_magics_run_in_a_script(tmp_path):
+    export(
+        tmp_path,
+        ranks(1, "from __future__ import annotations\nimport asyncio\nlock = asyncio.Lock()\n{'a': 1}"),
+        ranks(2, "async def load():\n    async with lock:\n        return 41\nvalue = await load()\nawait load()"),
+        ranks(3, "value + 1"),
+        ranks(4, "!echo from {value}\n%cd /\nlines = !pwd\nlines"),
+        ranks(5, "display(value)"),
+    )
+    ended = run(sys.executable, "train.py", cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["{'a': 1}", "41", "42", "from 41", "['/']", "41"]
+
+
+def test_the_script_is_readable_and_names_where_it_came_from(tmp_path):
+    export(tmp_path, local(1, "lr = 0.1"), ranks(2, "print(lr)", title="Train"), with_local=True, world={"ranks": 4})
+    text = (tmp_path / "train.py").read_text()
+
+    assert "2 cells of lesson.ipynb, exported by jupyter-dtrain" in ast.get_docstring(ast.parse(text))
+    assert "torchrun --standalone --nproc-per-node 4 train.py" in text
+    assert "# %% [cell 1, from the notebook itself] lr = 0.1\nlr = 0.1\n" in text
+    assert "# %% [cell 2] Train\nprint(lr)\n" in text
+
+
+def test_installed_versions_go_along_as_a_block_that_tools_read(tmp_path):
+    export(tmp_path, ranks(1, "import numpy, msgspec.json as m, os\nfrom unheard_of import x"))
+    text = (tmp_path / "train.py").read_text()
+
+    assert re.search(r'^#     "numpy==[0-9.]+",$', text, re.MULTILINE)
+    assert re.search(r'^#     "msgspec==[0-9.]+",$', text, re.MULTILINE)
+    assert '#     "unheard-of",' in text or '#     "unheard_of",' in text
+    assert '"os' not in text.partition("# ///\n\n")[0]
+
+
+def test_names_of_given_variables_are_exported_and_a_job_without_them_says_so(tmp_path):
+    made = export(tmp_path, ranks(1, "1"), world={"env": ("CHOICE",)})
+    ended = run(sys.executable, "train.py", cwd=tmp_path)
+
+    assert "Set CHOICE where the job runs: --env gave the world a value, and exports have none." in made.notes
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Set CHOICE: --env gave the notebook's world a value")
+    assert run(sys.executable, "train.py", cwd=tmp_path, CHOICE="x").returncode == 0
+
+
+def test_an_existing_file_is_replaced_with_force_only(tmp_path):
+    (tmp_path / "train.py").write_text("mine")
+    with pytest.raises(BadRequest, match=r"train\.py exists already: add --force to replace it, or name another file"):
+        export(tmp_path, ranks(1, "x = 1"), target="mpi", file="train.sh")
+
+    assert (tmp_path / "train.py").read_text() == "mine"
+    assert not (tmp_path / "train.sh").exists()
+    export(tmp_path, ranks(1, "x = 1"), target="mpi", file="train.sh", force=True)
+    assert "x = 1" in (tmp_path / "train.py").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", "train.sh"]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("", "is a folder: name a file in it"),
+        ("nowhere/train.py", "does not exist: make it first"),
+        ("numpy.py", r"numpy\.py would hide the package numpy, which the job imports"),
+        ("train.txt", r"A script needs a name that ends with \.py"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(tmp_path, file, words):
+    place = tmp_path if not file else tmp_path / file
+    with pytest.raises(BadRequest, match=words):
+        export_notebook(notebook(ranks(1, "import numpy")), "script", place)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "frob"}, "There is no target 'frob'. There is: script, torchrun, mpi, slurm"),
+        ({"target": "slurm", "settings": {"x": "1"}}, "no setting 'x'. It has time, cpus, partition, account"),
+        ({"target": "slurm", "settings": {"cpus": "0"}}, "cpus must be a whole number above 0, not '0'"),
+        ({"ranks": 3, "nodes": 2}, "3 ranks cannot be spread evenly over 2 nodes: give -n as a multiple of --nodes"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tmp_path, options, words):
+    with pytest.raises(BadRequest) as caught:
+        export(tmp_path, ranks(1, "1"), **options)
+    assert words in str(caught.value)
+
+
+def test_a_cell_that_fits_into_no_script_is_refused(tmp_path):
+    with pytest.raises(BadRequest, match="cell 1 awaits, and imports"):
+        export(tmp_path, ranks(1, "from asyncio import *\nawait sleep(0)"))
