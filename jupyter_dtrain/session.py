@@ -337,8 +337,8 @@ class Session(SessionFacts, Variables, Snapshots):
         """Replace the dead ranks with new processes; the others keep their processes and variables.
 
         MPI's world and the frameworks' groups span all ranks again. ``replay``: runs whose cells the new ranks run
-        again, alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives); what
-        has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
+        again, alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives);
+        what has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
 
         Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` where it cannot be, with the reason.
         """
