@@ -45,7 +45,7 @@ from azure.ai.ml import load_job
 job = load_job(sys.argv[1])
 checked = job._validate()
 print(json.dumps({
-    "passed": checked.passed, "errors": str(checked.error_messages), "distribution": dict(job.distribution),
+    "passed": checked.passed, "errors": str(checked.error_messages), "distribution": vars(job.distribution),
     "instances": job.resources["instance_count"], "conda": job.environment.conda_file, "command": job.command,
 }))
 """
