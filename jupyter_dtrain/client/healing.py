@@ -60,9 +60,15 @@ class Healed(NamedTuple):
             words += f"; ran {', '.join(map(str, self.replayed))} again there"
         if self.names:
             words += f"; {', '.join(self.names)} {'is' if len(self.names) == 1 else 'are'} rank {self.source}'s"
-        elif not self.replayed:
-            words += f"; {'it has' if one else 'they have'} no variables yet: %distributed resync NAMES copies them"
-        return ". ".join([words, *self.notes]) + "."
+        said = [words, *self.notes]
+        if not self.replayed:
+            lacks = "lacks other names" if self.names else "has no names yet"
+            lack = "lack other names" if self.names else "have no names yet"
+            said.append(
+                f"{'It' if one else 'They'} {lacks if one else lack}, imports among them: run those cells again with "
+                f"%%rank {format_ranks(self.ranks)}, and copy variables with %distributed resync --from {self.source} NAMES"
+            )
+        return ". ".join(said) + "."
 
 
 class Heals:

@@ -96,6 +96,7 @@ own = [int(os.environ["RANK"])]
     assert values(run(healed, "own")) == {0: [0], 1: [1], 2: [0], 3: [3]}
     assert done.names == ["counter", "holder", "own"]
     assert "Rank 2 is a new process" in str(done)
+    assert done.replayed or "imports among them: run those cells again with %%rank 2" in str(done)
 
 
 def test_an_impossible_heal_is_refused_before_anything_happens(healed):
