@@ -66,7 +66,8 @@ class Healed(NamedTuple):
             lack = "lack other names" if self.names else "have no names yet"
             said.append(
                 f"{'It' if one else 'They'} {lacks if one else lack}, imports among them: run those cells again with "
-                f"%%rank {format_ranks(self.ranks)}, and copy variables with %distributed resync --from {self.source} NAMES"
+                f"%%rank {format_ranks(self.ranks)}, and copy variables with "
+                f"%distributed resync --from {self.source} NAMES"
             )
         return ". ".join(said) + "."
 
