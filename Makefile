@@ -29,12 +29,12 @@ HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 # All but what tests frameworks, or shows them.
-BARE_PARTS := unit $(filter-out core wire client launch browser examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
+BARE_PARTS := unit $(filter-out core wire client launch browser docs examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
-.PHONY: pictures bench clean
+.PHONY: dist docs pictures bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -93,6 +93,15 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 # Old versions warn about themselves.
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
+
+dist: $(VENV)/installed ## build wheel and sdist into dist/, from what git has, and try the wheel with each Python of this machine
+	@rm -rf dist build/dist && mkdir -p build/dist && git archive HEAD | tar -x -C build/dist
+	@$(PY) -m build --outdir dist build/dist
+	@$(PY) scripts/try_wheel.py dist/*.whl
+
+docs: $(VENV)/installed ## build the documentation into build/docs; a warning fails it
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "Open build/docs/index.html"
 
 pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in a stranger's first session
 	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py

@@ -24,7 +24,7 @@ HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and framew
 The steward of a world and the watches of its ranks act whether or not a notebook is open. Rank 0 is no exception. Times
 count from the moment when the situation arises. Names of times, such as `release_grace`, are settings
 (`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays every row (see
-[CONTRIBUTING](../CONTRIBUTING.md)).
+`CONTRIBUTING.md`).
 
 """
 

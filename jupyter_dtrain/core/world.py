@@ -119,7 +119,7 @@ def parse_ranks(ranks: Ranks, size: int) -> list[int]:
     """The ranks that ``ranks`` means in a world of ``size``, ascending, each once.
 
     ``None`` and ``"all"`` mean every rank; text is a list of numbers and ranges such as ``0``, ``0,2``, ``1-3`` or
-    ``0,4-7``, where a number below zero counts from the end (``-1`` is the last rank).
+    ``0,4-7``, where a number below zero counts from the end (``-1`` is the last rank). Brackets around it mean nothing.
 
     Raises :class:`BadRequest` for an empty set, for text of another shape and for ranks that are not in the world.
     """
@@ -147,6 +147,8 @@ def parse_ranks(ranks: Ranks, size: int) -> list[int]:
 
 
 def _parse_text(text: str, size: int) -> list[int]:
+    if bracketed := re.fullmatch(r"\s*\[(.*)\]\s*", text):
+        text = bracketed[1]
     if text.strip().lower() == "all":
         return list(range(size))
     wanted: list[int] = []

@@ -3,7 +3,8 @@
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
 (interrupt, stacks) and :mod:`.stored` (runs, show, compare); :mod:`.cells` has the cell magics. They parse, call
-:class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
+:class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show. :mod:`.counterparts` answers
+the magics of nbdistributed.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .completion import Completions
+from .counterparts import Counterparts
 from .hints import NameHints
 from .inspection import Inspections
 from .joining import tell_worlds
@@ -59,7 +61,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     register(magics.distributed, "line_cell", "distributed")
     register(magics.rank, "cell", "rank")
     transform = CellTransform()
-    _loaded[id(shell)] = [transform, NameHints(), Completions(transform), Inspections()]
+    _loaded[id(shell)] = [transform, NameHints(), Completions(transform), Inspections(), Counterparts()]
     for part in _loaded[id(shell)]:
         part.install(shell)
     tell_worlds()

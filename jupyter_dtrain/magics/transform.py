@@ -1,4 +1,4 @@
-"""The change of a cell's text before IPython sees it: ``%%local`` and auto mode."""
+"""The change of a cell's text before IPython sees it: ``%%local``, auto mode, and brackets around ranks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
 ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
 """The beginnings of cells that go to the ranks."""
+_BRACKETS = re.compile(r"(\s*%%rank)\s*\[([^\]\n]*)\]")
+"""``%%rank[0, 1]``, as nbdistributed writes ranks; IPython would look for a magic of that name."""
 
 
 class CellTransform:
@@ -40,6 +42,9 @@ class CellTransform:
         if _LOCAL.match(lines[first]):
             # The rest is a plain cell: it fails, echoes and completes like any other.
             return lines[first + 1 :]
+        if bracketed := _BRACKETS.match(lines[first]):
+            ranks = "".join(bracketed[2].split())
+            lines = [*lines[:first], f"{bracketed[1]} {ranks}{lines[first][bracketed.end() :]}", *lines[first + 1 :]]
         if ON_RANKS.match(lines[first]) and not any(line.strip() for line in lines[first + 1 :]):
             # IPython refuses a cell magic without a body before the magic can answer -h.
             return [*lines[: first + 1], "#\n"]

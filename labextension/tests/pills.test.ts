@@ -48,6 +48,9 @@ describe("a cell's target", () => {
     expect(at("%%rank -1")).toBe("-1 @0");
     expect(at("%%rank --no-wait 0,2")).toBe("0,2 @0");
     expect(at("%%rank --timeout 5 1")).toBe("1 @0");
+    expect(at("%%rank[0, 2]")).toBe("0,2 @0");
+    expect(at("%%rank [1-2] --no-wait")).toBe("1-2 @0");
+    expect(at("%%distributed -r [0,1]")).toBe("0,1 @0");
     expect(at('%%distributed -r "0, 1" -o run')).toBe("0, 1 @0");
     expect(at("%%distributed -r0,2")).toBe("0,2 @0");
     expect(at("%%distributed -i lr --pull loss")).toBe("all @0");

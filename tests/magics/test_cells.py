@@ -34,6 +34,10 @@ def ranks_of(cell):
         ("%%rank -o run -1", [2]),
         ("%%rank -1 -o run", [2]),
         ("%%rank -3,-1 --timeout 60", [0, 2]),
+        ("%%rank [0,1]", [0, 1]),
+        ("%%rank[0, 2] -o run", [0, 2]),
+        ("%%rank[1-2]", [1, 2]),
+        ("%%distributed -r [0,1]", [0, 1]),
     ],
 )
 def test_the_ranks_that_are_named_run_the_cell(ranks, line, expected):

@@ -6,6 +6,9 @@ const ON_RANKS = /^\s*%%(distributed|rank)\b/;
 const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
 const HELP = /\s(-h|--help)(\s|$)/;
 
+/** Brackets around ranks, as in `%%rank[0, 1]`. */
+const BRACKETS = /\[([^\]]*)\]/;
+
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+/g;
 
 /** Options whose value is the next word. */
@@ -22,7 +25,8 @@ export interface CellTarget {
 function ranksOf(magic: string, text: string): string | null {
   let pending = "";
   let found: string | null = magic === "rank" ? null : "all";
-  for (const quoted of text.match(WORDS) ?? []) {
+  const plain = text.replace(BRACKETS, (_, ranks: string) => ` ${ranks.replaceAll(/\s/g, "")}`);
+  for (const quoted of plain.match(WORDS) ?? []) {
     const word = quoted.replaceAll(/["']/g, "");
     const [, name, value] = /^(--[\w-]+)=(.*)$/.exec(word) ?? /^(-r)(.+)$/.exec(word) ?? [undefined, word, ""];
     if (pending !== "") {

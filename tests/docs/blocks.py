@@ -1,0 +1,47 @@
+"""The fenced blocks of code in the pages of the project."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(
+    r"^(?P<before>[^\n]*)\n+```(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block."""
+
+    page: str
+    """The page's path in the repository."""
+    language: str
+    text: str
+    alone: bool
+    """Whether a comment above it says that it cannot run in a test: it needs hosts, or runs of the reader's."""
+
+
+def pages() -> list[Path]:
+    """The pages for people, under version control."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [ROOT / name for name in listed.stdout.splitlines()]
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    name = str(page.relative_to(ROOT))
+    return [
+        Block(name, found["language"], found["text"], found["before"].startswith("<!-- not run"))
+        for found in FENCE.finditer(page.read_text())
+    ]

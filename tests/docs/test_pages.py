@@ -1,0 +1,44 @@
+"""The code of the pages that teach runs as it stands there, block after block, in a kernel of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+from tests.magics.notebook import Notebook
+
+PAGES = (
+    "README.md",
+    "docs/start.md",
+    "docs/guide/cells.md",
+    "docs/guide/losses.md",
+    "docs/coming-from/notebook-launcher.md",
+)
+BEGIN = ("%load_ext jupyter_dtrain", "%distributed start -n 2")
+END = "%distributed stop"
+PATIENCE = 120.0
+"""Seconds for a block; starting and importing PyTorch are the longest, on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def notebook(home, long_hold, tmp_path_factory):
+    """One kernel for all pages; each has a world of its own."""
+    opened = Notebook(tmp_path_factory.mktemp("pages"))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(notebook, page):
+    """A block that raises on purpose fails, all others do not."""
+    found = [block for block in blocks(ROOT / page) if block.language == "python" and not block.alone]
+    assert found
+    if not any("%distributed start" in block.text for block in found):
+        notebook.ok("\n".join(BEGIN), PATIENCE)
+    for block in found:
+        if "raise " in block.text:
+            failed = notebook.run(block.text, PATIENCE)
+            assert failed.reply["status"] == "error", block.text
+        else:
+            notebook.ok(block.text, PATIENCE)
+    notebook.run(END, PATIENCE)

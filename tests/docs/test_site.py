@@ -1,0 +1,113 @@
+"""The documentation builds without a warning, its links lead somewhere, and its code is code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from jupyter_dtrain.magics.cells import cell_parser, rank_parser
+from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.transform import CellTransform
+from tests.docs.blocks import ROOT, blocks, pages
+
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout with git")
+
+LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?!https?:|mailto:)([^)\s]*)\)")
+LINES = re.compile(r"^(%%?\w+)[ \t]*(.*?)(?:[ \t]{2,}#.*)?$", re.MULTILINE)
+"""The lines of magics, without comments behind them."""
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert built.returncode == 0, built.stderr
+    assert "losses of" in (tmp_path / "guide" / "losses.html").read_text()
+    assert "Session.start" in (tmp_path / "reference" / "api.html").read_text()
+
+
+def test_the_reference_pages_say_what_parsers_and_settings_say():
+    done = subprocess.run([sys.executable, "scripts/reference_pages.py", "--check"], cwd=ROOT, check=False, timeout=60)
+
+    assert done.returncode == 0, "run python scripts/reference_pages.py"
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.suffix == ".md"], ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_to_files_and_headings(page):
+    """Sphinx sees the links between the pages of docs; README and its like link into them."""
+    for link in LINK.findall(page.read_text()):
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if heading and target.suffix == ".md":
+            assert heading in headings(target), f"{page.name} links to {link}"
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as the ends of links."""
+    found = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\s-]", "", words.lower()).replace(" ", "-") for words in found}
+
+
+CODE = [block for page in pages() for block in blocks(page)]
+
+
+def test_there_are_blocks_to_look_at():
+    assert len([block for block in CODE if block.language == "python"]) > 20
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in CODE if block.language == "python"], ids=lambda block: block.text.splitlines()[0][:40]
+)
+def test_a_block_of_python_is_python(block):
+    """As IPython reads it, with its magics; a body of a cell magic, too."""
+    manager = TransformerManager()
+    manager.cleanup_transforms.append(CellTransform())
+    first, _, body = block.text.partition("\n")
+    code = body if first.startswith("%%") else block.text
+
+    ast.parse(manager.transform_cell(code))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        block
+        for block in CODE
+        if re.search(r"^%%?(distributed|rank)\b", block.text, re.MULTILINE) and "▶" not in block.text
+    ],
+    ids=lambda block: block.text.splitlines()[0][:40],
+)
+def test_the_magics_in_a_block_have_these_options(block):
+    for magic, line in LINES.findall(block.text):
+        parser = {"%distributed": verb_parser, "%%distributed": cell_parser, "%%rank": rank_parser}.get(magic)
+        if parser is not None:
+            parser().parse_line(line or "status" if magic == "%distributed" else line)
+
+
+def test_the_targets_of_make_in_the_pages_exist():
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {
+        target
+        for block in CODE
+        for line in block.text.splitlines()
+        if (found := re.match(r"(?:\$ )?make +([a-z0-9-]+)", line))
+        for target in [found[1]]
+    }
+
+    assert asked
+    assert asked <= targets
