@@ -2,7 +2,7 @@
 
     python -m benchmarks              all
     python -m benchmarks start cell   only these
-    python -m benchmarks --quick      one start of each and some cells, told in three lines; no files, no exit status
+    python -m benchmarks --quick      one start of each and some cells, printed in three lines; no files, no exit status
 
 Every figure that carries a promise is a ratio of two things measured in turn in this run; the promise stands beside it
 in the file and decides the exit status.

@@ -22,7 +22,7 @@ SIZES = (2, 8, 32, 64, 128)
 FITTED = 32
 """Ranks from which on worlds count for the exponents."""
 MARGIN = 0.1
-"""By which an exponent may be wrong: three sizes, each measured a few times on two cores."""
+"""An exponent may be wrong by this: three sizes, each measured a few times on two cores."""
 ROUNDS = 2
 PATIENCE = 600.0
 

@@ -290,7 +290,7 @@ class Session:
             timeout=timeout,
             inputs=inputs or {},
             watch=Watching(metrics, grad_norm),
-            cell=msgspec.structs.replace(current_cell() if view == "cell" else Cell(), run_name=named),
+            cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
         )
 
     def run_script(

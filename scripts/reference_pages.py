@@ -46,8 +46,8 @@ Keeps a cell in the notebook while [auto mode](#distributed-auto) sends every pl
 SETTINGS = f"""# Settings
 
 Each is an environment variable, read when a session or a world starts. A world keeps the values that it was started
-with. From Python, pass `Settings(lease=3600)` to `Session.start`. A name that begins with `{PREFIX}` and is not in this
-list is an error.
+with. From Python, pass `Settings(lease=3600)` to `Session.start`. A name that begins with `{PREFIX}` and is
+not in this list is an error.
 
 | variable | default | meaning |
 | --- | --- | --- |

@@ -64,7 +64,7 @@ def run(command: list[str | Path], *, check: bool = True, cwd: str | None = None
 
 
 def trial(wheel: Path, python: Path, *, plain: bool) -> str:
-    """What the notebook showed with ``wheel`` under ``python``, in words. Raises :class:`RuntimeError`."""
+    """Return what the notebook showed with ``wheel`` under ``python``, in words. Raises :class:`RuntimeError`."""
     notebook = EXAMPLES / ("04_mpi.ipynb" if plain else "01_first_world.ipynb")
     with tempfile.TemporaryDirectory(prefix="dtrain-wheel-") as folder:
         inside = Path(folder) / "venv" / "bin" / "python"

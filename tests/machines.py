@@ -45,6 +45,8 @@ class Ranks:
         self.clock = clock
         self.asked = []
         """``(time, ranks, question)``, in order."""
+        self.greeted = []
+        """``(time since the clock's 100, rank, patience, then)``, in order."""
         self.answer = lambda rank, question: None  # noqa: ARG005 — what tests replace has these
 
     def ask(self, ranks, patience, then, question):  # noqa: ARG002 — the protocol's shape
@@ -59,6 +61,10 @@ class Ranks:
             then([rank for rank, answer in answers.items() if answer is not None and answer.sent])
 
         self.ask(ranks, patience, said, InterruptRank(run, force))
+
+    def greet(self, rank, patience, then):
+        """The rank says nothing until the test calls ``then``."""
+        self.greeted.append((self.clock() - 100, rank, patience, then))
 
     def stacks(self, ranks, patience, then):  # noqa: ARG002 — the protocol's shape
         """No rank says where it is."""

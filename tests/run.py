@@ -56,7 +56,7 @@ BUDGETS = {
     "preflight": 24,
     "browser": 220,
     "examples": 60,
-    "docs": 24,
+    "docs": 20,
     "horovod": 5,
     "hosts": 82,
     "slurm": 15,

@@ -69,8 +69,8 @@ def test_verbs_and_rows_that_cannot_be_loaded_are_left_out(read):
 
     assert "'broken'" in done.stdout
     assert done.stdout.split()[-2:] == without.stdout.split()[-2:]
-    assert "What a framework declares at broken:no_verbs cannot be loaded" in done.stderr
-    assert "What a framework declares at no_such_module:ROWS cannot be loaded" in done.stderr
+    assert "A framework's declaration at broken:no_verbs cannot be loaded" in done.stderr
+    assert "A framework's declaration at no_such_module:ROWS cannot be loaded" in done.stderr
 
 
 def test_a_verb_of_ours_stays_ours(read):

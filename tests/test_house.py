@@ -1,4 +1,4 @@
-"""Rules of the house that hold in every file: its length, and how its sentences begin."""
+"""Rules of the house that hold in every file: its length, how its sentences begin, and how its prose is wrapped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ ROOT = Path(__file__).parents[1]
 KINDS = {".py", ".ts", ".tsx", ".js", ".mjs", ".css", ".html", ".md", ".toml", ".yml", ""}
 LONGEST = 500
 """Lines of a file."""
+PAGE = 150
+"""Lines of a page on architecture."""
+WIDEST = 120
+"""Characters of a line of prose."""
 SENTENCE = re.compile(
     r"""(?:\"{3}|(?:\#|//|/\*\*|\*|-|\|)[ ]|[.!?]["'`)]*\s+(?:(?:\#|//|\*)[ ])?|\n[ \t]*\n[ \t]*)"""
     r"""((?:What|Who|Of)\b(?:(?!\n[ \t]*\n)[^.?!])*?)(?:[.!]|\"{3})"""
 )
 """A sentence that begins badly, where prose begins or goes on; neither a question nor a heading."""
+MESSAGE = re.compile(r"""["'](?:What|Who|Of) [a-z][^"'?\n]*["']""")
+"""A message that begins so."""
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +53,38 @@ def test_no_sentence_begins_with_what_who_or_of(sources):
         prose = re.sub(r"^#.*$|\[[^\]]*\]", "", text, flags=re.MULTILINE) if name.endswith(".md") else text
         begin += [f"{name}: {' '.join(found.split())}" for found in SENTENCE.findall(prose)]
         begin += [f"{name}: {found}" for found in re.findall(r"\bdef (test_(?:what|who|of)_\w+)", text)]
+        if not name.startswith(("tests/", "labextension/tests/")):
+            begin += [f"{name}: {found}" for found in MESSAGE.findall(text)]
 
     assert not begin, "\n".join(begin)
+
+
+def test_prose_is_wrapped(sources):
+    """Tables, headings and code are as wide as they need to be."""
+    wide = []
+    for name, text in sources.items():
+        if not name.endswith(".md"):
+            continue
+        prose = re.sub(r"^```.*?^```$|^[|#<].*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+        wide += [f"{name}: {line}" for line in prose.splitlines() if len(line) > WIDEST]
+
+    assert not wide, "\n".join(wide)
+
+
+def test_the_pages_on_architecture_are_short(sources):
+    """Five in reading order, and some on single parts. The first page names them all."""
+    pages = {name: text for name, text in sources.items() if name.startswith("docs/architecture/")}
+    long = [f"{name}: {text.count(chr(10))} lines" for name, text in pages.items() if text.count("\n") > PAGE]
+
+    assert not long, "\n".join(long)
+    assert [name for name in pages if name.removeprefix("docs/") not in sources["docs/architecture.md"]] == []
+
+
+def test_contributing_names_every_folder(sources):
+    """Its table says what is where."""
+    folders = {str(Path(name).parent) for name in sources} - {"."}
+
+    assert [folder for folder in sorted(folders) if f"`{folder}/`" not in sources["CONTRIBUTING.md"]] == []
 
 
 def test_values_are_read_as_types_that_msgspec_knows(sources):

@@ -86,7 +86,7 @@ class Cells:
             self._follow(self._link.confirm_drives(), lambda _: None)
         finally:
             self._notices.show()
-        check_syntax(code)
+        check_syntax(code, cell.above if cell is not None else 0)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
         pickled = pickle_values(inputs)

@@ -50,12 +50,14 @@ class Delivery:
         questions: Questions,
         drives: Callable[[], bool],
         interrupt: Callable[[Entry], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``drives``: whether this client may run cells; ``interrupt`` ends a run that a rank has refused."""
         self._bound = bound
         self._questions = questions
         self._drives = drives
         self._interrupt = interrupt
+        self._clock = clock
 
     def send(self, entry: Entry, generation: int) -> None:
         """Send the cell of ``entry`` to its ranks."""
@@ -74,12 +76,12 @@ class Delivery:
         world, channel = bound
         pickles = list(entry.inputs.values())
         travel = sum(map(len, pickles)) / SPEED
-        entry.again[rank] = time.monotonic() + _pause(entry.tries.get(rank, 0)) + travel
+        entry.again[rank] = self._clock() + _pause(entry.tries.get(rank, 0)) + travel
         channel.run(world.ranks[rank].engine, entry.message, pickles)
 
     def unbegun(self, entry: Entry, rank: int) -> None:
         """``rank`` is idle and has not begun ``entry``."""
-        if rank not in entry.run.unfinished or entry.ending is not None or time.monotonic() < entry.again.get(rank, 0):
+        if rank not in entry.run.unfinished or entry.ending is not None or self._clock() < entry.again.get(rank, 0):
             return  # an interrupt takes back a cell that was not begun
         if entry.message is None:
             self._await_sender(entry, rank)
@@ -90,7 +92,7 @@ class Delivery:
                 self._interrupt(entry)
             return
         tries = entry.tries[rank] = entry.tries.get(rank, 0) + 1
-        entry.again[rank] = time.monotonic() + _pause(tries)
+        entry.again[rank] = self._clock() + _pause(tries)
         # Once it comes free, it answers all greetings: only the newest is still waited for.
         self._questions.greet(rank, _pause(tries), lambda: self._send_again(entry, rank))
         if tries == TELLING:

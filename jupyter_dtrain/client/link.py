@@ -363,7 +363,7 @@ class Link:
                 try:
                     self._renew()
                 except (WorldLost, Refused) as error:
-                    # A steward that has ended is noticed above, and the user is told.
+                    # The look above notices a steward that has ended, and tells the user.
                     _log.info("The lease of world %s was not renewed: %s", self.listing.name, error)
                 except Exception:  # noqa: BLE001 — as above
                     _log.exception("The steward's news could not be taken")
@@ -371,7 +371,7 @@ class Link:
             try:
                 self._let_go()
             except Exception:  # noqa: BLE001 — it is lost all the same
-                _log.exception("What led to world %s could not be closed", self.listing.name)
+                _log.exception("The channels to world %s could not be closed", self.listing.name)
 
     def renew_soon(self) -> None:
         """Ask the steward soon what this client may have missed: a rank does not answer. Returns at once."""

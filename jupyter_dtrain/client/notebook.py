@@ -7,8 +7,8 @@ from pathlib import Path
 from jupyter_dtrain.wire.messages import Cell
 
 
-def current_cell() -> Cell:
-    """The cell that runs in this process."""
+def current_cell(code: str = "") -> Cell:
+    """The cell that runs in this process, and from which ``code`` goes to the ranks."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
@@ -16,7 +16,14 @@ def current_cell() -> Cell:
         return Cell()
     # The execution count is raised before a cell runs in some versions of IPython (9.18), after it in others.
     number = len(shell.history_manager.input_hist_parsed) - 1
-    return Cell(number if number > 0 else None, _id_of_cell(shell))
+    above = lines_above(shell.history_manager.input_hist_raw[-1], code)
+    return Cell(number if number > 0 else None, _id_of_cell(shell), above=above)
+
+
+def lines_above(cell: str, code: str) -> int:
+    """The lines of ``cell`` above ``code``, such as its magic; 0 if ``code`` is not the end of the cell."""
+    cell, code = cell.rstrip(), code.rstrip()
+    return cell.removesuffix(code).count("\n") if code and cell.endswith(f"\n{code}") else 0
 
 
 def _id_of_cell(shell: object) -> str:

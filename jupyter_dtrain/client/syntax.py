@@ -9,8 +9,11 @@ from typing import Any
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 
 
-def check_syntax(code: str) -> None:
-    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere."""
+def check_syntax(code: str, above: int = 0) -> None:
+    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere.
+
+    The notebook's cell has so many lines ``above`` it.
+    """
     from IPython.core.inputtransformer2 import TransformerManager
 
     transform: Any = TransformerManager
@@ -18,7 +21,7 @@ def check_syntax(code: str) -> None:
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
             compile(
-                transform().transform_cell(code),
+                "\n" * above + transform().transform_cell(code),
                 "<cell>",
                 "exec",
                 ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,

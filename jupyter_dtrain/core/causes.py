@@ -80,7 +80,7 @@ class _Cause:
     error: Error
     ranks: list[int]
     interrupt: bool
-    """Whether somebody interrupted these ranks; a cell may raise KeyboardInterrupt by itself."""
+    """Whether an interrupt reached these ranks; a cell may raise KeyboardInterrupt by itself."""
 
     @property
     def echo(self) -> bool:
@@ -161,8 +161,9 @@ def blocks(run: Run) -> list[str]:
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
     text += [[words] for words in (_apart(run), _after_loss(run)) if words]
     if run.busy:
-        words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}; the others keep their variables."
-        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}"])
+        words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
+        others = "; the others keep their variables" if len(run.busy) < len(run.ranks) else ""
+        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
     lines: list[str] = []
     for block in text:
         if lines:
@@ -213,7 +214,7 @@ def _is_interrupt(error: Error) -> bool:
 
 
 def _is_echo(error: Error) -> bool:
-    # A rank may lose its connection to one that was told to release before it is told itself.
+    # A rank may lose its connection to one that has released before its own request to release comes.
     return bool(error.released and error.waited) or any(words in error.evalue for words in echoes())
 
 
@@ -238,9 +239,9 @@ def _tell(error: Error, run: Run) -> list[str]:
     if error.syntax:
         lines.append(error.syntax.rstrip("\n"))
     else:
-        known = _of_cell(own, run.source)
+        known = _of_cell(own, run.source, run.above)
         for frame in own:
-            lines += _frame(frame, run.source if frame.file in known else "")
+            lines += _frame(frame, run.source if frame.file in known else "", run.above)
     library = [frame for frame in error.frames if not frame.cell]
     if library:
         lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
@@ -256,18 +257,19 @@ def _tell(error: Error, run: Run) -> list[str]:
     return lines
 
 
-def _of_cell(frames: list[Frame], source: str) -> set[str]:
-    """The files among those of ``frames`` whose lines are the lines of ``source``."""
+def _of_cell(frames: list[Frame], source: str, above: int) -> set[str]:
+    """The files among those of ``frames`` whose lines are those of ``source``, which has lines ``above`` it."""
     text = source.splitlines()
     seen: dict[str, bool] = {}
     for frame in frames:
         if frame.source:
-            same = 0 < frame.line <= len(text) and text[frame.line - 1].strip() == frame.source.strip()
+            line = frame.line - above
+            same = 0 < line <= len(text) and text[line - 1].strip() == frame.source.strip()
             seen[frame.file] = seen.get(frame.file, True) and same
     return {file for file, same in seen.items() if same}
 
 
-def _frame(frame: Frame, source: str) -> list[str]:
+def _frame(frame: Frame, source: str, above: int) -> list[str]:
     function = "" if frame.function in ("", "<module>") else f", in {_GREEN}{frame.function}{_OFF}"
     if not source:
         # The frame is in another cell, or in a module of the user's own.
@@ -275,8 +277,8 @@ def _frame(frame: Frame, source: str) -> list[str]:
         return [*lines, f"{_GREEN}{f'----> {frame.line}':>10}{_OFF} {frame.source}"] if frame.source else lines
     lines = [f"  line {frame.line}{function}"]
     text = source.splitlines()
-    first = max(1, frame.line - _CONTEXT)
-    for number, line in enumerate(text[first - 1 : frame.line + _CONTEXT], first):
+    first = max(1 + above, frame.line - _CONTEXT)
+    for number, line in enumerate(text[first - above - 1 : frame.line - above + _CONTEXT], first):
         if number == frame.line:
             lines.append(f"{_GREEN}{f'----> {number}':>10}{_OFF} {line}")
         else:
@@ -340,7 +342,7 @@ def _name(ranks: list[int], run: Run) -> str:
 
 
 def _was_interrupted(run: Run) -> bool:
-    # A run that nobody waits for is painted just before it is declared to be over: its outcome is not known yet.
+    # Where no caller waits for a run, painting comes just before its end: the outcome is not known yet.
     return run.outcome == "interrupted" or run.interrupted or bool(run.busy)
 
 

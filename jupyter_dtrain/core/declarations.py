@@ -44,6 +44,14 @@ class Declaration(msgspec.Struct, frozen=True):
     """How the variables begin that go along from this machine to ranks on other hosts."""
     interface_variables: tuple[str, ...] = ()
     """The variables by which the library takes a network interface, for ranks on several hosts."""
+    interface_lists: tuple[str, ...] = ()
+    """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
+    fabric_variables: tuple[str, ...] = ()
+    """The variables that pin the library to InfiniBand or RoCE; each takes a list of devices."""
+    fabric_off: tuple[str, ...] = ()
+    """Settings, ``NAME=value``, under which the library uses no InfiniBand and no RoCE."""
+    distributions: dict[str, str] = {}
+    """Packages whose versions should agree on all hosts, each with the reason."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
     methods: dict[str, str] = {}
@@ -100,4 +108,4 @@ def load_rows(places: Iterable[str]) -> Iterator[Any]:
         try:
             yield from load(place)
         except Exception:
-            _logger.exception("What a framework declares at %s cannot be loaded", place)
+            _logger.exception("A framework's declaration at %s cannot be loaded", place)

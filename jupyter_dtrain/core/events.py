@@ -72,6 +72,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The id that the cell has in the notebook file, where that is known."""
     name: str = ""
     """The name that the person gave the run, on the lowest rank."""
+    above: int = 0
+    """The lines of the notebook's cell above ``source``, such as its magic: the numbers of lines count them."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
@@ -220,13 +222,13 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     ranks: list[int]
     """Those of the pipeline's process group, by the framework's numbers."""
     place: int
-    """Which of them this one is."""
+    """The place of this rank among them."""
     stages: int
     microbatches: int
     began: float
     """Seconds since the epoch, by the clock of the rank's host."""
     actions: bytes
-    """As :func:`jupyter_dtrain.pipelines.pack` makes them."""
+    """As :func:`jupyter_dtrain.core.pipelines.pack` makes them."""
     theory: float | None = None
     """The share of idle time, 0 to 1, that the schedule has in theory; the first of the ranks reports it."""
     on_host: bool = False

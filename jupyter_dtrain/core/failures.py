@@ -63,7 +63,7 @@ class Situation(NamedTuple):
     name: str
     what: str
     noticed: Step
-    """Which part notices it until when, and by what."""
+    """The part that notices it, until when, and how."""
     steps: tuple[Step, ...]
     ends: Span | None
     """Until when the cell has ended by itself; None: it goes on until it is interrupted or what holds it ends."""

@@ -171,6 +171,16 @@ class Run:
         }
 
     @property
+    def pids(self) -> dict[int, int]:
+        """The process that each rank was when it began."""
+        return {rank: part.started.pid for rank, part in self._parts.items() if part.started is not None}
+
+    @property
+    def above(self) -> int:
+        """The lines of the notebook's cell above ``source``, which the lines of tracebacks count."""
+        return max((part.started.above for part in self._parts.values() if part.started is not None), default=0)
+
+    @property
     def results(self) -> dict[int, Result]:
         """The value of the cell's last expression, by rank, as representations."""
         return {rank: part.result for rank, part in self._parts.items() if part.result is not None}

@@ -118,6 +118,9 @@ class Agent:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
         self._shell = kernel.shell
+        self._code = ""
+        """The cell that runs, or ran last."""
+        self._transform, self._shell.transform_cell = self._shell.transform_cell, self._transform_cell
         self._place = place
         self._rank = place.rank
         self._generation = self._whole = generation
@@ -260,7 +263,7 @@ class Agent:
 
     def _begin(self, cell: RunCell) -> None:
         self._released = False
-        self._running, self._cell = cell.run, cell.cell
+        self._running, self._cell, self._code = cell.run, cell.cell, cell.code
         source = cell.code if self._rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
         self._metrics.begin()
@@ -313,6 +316,12 @@ class Agent:
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
+
+    def _transform_cell(self, code: str) -> str:
+        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
+        above = self._cell.above if code == self._code else 0
+        transformed: str = self._transform(code)
+        return "\n" * above + transformed
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell

@@ -1,4 +1,4 @@
-"""Which user connects: TCP servers that ask for no password, kept for the user who runs them.
+"""Keeps TCP servers that ask for no password for the user who runs them: looks which user connects.
 
 Linux tells every process which user a connection of this host belongs to (``NETLINK_SOCK_DIAG``, in 0.03 ms;
 ``/proc/net/tcp``, in 30 ms). A server of ours could ask, but those of frameworks accept their connections in native

@@ -173,7 +173,7 @@ class CellEnd:
                 error = Error(type_name(exception), why, [])
             self._recorder.append(error)
         if words.ask(lambda: is_out_of_memory(exception, self._plugins), lambda _: False):
-            with self._despite("What the cell held may still be in memory"):
+            with self._despite("The memory of the failed cell may still be in use"):
                 told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
                 self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
 

@@ -182,14 +182,26 @@ def _newest_process() -> int:
 
 
 def _session(leader: int) -> Iterator[Child]:
-    """The living processes in the session of ``leader``."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal() and (stat := _read(f"{entry.path}/stat")):
-            head, _, tail = stat.rpartition(")")
-            state, parent, _, session, *rest = tail.split()
-            if int(session) == leader and state not in "ZX":
-                # See proc(5): `rest` begins with field 7, and field 22 is the time.
-                yield Child(int(entry.name), int(parent), int(rest[15]), head.partition("(")[2])
+    """The living processes in the session of ``leader``.
+
+    Linux is asked for the session of each process, and reads no file for that: where many processes are busy, to read a
+    file of each takes so long that interrupts, which come every half second, would leave the rank no time to answer.
+    """
+    for name in (entry.name for entry in os.scandir("/proc")):
+        if not name.isdecimal() or not _is_in(leader, int(name)) or not (stat := _read(f"/proc/{name}/stat")):
+            continue
+        head, _, tail = stat.rpartition(")")
+        state, parent, _, session, *rest = tail.split()
+        if int(session) == leader and state not in "ZX":
+            # See proc(5): `rest` begins with field 7, and field 22 is the time.
+            yield Child(int(name), int(parent), int(rest[15]), head.partition("(")[2])
+
+
+def _is_in(session: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == session
+    except OSError:
+        return False  # it has ended
 
 
 def _read(path: str) -> str:

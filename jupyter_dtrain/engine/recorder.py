@@ -171,7 +171,7 @@ class Recorder:
             cell = cell or Cell()
             name = cell.run_name if source else ""
             at = str(spool_path(self._mirror, run, self.rank))
-            self._append(opened, Started(pid, host, at, VERSION, source, told, cell.number, cell.id, name))
+            self._append(opened, Started(pid, host, at, VERSION, source, told, cell.number, cell.id, name, cell.above))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()

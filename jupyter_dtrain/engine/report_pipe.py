@@ -3,7 +3,7 @@
 On another host the pipe is ssh's, and as slow as the network. Text that the pipe does not take now waits in memory; the
 watch sends nothing that can wait while some of it is left (:attr:`ReportPipe.free`).
 
-Under failure: once nobody reads, reports go nowhere.
+Under failure: once the reader is gone, reports go nowhere.
 """
 
 from __future__ import annotations

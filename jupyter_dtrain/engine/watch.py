@@ -48,7 +48,7 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, Watching, rank_in
+from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, WatchReady, rank_in
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
@@ -122,7 +122,9 @@ class Watch:
         self._selector.register(wake, selectors.EVENT_READ, lambda: _empty(wake))
         self._selector.register(0, selectors.EVENT_READ, self._hear_owner)
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
-        self._reports.send(Watching(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface))
+        self._reports.send(
+            WatchReady(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface)
+        )
         self._follow_orders(b"")
         while not (self._ending and not self._ranks and not self._leaving):
             for key, _ in self._selector.select(self._patience()):

@@ -111,7 +111,7 @@ class Capacity(NamedTuple):
     """The size of the place, for the dialog."""
 
     cores: int
-    """Zero where nobody knows before the world starts."""
+    """Zero where it is not known before the world starts."""
     gpus: int
     default_ranks: int
     """The number of ranks by default; zero where the options decide."""

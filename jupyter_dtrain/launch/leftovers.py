@@ -52,7 +52,7 @@ def remove_leftovers() -> None:
                 if _is_own(Path(folder)):
                     shutil.rmtree(folder, ignore_errors=True)
         except (OSError, psutil.Error) as error:
-            _log.warning("What the world %s has left cannot be removed: %s", listing.id, error)
+            _log.warning("The remains of world %s cannot be removed: %s", listing.id, error)
 
 
 def _may_live(listing: Listing) -> bool:

@@ -84,7 +84,7 @@ class Ssh(msgspec.Struct, frozen=True):
     """The way in which ssh is called."""
 
     args: tuple[str, ...] = ()
-    """A person's own options. They override ours, except those by which ssh asks nobody anything."""
+    """A person's own options. They override ours, except those that keep ssh from asking questions."""
 
     @classmethod
     def parse(cls, text: str) -> Ssh:
@@ -140,7 +140,7 @@ class Ssh(msgspec.Struct, frozen=True):
 _FIXED: Final = ("-T", "-x", "-o", "BatchMode=yes")
 """No terminal, no windows, no question: with BatchMode, ssh refuses an unknown host key where it would ask."""
 _DEFAULTS: Final = (
-    # By its words a lost connection is told from a program that was killed there.
+    # Its messages tell a lost connection apart from a program that was killed there.
     "-o",
     "LogLevel=INFO",
     "-o",
@@ -394,7 +394,7 @@ class _Processes:
 def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Start a command in a session of its own, with pipes. ``env``: default this process's.
 
-    Without a terminal, ssh and the programs that it starts (a jump, a proxy) can ask nobody for a password.
+    Without a terminal, ssh and the programs that it starts (a jump, a proxy) cannot ask for a password.
     """
     return subprocess.Popen(
         command,

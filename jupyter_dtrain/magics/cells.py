@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
@@ -22,7 +23,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
         raise BadRequest("The cell is empty: write the code for the ranks below the first line.")
     if args.pull and args.no_wait:
         raise BadRequest("--pull must wait for the end of the cell: leave out --no-wait, or pull in a later cell.")
-    check_syntax(cell)  # the session checks as well, but a cell that cannot run must not start a world
+    # The session checks as well, but a cell that cannot run must not start a world.
+    check_syntax(cell, current_cell(cell).above)
     inputs = _inputs(args.inputs, namespace)
     session = _session(args.ranks, inputs)
     before = session.last_run

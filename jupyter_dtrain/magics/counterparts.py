@@ -22,7 +22,7 @@ COUNTERPARTS = {
     "dist_sync_ide": "Tab and Shift-Tab know the names on the ranks, so nothing has to be copied for them.",
     "sync": (
         "A %%distributed cell ends when all its ranks have ended it, so cells need no barrier between them. Inside a "
-        "cell, torch.distributed.barrier() or jupyter_dtrain.comm.Barrier() waits for all ranks."
+        "cell, jupyter_dtrain.comm.Barrier() or your framework's own barrier waits for all ranks."
     ),
 }
 """The names, and the sentence for each."""

@@ -229,7 +229,8 @@ def _state(rank: Rank, runs: Sequence[Run]) -> str:
     """The state of a rank, as the sidebar shows it."""
     run = next((run for run in reversed(runs) if rank.rank in run.ranks), None)
     in_run = None if run is None else run.states[rank.rank]
-    found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False)
+    replaced = run is not None and run.pids.get(rank.rank, rank.pid) != rank.pid
+    found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False, replaced=replaced)
     return {"sent": "not begun", "ok": "done"}.get(found, found)
 
 

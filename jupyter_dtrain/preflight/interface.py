@@ -1,7 +1,7 @@
-"""Which network interface of a machine leads to the others.
+"""Finds the network interface of a machine that leads to the others.
 
-Linux tells it of this machine: the route to the address that ssh would connect to. On a host it is the interface that
-the ssh connection came in by, or the one that the person named.
+On this machine it is the one of Linux' route to the address that ssh would connect to. On a host it is the interface
+by which the ssh connection came in, or the one that the person named.
 
 Under failure: an interface that cannot be found is None, and a finding says so. A name that no interface of this
 machine has raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
@@ -64,7 +64,7 @@ def settle(ways: Mapping[str, Chosen | None]) -> Chosen | None:
 def of_host(facts: Facts, wanted: str | None = None) -> Chosen | None:
     """The interface of a host: the one that is ``wanted``, else the one by which ssh came in.
 
-    A tunnel brings ssh in on the loopback, which reaches nobody else; then the first other interface counts.
+    A tunnel brings ssh in on the loopback, which leads to no other machine; then the first other interface counts.
     """
     usable = [one for one in facts.interfaces if one.up and one.addresses]
     if wanted is not None:

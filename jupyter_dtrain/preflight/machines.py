@@ -181,7 +181,7 @@ def _memory(scene: Scene) -> Iterator[Finding]:
                 "warning",
                 what,
                 [name],
-                "Data loaders, MPI and NCCL keep their buffers there, and fail with 'Bus error' when it is full.",
+                "Data loaders, MPI and GPUs keep their buffers there, and fail with 'Bus error' when it is full.",
                 "In a container: --shm-size=8g or --ipc=host; else enlarge it, or remove old files in it.",
             )
         if one.tmp and one.tmp.free < LEAST_TMP:
@@ -217,7 +217,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
                 "warning",
                 f"{ranks} ranks would share {gpus} GPU{'s' if gpus > 1 else ''} on {name}.",
                 [name],
-                "NCCL refuses two ranks on one GPU, and they share its memory.",
+                "Ranks that share a GPU share its memory, and collectives between GPUs refuse them.",
                 f"Give {name} at most {gpus} ranks.",
             )
     if any(counts.values()):

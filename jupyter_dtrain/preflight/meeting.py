@@ -4,7 +4,7 @@ As ``listen`` it takes a free port of an address, tells it, greets whoever conne
 ``connect`` it tries addresses side by side and tells which of them greeted it rightly. It needs the standard library
 alone and Python 3.7 or newer.
 
-Under failure: it ends by itself after the seconds that it is given, and a failure is told in the words of Linux.
+Under failure: it ends by itself after the seconds that it is given, and reports a failure in the words of Linux.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from jupyter_dtrain.core.declarations import declarations
+
 from .facts import HERE, Device
 from .scene import Chosen, Connection, Finding, Scene, group, name_some
 
 LISTEN_FAILED: Final = "cannot listen"
 """How the failure of a connection begins whose target could not listen."""
 MOST_TOLD: Final = 8
-"""Machines whose interfaces are told."""
+"""The most machines whose interfaces a finding lists."""
 NAME_ONE: Final = "Name another interface with --interface."
 
 
@@ -71,7 +73,7 @@ def _interfaces(scene: Scene) -> Iterator[Finding]:
             "error",
             f"No interface with an address is up on {name_some(without)}.",
             without,
-            "Ranks on several hosts reach each other by their addresses; a loopback address reaches nobody else.",
+            "Ranks on several hosts reach each other by their addresses; a loopback address leads to no other machine.",
             "Bring its network up; see `ip addr` there.",
         )
     chosen = {name: one for name, one in machines.items() if one is not None}
@@ -95,15 +97,17 @@ def _told(chosen: dict[str, Chosen]) -> Finding:
     words = "; ".join(f"{one.name} ({one.address}) on {name}" for name, one in shown)
     more = f"; and {len(chosen) - MOST_TOLD} more" if len(chosen) > MOST_TOLD else ""
     names = list(dict.fromkeys(one.name for name, one in chosen.items() if name != HERE))
-    cure = f"Should they hang at the start: --env NCCL_SOCKET_IFNAME={','.join(names)}"
-    if len(names) == 1:  # NCCL takes those of a list that a host has; gloo takes one that all hosts have
-        cure += f" GLOO_SOCKET_IFNAME={names[0]}"
+    variables = [
+        f"{variable}={','.join(names)}"
+        for one in declarations()
+        for variable in (one.interface_variables if len(names) == 1 else one.interface_lists)
+    ]
     return Finding(
         "note",
         f"Machines reach each other by {words}{more}.",
         [],
-        "gloo and NCCL choose interfaces by themselves, and sometimes one that leads nowhere.",
-        f"{cure}.",
+        "Frameworks choose interfaces by themselves, and sometimes one that leads nowhere.",
+        f"If ranks hang at the start: --env {' '.join(variables)}.",
     )
 
 
@@ -119,25 +123,27 @@ def _fabrics(scene: Scene) -> Iterator[Finding]:
             "All traffic between hosts would take the slower network.",
             "See `ibstat` there: a cable, the switch or the subnet manager is down.",
         )
+    off = " ".join(setting for one in declarations() for setting in one.fabric_off)
     lacking = [name for name in active if name not in having and name not in down]
     if having and lacking:
         yield Finding(
             "warning",
             f"{name_some(having)} have InfiniBand or RoCE, and there is none on {name_some(lacking)}.",
             lacking,
-            "NCCL must use one transport everywhere: it would hang or fall back to TCP.",
-            "Leave those hosts out, or start with --env NCCL_IB_DISABLE=1.",
+            "GPUs must use one transport everywhere: they would hang or fall back to TCP.",
+            f"Leave those hosts out, or start with --env {off}.",
         )
     elif having and not down:
         devices = [device for found in active.values() for device in found]
         names = ",".join(dict.fromkeys(device.device for device in devices))
+        variables = [f"{variable}={names}" for one in declarations() for variable in one.fabric_variables]
         yield Finding(
             "note",
             f"All hosts have a fast fabric: {_fabric(devices)}.",
             having,
-            "NCCL uses it where it finds it. MPI's own messages take TCP in a world: Open MPI survives the death of a "
-            "rank on no other transport between hosts.",
-            f"To pin NCCL to it: --env NCCL_IB_HCA={names}.",
+            "The GPUs' libraries use it where they find it. MPI's own messages take TCP: Open MPI survives the "
+            "death of a rank on no other transport between hosts.",
+            f"To pin them to it: --env {' '.join(variables)}.",
         )
     elif not having and not down and active:
         yield Finding(

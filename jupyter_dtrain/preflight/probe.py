@@ -43,9 +43,9 @@ END_PATIENCE = 3.0
 SETTLE = 0.5
 """Seconds after which a process of a world that has just ended is gone by itself."""
 DEEPEST = 100
-"""Processes above one another that are looked at."""
+"""The most ancestors of a process to look at."""
 SHOWN = 120
-"""Characters of a command line that are told."""
+"""Characters of a command line that a finding shows."""
 STEWARD = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
 DAEMONS = ("prted", "orted", "sshd", "sshd-session", "slurmstepd", "hydra_pmi_proxy", "pbs_mom", "sge_shepherd")

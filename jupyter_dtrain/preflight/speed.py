@@ -33,7 +33,7 @@ MARGIN: Final = 3.0
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons and to remove its folders, when its time is over."""
 MOST_WORDS: Final = 600
-"""Characters of its last words that are told."""
+"""Characters of its last words that a finding shows."""
 SLOW: Final = 0.5
 """A pair below this part of the median bandwidth is slow."""
 FAR_BELOW: Final = 0.1

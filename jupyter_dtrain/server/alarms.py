@@ -1,4 +1,4 @@
-"""The events of one world that a person must know, as items of attention, which end when they need nobody.
+"""The events of one world that a person must know, as items of attention, which end when they are settled.
 
 No item comes from what a person asked for: a kill, an interrupt, a restart or a stop, from whichever client. Nothing
 here waits or fails.

@@ -34,7 +34,7 @@ Level = Literal["error", "warning"]
 MOST: Final = 100
 """Items that are kept."""
 TOLD: Final = 50_000
-"""Findings that are remembered so that none is told twice: each rank of a large world may have several."""
+"""Findings to remember, so that none is shown twice: each rank of a large world may have several."""
 LONG: Final = 10.0
 """A run of at least so many seconds reports its failure, because the person may be away."""
 

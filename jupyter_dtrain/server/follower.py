@@ -96,7 +96,7 @@ class FollowedRun:
 
     @property
     def alarming(self) -> bool:
-        """Whether it ended in a way that nobody asked for, and that no rank's end explains."""
+        """Whether it ended without a request to end it, and no rank's end explains why."""
         if "interrupted" in self.run_state.states.values():
             return False
         return self.outcome == "error" or (self.outcome == "lost" and self.unexplained)

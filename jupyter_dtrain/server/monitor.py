@@ -188,7 +188,8 @@ class Monitor:
         run = next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
         in_run = None if run is None else run.run_state.states[rank.rank]
         over = run is None or not run.unfinished
-        return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits)
+        replaced = run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
+        return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits, replaced=replaced)
 
     def _start_of(self, observed: ObservedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""

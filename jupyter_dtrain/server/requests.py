@@ -1,4 +1,4 @@
-"""The base of all handlers: who may ask, how a request is read, and how an error is told.
+"""The base of all handlers: checks who asks, reads the request, and answers an error in words.
 
 A request that fails has a status of 400 or above and a message that says what to do.
 """

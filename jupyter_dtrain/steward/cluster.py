@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.launcher import Launcher, Mpi
 from jupyter_dtrain.launch.networks import shared_network
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.reports import Report, Watching, rank_in
+from jupyter_dtrain.wire.reports import Report, WatchReady, rank_in
 from jupyter_dtrain.wire.requests import RankSpec, ServerSpec, WorldRequest
 
 from .processes import (
@@ -148,7 +148,7 @@ class Cluster:
         self._mpiexec_ended, self._failed = ended, failed
 
         def hear(one: Report) -> None:
-            if isinstance(one, Watching):
+            if isinstance(one, WatchReady):
                 self._watch_begun()
             report(one)
 

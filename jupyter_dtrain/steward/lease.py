@@ -1,4 +1,4 @@
-"""Which client keeps the world alive, and until when.
+"""The lease: the client that keeps the world alive, and until when.
 
 One client drives the world: it runs cells, and it renews the lease. Others observe, and cannot renew. Another client
 becomes the driver when it takes over, or when the driver has left or its process is gone. Thread-safe.

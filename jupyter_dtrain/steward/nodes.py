@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .state import State
 
 EVERY: Final = 20.0
-"""Seconds between two looks: somebody may shorten or prolong the time."""
+"""Seconds between two looks: a person may shorten or prolong the time."""
 WARNING: Final = 300.0
 """Seconds before the end of the time, at which the user is warned."""
 PATIENCE: Final = 25.0
@@ -91,7 +91,7 @@ class Nodes:
         elif look.over and self._state.phase == "running":
             self._over(look.over)
         elif not look.ends or left > WARNING:
-            self._warned = False  # somebody has prolonged it
+            self._warned = False  # a person has prolonged it
         elif not self._warned:
             self._warned = True
             self._notice(f"This world ends soon: its nodes have {time_left(look.ends)}. Save what you need.")

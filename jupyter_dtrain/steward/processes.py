@@ -49,7 +49,7 @@ def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> Non
 def collect_orphans(own: Collection[int]) -> None:
     """Collect the exit statuses of the ended processes that this one inherited; those of ``own`` it leaves alone.
 
-    Nobody else can: a process whose parent ended before it stays a zombie until its new parent collects it.
+    No other process can: a process whose parent ended before it stays a zombie until its new parent collects it.
     """
     with contextlib.suppress(ChildProcessError):
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:

@@ -10,6 +10,7 @@ Under failure: a start in which nothing works ends after ``start_timeout``. A st
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from jupyter_dtrain.core.work import describe_load
@@ -29,11 +30,12 @@ _STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready":
 class Progress:
     """The progress of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
 
-    def __init__(self, size: int, settings: Settings) -> None:
+    def __init__(self, size: int, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = size
         self._settings = settings
         self._reached: dict[str, set[int]] = {step: set() for step in _STEPS}
-        self._since = time.monotonic()
+        self._clock = clock
+        self._since = clock()
         self._work: Work | None = None
         self.waiting = ""
         """Why nothing has begun, in words; empty once it has."""
@@ -45,7 +47,7 @@ class Progress:
     def reach(self, rank: int, step: Literal["started", "mpi", "ready"]) -> None:
         """A rank has come so far."""
         self._reached[step].add(rank)
-        self._since = time.monotonic()
+        self._since = self._clock()
         if self._work is not None:
             self._work.step()
 
@@ -77,7 +79,7 @@ class Progress:
     def explain_end(self) -> str:
         """Why the start is over; empty while it may go on."""
         patience = self._settings.start_timeout
-        seconds = time.monotonic() - self._since
+        seconds = self._clock() - self._since
         if seconds < patience:
             return ""
         if self._work is None or self._work.rest() > min(STILL, patience / 2):

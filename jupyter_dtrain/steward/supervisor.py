@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import launcher_of, local
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Fell, Paused, Reached, Ready, Report, Watching
+from jupyter_dtrain.wire.reports import Died, Ended, Fell, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -244,7 +244,7 @@ class Supervisor:
 
     def _report(self, report: Report) -> None:
         match report:
-            case Watching():
+            case WatchReady():
                 self._gpus[report.identity] = report.gpus
             case Reached(rank=rank, step=step) if rank >= 0:
                 self._state.progress.reach(rank, step)

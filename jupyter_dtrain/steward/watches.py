@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from jupyter_dtrain.wire.orders import Connect, End, Order, to_line
-from jupyter_dtrain.wire.reports import Report, Spooled, Watching, read_report
+from jupyter_dtrain.wire.reports import Report, Spooled, WatchReady, read_report
 from jupyter_dtrain.wire.requests import RankSpec
 
 from .mirror import Mirror
@@ -42,7 +42,7 @@ class Watches:
 
     def __init__(self, spool: str, report: Callable[[Report], None], ended: Callable[[WatchEnd], None]) -> None:
         """``report`` gets every report but pieces of spools; both are called on threads of this object."""
-        self.begun: dict[str, Watching] = {}
+        self.begun: dict[str, WatchReady] = {}
         """The first report of each, by the host's name."""
         self._mirror = Mirror(spool)
         self._report = report
@@ -89,7 +89,7 @@ class Watches:
                         pass
                     case Spooled() as piece:
                         self._mirror.keep(piece)
-                    case Watching() as begun:
+                    case WatchReady() as begun:
                         self.begun[host] = begun
                         self._report(begun)
                     case report:

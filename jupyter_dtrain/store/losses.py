@@ -19,23 +19,23 @@ from jupyter_dtrain.core.metrics import Columns, unpack
 MOST: Final = 4
 """Losses of one run that a list shows."""
 
-SHOWN: Final = """SELECT series.run, series.name, series.last, series.best, series.step, min(series.rank)
-    FROM series WHERE series.step IS NOT NULL AND series.run IN ({runs})
-    GROUP BY series.run, series.name ORDER BY min(series.id)"""
-"""Each loss of some runs, from the lowest rank that has logged it: SQLite takes the row that has the minimum."""
+SHOWN: Final = """SELECT run, name, CASE WHEN count(last) = count(*) THEN avg(last) END, avg(best), max(step)
+    FROM series WHERE step IS NOT NULL AND run IN ({runs})
+    GROUP BY run, name ORDER BY min(id)"""
+"""Each loss of some runs: the mean over the ranks that have logged it, as the charts show it."""
 
 _WRITE: Final = """UPDATE series SET last = :last, step = :step,
     best = CASE WHEN :low IS NULL OR best <= :low THEN best ELSE :low END WHERE id = :series"""
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """A loss of a stored run, on the lowest rank that has logged it."""
+    """A loss of a stored run, as the mean over the ranks that have logged it."""
 
     name: str
     last: float | None
-    """The newest value; None where it is not finite."""
+    """The newest value; None where it is not finite on one of them."""
     best: float | None
-    """The lowest finite value."""
+    """The lowest finite value of each."""
     step: int
     """The step of the newest value."""
 
@@ -54,10 +54,10 @@ def write(db: sqlite3.Connection, series: int, parts: Iterable[Series]) -> None:
     db.execute(_WRITE, {"last": last, "step": columns.steps[-1], "low": low, "series": series})
 
 
-def shown(rows: Iterable[tuple[int, str, float | None, float | None, int, int]]) -> dict[int, list[Loss]]:
+def shown(rows: Iterable[tuple[int, str, float | None, float | None, int]]) -> dict[int, list[Loss]]:
     """The losses to show of each run, from the rows of :data:`SHOWN`."""
     found: dict[int, list[Loss]] = {}
-    for run, name, last, best, step, _ in rows:
+    for run, name, last, best, step in rows:
         found.setdefault(run, []).append(Loss(name, finite(last), finite(best), step))
     return {run: _main(losses) for run, losses in found.items()}
 

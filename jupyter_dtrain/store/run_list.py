@@ -48,6 +48,10 @@ class RunList(list[StoredRun]):
 
         return listing(self) if self else {"text/plain": "No runs."}
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        # IPython prefers its printer of lists to the text of a bundle.
+        printer.text(self._repr_mimebundle_()["text/plain"])
+
     def _repr_html_(self) -> str:
         shown: str = self._repr_mimebundle_().get("text/html", "<p>No runs.</p>")
         return shown

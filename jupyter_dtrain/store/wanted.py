@@ -1,4 +1,4 @@
-"""Which runs a person wants to see, as a condition for SQLite."""
+"""The runs that a person wants to see, as a condition for SQLite."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def human(size: int) -> str:
 
 
 def took(seconds: float) -> str:
-    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``. It is rounded down, as on every clock: see ``format.ts``."""
+    """A duration: ``12.3 s``, ``3:20 min``, ``1:02:03 h``. It is rounded down, as on every clock."""
     if seconds < 60:  # noqa: PLR2004 — a minute
         return f"{math.floor(seconds * 10 + 1e-6) / 10:.1f} s"
     minutes, rest = divmod(math.floor(seconds), 60)

@@ -8,6 +8,7 @@ decides what that means.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
@@ -170,7 +171,7 @@ class TextPainter:
             return
         self._write("stdout", "\r\x1b[K")
         self._write(name, text)
-        self._write("stdout", self._line)
+        self._write("stdout", _fitting(self._line))
 
     def display(
         self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None = None, *, moving: bool = False
@@ -211,11 +212,13 @@ class TextPainter:
     def _draw(self, display_id: str, text: str) -> None:
         if self._open is not None and self._open != display_id:
             self._end()
-        self._write("stdout", "\r\x1b[K" + text if self._open is not None else text)
+        fits = _fitting(text)
+        self._write("stdout", "\r\x1b[K" + fits if self._open is not None else fits)
         self._open, self._line = display_id, text
 
     def _end(self) -> None:
-        self._write("stdout", "\n")
+        whole = "" if _fitting(self._line) == self._line else f"\r\x1b[K{self._line}"
+        self._write("stdout", f"{whole}\n")
         self._open, self._line = None, ""
 
     def _write(self, name: str, text: str) -> None:
@@ -223,6 +226,12 @@ class TextPainter:
         encoding = getattr(out, "encoding", None) or "utf-8"
         out.write(printable(text).encode(encoding, "replace").decode(encoding))
         out.flush()
+
+
+def _fitting(line: str) -> str:
+    """As much of a line that is being redrawn as a row of the terminal takes: no terminal erases the row above."""
+    room = shutil.get_terminal_size().columns - 1
+    return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
 def plain(data: MimeBundle) -> str:

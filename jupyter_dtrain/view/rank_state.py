@@ -17,15 +17,18 @@ WORKING: Final = ("sent", "running")
 """The states of a rank that has not ended a run: it has not begun the cell, or it works on it."""
 
 
-def rank_state(process: RankState, in_run: RunRankState | None, *, over: bool, waits: bool) -> RankState | RunRankState:
+def rank_state(
+    process: RankState, in_run: RunRankState | None, *, over: bool, waits: bool, replaced: bool = False
+) -> RankState | RunRankState:
     """The state of a rank.
 
     ``process``: by the steward. ``in_run``: by the rank's events, in the newest run that it takes part in; None without
     one. ``over``: whether that run has ended on all its ranks. ``waits``: whether it waits for other ranks.
+    ``replaced``: whether another process was the rank in that run.
     """
     if process not in ("idle", "running", "waiting") or in_run is None:
         return process
     if in_run == "running" and waits:
         return "waiting"
     # A rank whose process lives was replaced since it was lost.
-    return "idle" if over and in_run in ("ok", "lost") else in_run
+    return "idle" if over and (replaced or in_run in ("ok", "lost")) else in_run

@@ -51,6 +51,8 @@ class RunState:
         """The actions of pipelines' stages."""
         self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "sent")
         """The state of each rank, or how it ended."""
+        self.pids: dict[int, int] = {}
+        """The process that each rank was when it began."""
         self.words: dict[int, str] = {}
         """The end of each rank that was lost, in words."""
         self._began: float | None = None
@@ -98,6 +100,7 @@ class RunState:
             case Started() as started:
                 self.states[rank] = "running"
                 self._hosts[rank] = started.host
+                self.pids[rank] = started.pid
                 self._began = event.time if self._began is None else min(self._began, event.time)
             case Metrics() as metrics:
                 self._thinned = self._thinned or any(series.left_out for series in metrics.series)

@@ -79,6 +79,8 @@ class Cell(msgspec.Struct, frozen=True):
     """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
     run_name: str = ""
     """The name that the person gave the run of the cell."""
+    above: int = 0
+    """The lines above the code for the ranks, such as its magic. An editor counts them, so tracebacks do."""
 
 
 class Watching(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ Step = Literal["started", "mpi"]
 """The steps of a start before a rank is ready: its watch has forked it; it has imported MPI."""
 
 
-class Watching(msgspec.Struct, frozen=True, tag="watching"):
+class WatchReady(msgspec.Struct, frozen=True, tag="watching"):
     """The watch of a host is ready to take slots. Its first report."""
 
     host: str
@@ -110,7 +110,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Whether a person asked for it."""
 
 
-Report = Watching | Spooled | Reached | Ready | Ended | Paused | Fell | Died
+Report = WatchReady | Spooled | Reached | Ready | Ended | Paused | Fell | Died
 
 
 def rank_in(environment: Mapping[str, str]) -> int:

@@ -334,12 +334,12 @@ export interface NewsMessage {
   steps?: string;
 }
 
-/** A loss of a stored run, on the lowest rank that has logged it. */
+/** A loss of a stored run, as the mean over the ranks that have logged it. */
 export interface Loss {
   name: string;
-  /** The newest value; None where it is not finite. */
+  /** The newest value; None where it is not finite on one of them. */
   last: number | null;
-  /** The lowest finite value. */
+  /** The lowest finite value of each. */
   best: number | null;
   /** The step of the newest value. */
   step: number;

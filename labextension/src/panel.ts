@@ -5,12 +5,12 @@ import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
-import { OUTCOMES } from "./generated";
 import { median, outliers, slowest } from "./anomalies";
+import { endingOfModel } from "./outcome";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, number, rankList, rate } from "./format";
+import { clock, count, duration, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 
@@ -31,9 +31,13 @@ const LINES = 8;
 /** The number of charts that are shown by default. */
 const OPEN = 6;
 
-/** A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it. */
+/**
+ * A frame that takes more milliseconds than SLOW is slow; nothing is drawn for REST times its length after it, but at
+ * most for LONGEST: on a busy machine a frame may take seconds, and the panel must not fall behind the sidebar.
+ */
 const SLOW = 25;
 const REST = 3;
+const LONGEST = 600;
 
 export class RunPanel {
   private summary = h("span", { class: "dtrain-summary" });
@@ -161,7 +165,7 @@ export class RunPanel {
       // The browser calls this after it has painted the frame.
       requestAnimationFrame(() => {
         const now = performance.now();
-        this.rested = now + (now - began > SLOW ? REST * (now - began) : 0);
+        this.rested = now + (now - began > SLOW ? Math.min(LONGEST, REST * (now - began)) : 0);
       });
     });
   }
@@ -256,19 +260,10 @@ export class RunPanel {
   private showSummary(metrics: Metric[]): void {
     const { model } = this;
     const going = model.outcome === "running";
-    const strange = metrics.flatMap((metric) =>
-      isMain(metric.name) ? [...metric.last.values()].filter(isStrange) : [],
-    );
-    let [outcome, words, title]: [string, string, string | null] = [
-      model.outcome,
-      model.outcome,
-      OUTCOMES[model.outcome],
-    ];
-    if (going && this.paused) {
-      [outcome, words, title] = ["paused", "not finished", "The run went on after this was saved."];
-    } else if (outcome === "ok" && strange.length > 0) {
-      [outcome, words, title] = ["nan", `ok, but ${number(strange[0]!)}`, "A metric's last value is not finite."];
-    }
+    const { outcome, words, title } =
+      going && this.paused
+        ? { outcome: "paused", words: "not finished", title: "The run went on after this was saved." }
+        : endingOfModel(model);
     setText(this.badge, words);
     setAttribute(this.badge, "title", title);
     this.badge.dataset.outcome = outcome;
@@ -437,10 +432,6 @@ export class RunPanel {
       if (mine === this.notices) this.notice.hidden = true;
     }, 12_000);
   }
-}
-
-function isStrange(value: number): boolean {
-  return !Number.isFinite(value);
 }
 
 /** Text as a terminal shows it in the end: without colour codes, and with the last version of each redrawn line. */

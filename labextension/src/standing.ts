@@ -1,4 +1,4 @@
-/** The ranks of a large world in few places: the odd ones one by one, all by host. `view/standing.py` does it in text. */
+/** The ranks of a large world in few places: the odd ones one by one, all by host. The text of a cell does the same. */
 
 import { slowest } from "./anomalies";
 import { rankList } from "./format";

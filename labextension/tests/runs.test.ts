@@ -4,7 +4,7 @@ import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
 import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
 import { drawSvg, type Picture } from "../src/lab/runs/svg";
-import { tagsOf } from "../src/lab/runs/client";
+import { endingOfStored, tagsOf } from "../src/lab/runs/client";
 import { logTicks, ticks } from "../src/lab/runs/ticks";
 import type { Column, StoredRun } from "../src/lab/messages";
 
@@ -184,5 +184,16 @@ describe("a picture", () => {
     expect(logTicks(0.5, 2000)).toEqual([1, 10, 100, 1000]);
     expect(logTicks(1.5, 30)).toEqual([2, 5, 10, 20]);
     expect(fileName("train/loss of rank 0", "svg")).toBe("train-loss-of-rank-0.svg");
+  });
+});
+
+describe("the ending of a run", () => {
+  const loss = { name: "loss", last: 1, step: 1, best: 1 };
+
+  it("is not well when its loss is no number, though every rank ended well", () => {
+    expect(endingOfStored(run(1, { losses: [loss] }))).toMatchObject({ outcome: "ok", words: "ok" });
+    const nan = { losses: [loss, { ...loss, last: null }] };
+    expect(endingOfStored(run(1, nan))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
+    expect(endingOfStored(run(1, { ...nan, outcome: "error" })).words).toBe("error");
   });
 });

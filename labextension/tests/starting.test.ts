@@ -74,7 +74,9 @@ describe("an item of attention", () => {
     expect(steps(item({ kind: "dead" }), "running")).toEqual(["restart"]);
     expect(steps(item({ kind: "dead" }), null)).toEqual([]);
     expect(steps(item({ kind: "hung", cell: "c" }), "running", true)).toEqual(["stacks", "cell"]);
-    expect(steps(item({ kind: "nan", cell: "c" }), "running", false)).toEqual([]);
+    expect(steps(item({ kind: "nan", run: 3, cell: "c" }), "running", true)).toEqual(["cell"]);
+    expect(steps(item({ kind: "nan", run: 3, cell: "c" }), null)).toEqual(["run"]);
+    expect(steps(item({ kind: "slow", run: 3 }), "running")).toEqual(["run"]);
     expect(steps(item({ kind: "start" }), "failed")).toEqual(["start"]);
   });
 

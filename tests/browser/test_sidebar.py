@@ -186,7 +186,7 @@ def look_at_stored_runs(page: Page, panel) -> None:
     search.fill("loss=2")
     expect(history.get_by_role("button")).to_have_count(1)
     search.fill("no such run")
-    expect(panel.get_by_text("No run is like this.")).to_be_visible()
+    expect(panel.get_by_text("No run matches.")).to_be_visible()
 
 
 @pytest.mark.slow

@@ -109,6 +109,19 @@ def test_all_ranks_fit_side_by_side(stage, size, width):
     assert page.locator(".dtrain-strip").bounding_box()["height"] < 700
 
 
+def test_the_words_of_a_progress_bar_stay_within_a_narrow_panel(stage):
+    """They go on in the next line, whatever the loop's numbers are."""
+    page = stage(width=230)
+    shown = picture(2)
+    shown.progress = {rank: [Progress(1, "train", 10_842 + rank, 1_000_000, 14.2, "")] for rank in range(2)}
+    show(page, shown)
+    words = page.locator(".dtrain-bar-words")
+    expect(words).to_contain_text("left")
+    box = words.bounding_box()
+    assert box["x"] + box["width"] <= 230
+    assert page.evaluate("document.documentElement.scrollWidth") <= 230
+
+
 @pytest.mark.parametrize("width", [1000, 500])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_odd_ones_of_a_thousand_ranks_come_first_and_hosts_unfold(stage, width, dark):

@@ -18,7 +18,7 @@ from tests.browser.lab import SHOTS, execute, run_cell, save, shoot, theme, wait
 pytestmark = pytest.mark.slow
 
 WORLD = "digits"
-WAIT = 30_000
+WAIT = 120_000  # two ranks import torch on a machine that has much else to do
 TRAIN = """%%distributed --run "rate RATE"
 import torch
 import torch.distributed as dist
@@ -157,6 +157,9 @@ def test_a_strangers_first_session(lab, browser, tmp_path):
     # Attaching has put a cell of its own in front.
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     moved = cells.count() - len(CELLS)
+    attached = output_of(page, LOAD + moved)
+    expect(attached).to_contain_text(f"Attached to world '{WORLD}': 2 ranks.")
+    expect(attached).not_to_contain_text("already loaded")
 
     save(page)
     train(page, panel, moved)
@@ -178,6 +181,7 @@ def look_at_the_launcher(page: Page) -> None:
     execute(page, "dtrain:show")
     panel = page.get_by_role("region", name="Distributed Training")
     expect(panel.get_by_text("A world is a set of processes")).to_be_visible()
+    expect(panel.get_by_text("begins with %%distributed runs on all of them")).to_be_visible()
     shoot(page, "stranger-02-first-time")
 
 

@@ -144,7 +144,12 @@ def test_an_interrupt_names_the_ranks_that_are_still_busy_and_what_ends_them(end
     assert summary(run) == "Interrupted; still busy: rank 2 (%distributed kill 2 ends it)"
     text = plain(run)
     assert text.startswith("KeyboardInterrupt on ranks 0-1\n")
-    assert text.splitlines()[-1].startswith("Still busy: rank 2. %distributed kill 2 ends it")
+    assert text.splitlines()[-1] == (
+        "Still busy: rank 2. %distributed kill 2 ends it; the others keep their variables."
+    )
+    stuck = ended_run(2, {}, source=SOURCE, busy=(0, 1))
+    stuck.release()
+    assert plain(stuck).splitlines()[-1] == "Still busy: ranks 0-1. %distributed kill 0-1 ends them."
 
 
 def test_a_keyboard_interrupt_of_the_cells_own_is_the_root(ended_run):

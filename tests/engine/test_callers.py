@@ -36,11 +36,15 @@ def source(request, monkeypatch) -> None:
 )
 def test_a_connection_of_this_user_is_known(monkeypatch, family, served, called, caller) -> None:
     """They are one's own in every mixture of IPv4 and IPv6; a process of another user sees them as another's."""
-    try:
-        listener = socket.create_server((served, 0), family=family)
-    except OSError as error:
-        pytest.skip(f"no server at {served}: {error}")
-    with listener, socket.socket(caller) as mine:
+    with socket.socket(family) as listener, socket.socket(caller) as mine:
+        if family == socket.AF_INET6:
+            # As torch's and gRPC's servers do; without it, Linux refuses a server at an address of IPv4.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            listener.bind((served, 0))
+        except OSError as error:
+            pytest.skip(f"no server at {served}: {error}")
+        listener.listen()
         address = listener.getsockname()[:2]
         assert not own_waits(address)
         mine.connect((called, address[1]))

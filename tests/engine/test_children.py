@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+
+from jupyter_dtrain.engine import children
 
 ROUNDS = """
 import os, subprocess
@@ -33,3 +37,24 @@ def test_a_process_that_started_right_before_a_cell_is_not_the_cells():
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_file_of_another_sessions_process_is_read(monkeypatch):
+    """A rank looks for its cell's processes at each interrupt; with a file for each process of a busy machine, it does
+    nothing else.
+    """
+    read, original = [], children._read
+    monkeypatch.setattr(children, "_read", lambda path: read.append(path) or original(path))
+    session = os.getsid(0)
+    with contextlib.ExitStack() as there:
+        mine, other = (
+            there.enter_context(subprocess.Popen(["sleep", "1000"], start_new_session=own)) for own in (False, True)
+        )
+        found = {child.pid for child in children._session(session)}
+        for process in (mine, other):
+            process.kill()
+
+    assert {os.getpid(), mine.pid} <= found
+    assert f"/proc/{mine.pid}/stat" in read
+    assert {f"/proc/{pid}/stat" for pid in found} <= set(read)
+    assert f"/proc/{other.pid}/stat" not in read

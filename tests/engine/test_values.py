@@ -12,7 +12,7 @@ from jupyter_dtrain.engine.framework import value_of
 
 
 class Hostile(type):
-    """Whose every question is code."""
+    """Every question to it runs code."""
 
     def __getattribute__(cls, name):
         raise AssertionError(name)

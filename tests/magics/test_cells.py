@@ -220,7 +220,7 @@ def test_a_timeout_interrupts_the_cell_and_says_so(ranks):
     assert cell.ename == "DistributedInterrupt"
     assert "Interrupted by its timeout" in cell.traceback
     assert "Interrupted by its timeout" in cell.error["evalue"]
-    assert "line 2" in cell.traceback
+    assert "line 3" in cell.traceback
     assert ranks.ok("%%distributed --timeout 60\nstage").display_texts == ["[0-2] 'kept'"]
 
 

@@ -30,10 +30,10 @@ def test_a_traceback_shows_the_frames_of_the_cell_and_folds_the_others(ranks):
     )
     text = cell.traceback
 
-    assert "line 6" in text
-    assert "----> 6 parse('{')" in text
-    assert "line 3, in parse" in text
-    assert "----> 3     return json.loads(text)" in text
+    assert "line 7" in text
+    assert "----> 7 parse('{')" in text
+    assert "line 4, in parse" in text
+    assert "----> 4     return json.loads(text)" in text
     assert "… 3 library frames" in text
     assert "JSONDecodeError: " in text
     assert len(text.splitlines()) < 25
@@ -47,8 +47,8 @@ def test_frames_of_earlier_cells_are_shown_by_their_own_lines(ranks):
     ranks.ok("%%distributed\n# a helper\ndef helper(n):\n    return 1 / n")
     text = ranks.run("%%distributed\nhelper(0)").traceback
 
-    assert "----> 1 helper(0)" in text
-    assert "----> 3 return 1 / n" in text
+    assert "----> 2 helper(0)" in text
+    assert "----> 4 return 1 / n" in text
     assert "ZeroDivisionError: division by zero" in text
 
 
@@ -76,7 +76,7 @@ def test_errors_of_cells_in_the_background_are_painted(ranks):
     cell.wait_for(lambda cell: "RuntimeError: later" in cell.err)
 
     assert "RuntimeError on ranks 0-2" in cell.err
-    assert "----> 2 raise RuntimeError('later')" in cell.err
+    assert "----> 3 raise RuntimeError('later')" in cell.err
 
 
 def test_the_session_goes_on_after_an_error(ranks):
@@ -87,13 +87,13 @@ def test_the_session_goes_on_after_an_error(ranks):
 
 
 def test_a_syntax_error_shows_the_place_and_goes_to_no_rank(ranks):
-    """The caret stands below the place, lines are counted within the cell."""
+    """The caret stands below the place; lines are counted as the editor counts them, from the magic on."""
     cell = ranks.run("%%distributed\nsent = True\nfor x in range(3)\n    print(x)")
     shown = cell.traceback.splitlines()
     code = next(index for index, line in enumerate(shown) if "for x in range(3)" in line)
 
     assert cell.ename == "BadSyntax"
-    assert "line 2: expected ':'" in cell.traceback
+    assert "line 3: expected ':'" in cell.traceback
     assert shown[code + 1].index("^") == shown[code].index("range(3)") + len("range(3)")
     assert "not sent to any rank" in cell.traceback
     assert ranks.ok("%%distributed\n'sent' in globals()").display_texts == ["[0-2] False"]
@@ -195,6 +195,16 @@ def test_an_exit_code_is_shown(ranks):
     assert "Rank 2 ended with exit code 3" in cell.traceback
 
 
+def test_the_kill_of_all_ranks_promises_nothing_of_others(ranks):
+    """There are none that could keep their variables."""
+    some = ranks.ok("%distributed kill 0,1").out
+    rest = ranks.ok("%distributed kill 2").out
+    ranks.ok("%distributed restart")
+
+    assert some == "Dead: ranks 0-1. The others keep their variables; %distributed restart replaces all ranks.\n"
+    assert rest == "Dead: ranks 0-2. %distributed restart replaces all ranks.\n"
+
+
 def test_run_all_stops_at_the_cell_that_failed(home, tmp_path):
     """It stops as at any other cell; the later cells do not run. The saved notebook can be shown again."""
     cells = [
@@ -219,3 +229,17 @@ def test_run_all_stops_at_the_cell_that_failed(home, tmp_path):
     assert "ZeroDivisionError on ranks 0-1" in plain("\n".join(notebook.cells[2].outputs[-1].traceback))
     assert notebook.cells[3].execution_count is None
     nbformat.validate(notebook)
+
+
+def test_lines_have_the_numbers_that_the_editor_shows(ranks):
+    """The magic is line 1, blank lines above it count; in auto mode and in nested code there is no magic to count."""
+    above = ranks.run("\n\n%%distributed\nx = 1\n1 / 0").traceback
+    ranks.ok("%distributed auto on")
+    plain = ranks.run("x = 1\n1 / 0").traceback
+    ranks.ok("%distributed auto off")
+    nested = ranks.run("%%distributed\nexec(compile('x = 1\\n1 / 0', 'made.py', 'exec'))").traceback
+
+    assert "----> 5 1 / 0" in above
+    assert "\n         4 x = 1" in above
+    assert "----> 2 1 / 0" in plain
+    assert "----> 2 exec(compile(" in nested

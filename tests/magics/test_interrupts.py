@@ -62,7 +62,7 @@ def test_the_stop_button_ends_the_cell_as_interrupted_and_variables_stay(patient
     assert cell.ename == "DistributedInterrupt"
     assert cell.error["evalue"] == "Interrupted"
     assert "KeyboardInterrupt on ranks 0-1" in cell.traceback
-    assert "----> 4 time.sleep(600)" in cell.traceback
+    assert "----> 5 time.sleep(600)" in cell.traceback
     assert "jupyter_dtrain" not in cell.traceback
     assert "File " not in cell.traceback
     assert patient.ok("%%distributed\nstage").display_texts == ["[0-1] 'kept'"]

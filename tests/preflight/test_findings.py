@@ -223,7 +223,7 @@ def test_a_fabric_that_all_hosts_have_comes_with_the_variables_that_pin_it():
 
     assert one.severity == "note"
     assert "InfiniBand mlx5_0 (400 Gb/sec)" in one.what
-    assert "MPI's own messages take TCP in a world" in one.why
+    assert "MPI's own messages take TCP" in one.why
     assert one.cure.endswith("--env NCCL_IB_HCA=mlx5_0.")
 
 
@@ -253,7 +253,15 @@ def test_the_interfaces_are_told_with_the_variables_that_pin_them():
     [one] = [one for one in judge(scene({"a": FINE, "b": FINE})) if one.what.startswith("Machines reach")]
 
     assert "eth0 (10.0.0.1) on a" in one.what
-    assert "NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0" in one.cure
+    assert "--env GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 TP_SOCKET_IFNAME=eth0." in one.cure
+
+
+def test_machines_with_interfaces_of_different_names_get_only_the_variables_that_take_a_list():
+    chosen = {HERE: Chosen("eth0", "10.0.0.1"), "a": Chosen("eth0", "10.0.0.2"), "b": Chosen("eth1", "10.0.0.3")}
+    said = judge(scene({"a": FINE, "b": FINE}, chosen=chosen))
+    [one] = [one for one in said if one.what.startswith("Machines reach")]
+
+    assert one.cure.endswith("--env NCCL_SOCKET_IFNAME=eth0,eth1.")
 
 
 def test_a_host_without_the_wanted_interface_is_named_with_those_that_it_has():

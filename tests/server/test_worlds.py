@@ -273,6 +273,9 @@ def test_a_problem_of_a_run_is_reported_once(watching, session):
 def test_a_dead_rank_is_reported_and_a_restart_makes_the_world_whole(watching, session):
     """The driver goes on with the fresh ranks, without a word of its own."""
     pids = [rank.pid for rank in session.world.ranks]
+    with pytest.raises(DistributedError):
+        session.run("1 / 0", view=None)
+    failed = watching.until(lambda: watching.last("ranks")["ranks"][0][6] == "error")
     asked = time.monotonic()
     os.kill(pids[1], signal.SIGKILL)
     dead = watching.until(lambda: watching.items("dead"))
@@ -284,12 +287,15 @@ def test_a_dead_rank_is_reported_and_a_restart_makes_the_world_whole(watching, s
     with pytest.raises(RanksBusy, match="restarted by the JupyterLab sidebar"):
         session.run("1", view=None)
     up = watching.until(lambda: watching.world("seen")["state"] == "running")
+    fresh = watching.until(lambda: {row[6] for row in watching.last("ranks")["ranks"]} == {"idle"})
     until(lambda: not session._link._restarting)
     run = session.run("import os; os.getpid()", view=None)
 
     assert dead[0]["words"].startswith("Rank 1 was killed (SIGKILL)")
     assert dead[0]["ranks"] == [1]
+    assert failed
     assert row
+    assert fresh
     assert seen
     assert status == 202
     assert starting

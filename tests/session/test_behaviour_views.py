@@ -38,7 +38,7 @@ class Blocking(Notes):
 
 @pytest.fixture
 def view():
-    """Whose gate is closed; it opens at the test's end."""
+    """Its gate is closed, and opens at the test's end."""
     view = Blocking()
     yield view
     view.gate.set()

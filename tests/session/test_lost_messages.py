@@ -285,7 +285,7 @@ def test_a_restart_that_the_driver_does_not_hear_of(driver, first, way) -> None:
     assert cell.wait(20)
     assert lost.lost
     assert "restarted by" in cell.lost[0]
-    until(lambda: not driver._link._restarting)
+    until(lambda: not driver._link._restarting, 60)  # processes start: this may take long
     assert run(driver, "from mpi4py import MPI\nimport time\nrank = MPI.COMM_WORLD.rank").outcome == "ok"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 
 import pytest
 
@@ -85,3 +87,19 @@ def test_closing_ends_the_store_and_frees_the_port(meeting):
         assert meeting._process.poll() is not None
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", meeting.port), 1)
+
+
+def test_no_store_is_left_by_a_closing_that_meets_its_start(folder):
+    """The start of the store is held up while it opens its log: a pipe that nobody reads yet."""
+    os.mkfifo(folder / "log")
+    meeting = Rendezvous("127.0.0.1", 0, folder / "log", lambda: None, TOLD, "serves")
+    with socket.create_connection(("127.0.0.1", meeting.port), 10):
+        until(meeting._starting.locked)
+        closing = threading.Thread(target=meeting.close)
+        closing.start()
+        with open(folder / "log", "rb"):
+            closing.join(20)
+
+    assert not closing.is_alive()
+    assert not meeting._thread.is_alive()
+    assert meeting._process is None or meeting._process.poll() is not None

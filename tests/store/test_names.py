@@ -56,3 +56,17 @@ def test_a_list_of_runs_becomes_a_data_frame(store, db, fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         found.frame()
+
+
+def test_the_losses_of_a_run_are_means_over_its_ranks(store, db, fake):
+    """The number beside a run is the one in its chart; a loss that is no number on one rank is none."""
+    for number, other in ((1, [5.0, 4.0]), (2, [5.0, float("nan")])):
+        fake.begin(number)
+        fake.say(number, 0, points("loss", [3.0, 2.0]))
+        fake.say(number, 1, points("loss", other))
+        fake.finish(number)
+    drain(fake.writer, db)
+    (whole,), (broken,) = store.run(1).losses, store.run(2).losses
+
+    assert (whole.last, whole.best) == (3.0, 3.0)
+    assert (broken.last, broken.best) == (None, 3.5)

@@ -163,6 +163,20 @@ def test_a_terminal_redraws_one_line_below_the_text():
     assert screen(out.getvalue()) == ["text", "100%", "after", ""]
 
 
+def test_a_line_that_is_redrawn_stays_in_one_row_of_the_terminal(monkeypatch):
+    """A longer one would leave its rows behind; in the end it is there as a whole."""
+    monkeypatch.setenv("COLUMNS", "20")
+    out = io.StringIO()
+    painter = TextPainter(out, out, tty=True)
+    for number in range(3):
+        painter.display({"text/plain": f"state {number} of a line that is long"}, {}, "i", moving=True)
+        painter.stream("stdout", "text\n")
+        assert all(len(line) < 20 for line in screen(out.getvalue()))
+        assert screen(out.getvalue())[-1] == f"state {number} of a line …"
+    painter.settle("i")
+    assert screen(out.getvalue())[-2:] == ["state 2 of a line that is long", ""]
+
+
 def test_a_terminal_keeps_ordinary_displays_in_their_place():
     """A display is text like any other until it is updated."""
     out = io.StringIO()

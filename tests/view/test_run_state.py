@@ -95,3 +95,10 @@ def test_hosts_are_known_before_ranks_begin():
 def test_the_state_of_a_rank_in_one_word(process, in_run, over, waits, state):
     """Its process comes first, then its run, then what it waits for."""
     assert rank_state(process, in_run, over=over, waits=waits) == state
+
+
+def test_a_fresh_rank_has_nothing_of_the_run_in_which_another_process_was_it():
+    """After a restart no rank is at an error."""
+    assert rank_state("idle", "error", over=True, waits=False, replaced=True) == "idle"
+    assert rank_state("idle", "interrupted", over=True, waits=False, replaced=True) == "idle"
+    assert rank_state("dead", "error", over=True, waits=False, replaced=True) == "dead"

@@ -1,4 +1,4 @@
-"""Which call of MPI a thread is in, read from the expression that its innermost frame is in the middle of.
+"""Finds the call of MPI that a thread is in, by the expression that its innermost frame is in the middle of.
 
 MPI gives no sign: it spins, and a profile of it would slow every call down. So the source says it. A call counts as
 MPI's if MPI's objects are found there without running anybody's code: the object whose method is called, a method that

@@ -58,6 +58,7 @@ def assign_roles(size: int, options: TensorFlowOptions) -> list[str]:
 DECLARATION = Declaration(
     name="tensorflow",
     forwards=("TF_", "XLA_"),
+    distributions={"tensorflow": "Its servers speak a protocol that changes between versions."},
     title="TensorFlow",
     options=TensorFlowOptions,
     roles=assign_roles,

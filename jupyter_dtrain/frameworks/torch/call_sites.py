@@ -127,7 +127,7 @@ class CallSites:
             self.known[key[:2]] = site.fixed[0]
 
     def _drop(self, number: int, _code: object) -> None:
-        """Forget a code object that nobody holds any more. Python calls this before it gives the id away."""
+        """Forget a code object that has no holder any more. Python calls this before it gives the id away."""
         _, keys = self._codes.pop(number, (None, ()))
         for key in keys:
             self._sites.pop(key, None)

@@ -173,7 +173,7 @@ class Held:
             pass  # the job's script ends it
 
     def remains(self) -> list[list[str]]:
-        """The commands that cancel the job where nobody can call this object any more."""
+        """The commands that cancel the job where no process can call this object any more."""
         return [] if self._inside else [cancellation(self._name)]
 
 

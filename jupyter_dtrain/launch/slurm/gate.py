@@ -124,7 +124,7 @@ class Wire:
         self._lock = threading.Lock()
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
-        """Send a line; nothing happens where nobody reads any more."""
+        """Send a line; nothing happens where the reader is gone."""
         with self._lock, contextlib.suppress(OSError):
             line = self._seal.close(kind, data)
             while line:

@@ -209,7 +209,7 @@ def _own(number: str) -> queue.Job:
     try:
         job = queue.ask_job(number)
     except queue.Unanswered as error:
-        reason = f"This notebook runs in Slurm's job {number}, of which Slurm says: {error}"
+        reason = f"This notebook runs in Slurm's job {number}, and Slurm says of it: {error}"
         raise StartFailed(reason, cure, option="slurm") from None
     if not job.runs:
         reason = f"This notebook runs in Slurm's job {number}, which is over: {job.ended}."

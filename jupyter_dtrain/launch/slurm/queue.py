@@ -121,7 +121,7 @@ class Job(msgspec.Struct, frozen=True):
     processors: int = 0
     tasks: int = 0
     tasks_per_node: int = 0
-    """0 if nobody has asked for a number."""
+    """0 if the job asks for no number."""
 
     @property
     def waits(self) -> bool:

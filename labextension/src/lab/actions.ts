@@ -5,11 +5,24 @@ import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jup
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { CommandRegistry } from "@lumino/commands";
 import type { World } from "./messages";
+import { ALL, RunsClient } from "./runs/client";
 import type { Worlds } from "./worlds";
 
-/** The code of a cell that attaches its notebook to a world. */
-export function attachCode(world: World): string {
-  return `%load_ext jupyter_dtrain\n%distributed attach ${world.name}`;
+/** The command of the tab that shows runs in the main area. */
+export const RUNS = "dtrain:runs";
+
+/** Among so many of the newest runs of a world one is looked for. */
+const NEWEST = 200;
+
+/** Whether a kernel has the extension, in its own words. */
+const LOADED = "'jupyter_dtrain' in get_ipython().extension_manager.loaded";
+
+/** Milliseconds within which a kernel that is not busy answers. */
+const ANSWERS = 2000;
+
+/** The code of a cell that attaches its notebook to a world. A kernel that is `loaded` would be told so once more. */
+export function attachCode(world: World, loaded = false): string {
+  return `${loaded ? "" : "%load_ext jupyter_dtrain\n"}%distributed attach ${world.name}`;
 }
 
 export class Actions {
@@ -40,6 +53,19 @@ export class Actions {
     this.reveal(panel.id);
     panel.content.activeCellIndex = index;
     await panel.content.scrollToItem(index, "center");
+  }
+
+  /** Show runs in the Runs tab; without ids as they were chosen there before. */
+  async openRuns(ids?: number[]): Promise<void> {
+    await this.commands.execute(RUNS, ids === undefined ? {} : { chosen: ids });
+  }
+
+  /** Show the run of a world that has this number. */
+  async openRun(world: string, number: number): Promise<void> {
+    await this.attempt(async () => {
+      const { runs } = await new RunsClient(this.worlds.settings).list({ ...ALL, world }, NEWEST);
+      await this.openRuns(runs.filter((run) => run.number === number).map((run) => run.id));
+    });
   }
 
   private findCell(id: string): { panel: NotebookPanel; index: number } | null {
@@ -116,7 +142,7 @@ export class Actions {
       this.fail(new Error(this.trans.__("Open a notebook first, then attach it.")));
       return;
     }
-    insertCell(panel, attachCode(world));
+    insertCell(panel, attachCode(world, await hasExtension(panel)));
     await NotebookActions.run(panel.content, panel.sessionContext);
   }
 
@@ -126,6 +152,23 @@ export class Actions {
     const result = await showDialog({ title, body, buttons, defaultButton: 0 });
     return result.button.accept;
   }
+}
+
+/** Whether the kernel of a notebook has loaded the extension; false if it does not say so soon. */
+async function hasExtension({ sessionContext }: NotebookPanel): Promise<boolean> {
+  const asked = sessionContext.session?.kernel?.requestExecute({
+    code: "",
+    silent: true,
+    store_history: false,
+    user_expressions: { loaded: LOADED },
+  });
+  const late = new Promise<null>((done) => {
+    setTimeout(done, ANSWERS, null);
+  });
+  const reply = await Promise.race([asked?.done.catch(() => null) ?? null, late]);
+  if (reply?.content.status !== "ok") return false;
+  const { loaded } = reply.content.user_expressions as { loaded?: { data?: Record<string, unknown> } };
+  return loaded?.data?.["text/plain"] === "True";
 }
 
 /** Put `source` into a new code cell below the active one, or into the active one if that is empty. */

@@ -70,6 +70,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
       setStacks(await actions.worlds.stacks(item.world).catch((error: unknown) => (error as Error).message));
     },
     cell: () => actions.openCell(item.cell),
+    run: () => actions.openRun(item.name, item.run!),
     start: () => {
       create(item.world);
     },
@@ -100,7 +101,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
         />
       </div>
       <small>{about.filter((one) => one !== "").join(" · ")}</small>
-      {item.detail !== "" && <pre tabIndex={0}>{item.detail}</pre>}
+      {item.detail !== "" && (item.kind === "start" ? <p>{item.detail}</p> : <pre tabIndex={0}>{item.detail}</pre>)}
       <div className="dtrain-tools-row">
         {stepsOf(item, actions).map((step) => (
           <button key={step} className="dtrain-step" onClick={() => void does[step]()}>
@@ -121,6 +122,8 @@ function stepLabel(step: Step, item: Item, trans: TranslationBundle): string {
       return trans.__("Show stacks");
     case "cell":
       return trans.__("Open the cell");
+    case "run":
+      return trans.__("Show the run");
     case "start":
       return item.kind === "start" ? trans.__("Try again…") : trans.__("Start a world…");
   }

@@ -2,6 +2,9 @@
 
 import { VALUED_OPTIONS } from "../generated";
 
+/** The magic that begins a cell for all ranks, as people read it. */
+export const MAGIC = "%%distributed";
+
 const ON_RANKS = /^\s*%%(distributed|rank)\b/;
 const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
 const HELP = /\s(-h|--help)(\s|$)/;

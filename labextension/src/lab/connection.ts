@@ -78,7 +78,7 @@ export async function read(
     try {
       refused = JSON.parse(text) as { message?: string; option?: string } | null;
     } catch {
-      // Another program's page, whose status is told below.
+      // Another program's page; the error below gives its status.
     }
     const problem = refused?.message;
     if (response.status === 404 && problem === undefined) {

@@ -3,14 +3,10 @@
 import { refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useCallback, useEffect, useMemo, useState } from "react";
 import { clock, number } from "../format";
-import { OUTCOMES } from "../generated";
 import { h } from "./jsx";
 import type { StoredRun, World } from "./messages";
-import { ALL, RunsClient, labelOf } from "./runs/client";
+import { ALL, RunsClient, endingOfStored, labelOf } from "./runs/client";
 import { Tool, type SectionProps } from "./section";
-
-/** The command of the tab that shows runs in the main area. */
-const TAB = "dtrain:runs";
 
 /** Runs that the list shows; the tab has all. */
 const SHOWN = 20;
@@ -57,7 +53,7 @@ export function History({
     };
   }, [load, goesOn]);
   const open = (run?: StoredRun): void => {
-    void actions.commands.execute(TAB, run === undefined ? {} : { chosen: [run.id] });
+    void actions.openRuns(run === undefined ? undefined : [run.id]);
   };
   return (
     <div className="dtrain-history">
@@ -89,7 +85,7 @@ export function History({
       )}
       {problem !== "" && <p className="dtrain-trouble">{problem}</p>}
       {runs?.length === 0 && (
-        <p className="dtrain-quiet">{search !== "" ? trans.__("No run is like this.") : trans.__("No runs yet.")}</p>
+        <p className="dtrain-quiet">{search !== "" ? trans.__("No run matches.") : trans.__("No runs yet.")}</p>
       )}
       <ul aria-label={trans.__("Earlier runs")}>
         {runs?.map((run) => (
@@ -125,6 +121,7 @@ function Row({
   open: (run: StoredRun) => void;
 }): JSX.Element {
   const loss = run.losses[0];
+  const { outcome, words, title } = endingOfStored(run);
   const facts = [clock(run.elapsed)];
   if (loss !== undefined) facts.push(`${loss.name} ${loss.last === null ? "NaN" : number(loss.last)}`);
   if (run.kept) facts.push(trans.__("kept"));
@@ -139,8 +136,8 @@ function Row({
       <span className="dtrain-ellipsis">{run.name !== "" ? run.name : labelOf(run)}</span>
       <small>
         {labelOf(run)} ·{" "}
-        <span data-outcome={run.outcome} title={OUTCOMES[run.outcome]}>
-          {run.outcome}
+        <span data-outcome={outcome} title={title}>
+          {words}
         </span>
         {facts.map((fact) => ` · ${fact}`)}
         {run.tags.map((tag) => (

@@ -8,7 +8,8 @@ import { INotebookTracker, NotebookActions } from "@jupyterlab/notebook";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
-import { Actions } from "./actions";
+// The parts below share it.
+import { Actions } from "./actions"; // eslint-disable-line jupyter/prefer-lazy-imports
 // It restores the cells of a page that has been reloaded, so it is wanted at once.
 import { followCells } from "./cellRuns"; // eslint-disable-line jupyter/prefer-lazy-imports
 import type { Level } from "./items";

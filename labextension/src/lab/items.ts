@@ -9,9 +9,9 @@ const FRESH = 15;
 /** In seconds: the person sees the end of a shorter run. */
 const LONG = 10;
 
-export type Step = "restart" | "stacks" | "cell" | "start";
+export type Step = "restart" | "stacks" | "cell" | "run" | "start";
 
-/** The next steps that a person can take. */
+/** The next steps that a person can take. A run can be looked at when its notebook is closed, and its world gone. */
 export function stepsOf(item: Item, actions: Pick<Actions, "worlds" | "hasCell">): Step[] {
   const runs = actions.worlds.find(item.world)?.state === "running";
   const found: Step[] = [];
@@ -19,6 +19,7 @@ export function stepsOf(item: Item, actions: Pick<Actions, "worlds" | "hasCell">
   if (item.kind === "dead" && runs) found.push("restart");
   if (item.kind === "hung" && runs) found.push("stacks");
   if (item.cell !== "" && actions.hasCell(item.cell)) found.push("cell");
+  else if (item.run !== null) found.push("run");
   return found;
 }
 

@@ -3,6 +3,7 @@
 import { type JSX, useEffect, useReducer, useRef } from "react";
 import { clock, rankList } from "../format";
 import type { RunModel } from "../model";
+import { endingOfModel } from "../outcome";
 import { RunPanel } from "../panel";
 import { Fragment, h } from "./jsx";
 import type { RunSummary, World } from "./messages";
@@ -42,7 +43,12 @@ function RunLosses({ run, summary, world, trans }: RunProps): JSX.Element {
   const [, draw] = useReducer((drawn: number) => drawn + 1, 0);
   // The panel of the cell draws at the same moments.
   useEffect(() => run.listen(draw), [run]);
-  const title = [trans.__("Run %1", summary.number), ranksOf(summary, world, trans), run.outcome, clock(run.clock)]
+  const title = [
+    trans.__("Run %1", summary.number),
+    ranksOf(summary, world, trans),
+    endingOfModel(run).words,
+    clock(run.clock),
+  ]
     .filter((part) => part !== "")
     .join(" · ");
   return (

@@ -2,12 +2,11 @@
 
 import type { ILayoutRestorer, JupyterFrontEnd } from "@jupyterlab/application";
 import { MainAreaWidget, WidgetTracker, type ICommandPalette } from "@jupyterlab/apputils";
+import { RUNS } from "./actions";
 import type { RunsTab } from "./runs/tab";
 import type { SectionProps } from "./section";
 import { icon } from "./sidebar";
 
-/** The command, and the tab. */
-export const RUNS = "dtrain:runs";
 const TAB = "jupyter-dtrain-runs";
 
 /** Add the command. The tab comes back when the page is reloaded, with the runs that were chosen in it. */

@@ -9,6 +9,7 @@ import { dragCode } from "./drag";
 import { h } from "./jsx";
 import type { StartFailure, World } from "./messages";
 import { stateOf } from "./status";
+import { MAGIC } from "./cellTarget";
 import { ASKED } from "./worlds";
 import { Section, Tool, useNow, type SectionProps } from "./section";
 
@@ -38,7 +39,7 @@ export function WorldList(
       {worlds.length === 0 && (
         <div className="dtrain-empty">
           <p>{trans.__("A world is a set of processes, its ranks, that train together.")}</p>
-          <p>{trans.__("A cell that begins with %%distributed runs on all of them.")}</p>
+          <p>{trans.__("A cell that begins with %1 runs on all of them.", MAGIC)}</p>
           <p>{trans.__("Their state and losses appear here while it runs.")}</p>
           <button
             className="jp-mod-styled jp-mod-accept dtrain-start"

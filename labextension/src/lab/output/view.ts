@@ -73,7 +73,7 @@ interface Place {
   node: HTMLElement;
   group: number;
   rank: number;
-  /** Which of the rank's outputs in the group it is. */
+  /** Its place among the rank's outputs in the group. */
   turn: number;
 }
 

@@ -146,7 +146,7 @@ export function Charts(props: {
       <Group title={trans.__("Metrics")} count={found.length}>
         {names.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}
         {names.length > 0 && found.length === 0 && (
-          <p className="dtrain-quiet">{trans.__("No metric has this in its name.")}</p>
+          <p className="dtrain-quiet">{trans.__("No metric matches.")}</p>
         )}
         <div className="dtrain-runs-grid">{metrics.map(chart)}</div>
         {found.length > drawn.length && (
@@ -330,7 +330,7 @@ function FigureView({
   );
 }
 
-/** A table of a chart's lines, for those who do not see them. It is made when somebody opens it. */
+/** A table of a chart's lines, for those who do not see them. It is made when a person opens it. */
 function Values({
   figure,
   lines,

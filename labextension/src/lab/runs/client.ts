@@ -1,10 +1,11 @@
 /** Stored runs, as the server gives and changes them. Each request throws an Error that says what to do. */
 
 import type { ServerConnection } from "@jupyterlab/services";
+import { endingOf, type Ending } from "../../outcome";
 import { read, request } from "../connection";
 import type { RunColumns, StoredRun } from "../messages";
 
-/** Which runs to list; an empty text stands for all. */
+/** The runs to list; an empty text stands for all. */
 export interface Filters {
   world: string;
   outcome: string;
@@ -59,6 +60,14 @@ export class RunsClient {
 /** Tags from text with commas, each once. */
 export function tagsOf(text: string): string[] {
   return [...new Set(text.split(",").map((tag) => tag.trim()))].filter((tag) => tag !== "");
+}
+
+/** How a stored run ended. The store has no value of a last loss that is not finite. */
+export function endingOfStored(run: StoredRun): Ending {
+  return endingOf(
+    run.outcome,
+    run.losses.map((loss) => loss.last ?? NaN),
+  );
 }
 
 /** The name by which people call a run: `world/3`. */

@@ -1,6 +1,7 @@
 /** The order of the table's rows. */
 
 import type { StoredRun } from "../messages";
+import { endingOfStored } from "./client";
 
 export type SortKey = "name" | "run" | "outcome" | "started" | "elapsed" | "ranks" | "last" | "best" | "tags" | "note";
 
@@ -14,7 +15,7 @@ export const NEWEST: Order = { key: "started", descending: true };
 const VALUES: Record<SortKey, (run: StoredRun) => string | number | null> = {
   name: (run) => run.name || null,
   run: (run) => `${run.world}/${run.number}`,
-  outcome: (run) => run.outcome,
+  outcome: (run) => endingOfStored(run).words,
   started: (run) => run.started,
   elapsed: (run) => run.elapsed,
   ranks: (run) => run.ranks,

@@ -7,6 +7,7 @@ import { closeIcon, refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useEffect, useMemo, useRef, useState } from "react";
 import { OUTCOMES } from "../../generated";
 import { onThemeChange, themeOf, type Theme } from "../../theme";
+import { MAGIC } from "../cellTarget";
 import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Tool, type SectionProps } from "../section";
@@ -28,7 +29,7 @@ export interface Remembered {
   remember: (chosen: number[]) => void;
 }
 
-/** Takes the runs that somebody wants to see in the charts. */
+/** Takes the runs that a person wants to see in the charts. */
 type Asked = (ids: readonly number[]) => void;
 
 export class RunsTab extends ReactWidget {
@@ -105,7 +106,7 @@ function Contents(
   };
   const remove = async (run: StoredRun): Promise<void> => {
     const title = trans.__("Delete run %1?", labelOf(run));
-    const body = trans.__("Its cell, output and metrics are removed from the store, and cannot be brought back.");
+    const body = trans.__("This removes its cell, output and metrics from the store for good.");
     if (!(await actions.confirm(title, body, trans.__("Delete")))) return;
     if (!(await actions.attempt(() => client.remove(run.id)))) return;
     list.replace(run.id, null);
@@ -168,8 +169,8 @@ function Contents(
         {list.loaded && list.runs.length === 0 && (
           <p className="dtrain-quiet">
             {filtered
-              ? trans.__("No run is like this.")
-              : trans.__("No runs yet. Each %%distributed cell is one: its losses and what its ranks use come here.")}
+              ? trans.__("No run matches.")
+              : trans.__("No runs yet. Each %1 cell is one: its losses and what its ranks use come here.", MAGIC)}
           </p>
         )}
       </div>

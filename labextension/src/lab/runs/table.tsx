@@ -5,12 +5,11 @@ import { deleteIcon, downloadIcon, lockIcon } from "@jupyterlab/ui-components";
 import { type JSX, type ReactNode, useEffect, useRef, useState } from "react";
 import { clock, number } from "../../format";
 import type { Theme } from "../../theme";
-import { OUTCOMES } from "../../generated";
 import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Mark } from "../rankMarks";
 import { Tool, useNow } from "../section";
-import { labelOf, tagsOf, type Changes } from "./client";
+import { endingOfStored, labelOf, tagsOf, type Changes } from "./client";
 import { styleOf } from "./figures";
 import type { Style } from "./lines";
 import { clicked, sorted, type Order, type SortKey } from "./sorting";
@@ -106,6 +105,7 @@ function Row({
 }: Omit<Props, "runs" | "chosen"> & { run: StoredRun; slot: number | null; now: number }): JSX.Element {
   const label = labelOf(run);
   const [loss] = run.losses;
+  const { outcome, words, title } = endingOfStored(run);
   const elapsed = run.outcome === "running" ? Math.max(0, now - run.started) : run.elapsed;
   return (
     <tr data-run={run.id} data-chosen={slot !== null}>
@@ -132,8 +132,8 @@ function Row({
         />
       </td>
       <td>{label}</td>
-      <td data-outcome={run.outcome} title={OUTCOMES[run.outcome]}>
-        <Mark state={run.outcome} /> {run.outcome}
+      <td data-outcome={outcome} title={title}>
+        <Mark state={outcome === "nan" ? "error" : outcome} /> {words}
       </td>
       <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started, now)}</td>
       <td className="dtrain-runs-number">{clock(elapsed)}</td>
@@ -182,7 +182,7 @@ function Row({
           aria-label={trans.__("Keep run %1 for ever", label)}
           title={
             run.kept
-              ? trans.__("Kept for ever. Press to let its age remove it, as others.")
+              ? trans.__("This run is kept for ever. Click to let it expire like other runs.")
               : trans.__("Keep this run for ever")
           }
           onClick={() => void actions.edit(run.id, { kept: !run.kept })}
