@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from jupyter_dtrain.core import kinds
@@ -67,13 +67,15 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
         _outside.log(numbers, None if step is None else int(step))
 
 
-def resync(*names: str, source: int = 0) -> None:
+def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> None:
     """In a cell, on all ranks: make what these variables hold what they hold on the rank ``source``.
 
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
-    objects; anything else is replaced by a copy, whose tensors are on the host. Raises
-    :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot be
-    sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
+    objects; anything else is replaced by a copy, whose tensors are on the host. A rank that lacks a name gets a copy of
+    the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone.
+
+    Raises :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot
+    be sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
     nothing.
     """
     home = rank_home()
@@ -90,7 +92,7 @@ def resync(*names: str, source: int = 0) -> None:
     shell = get_ipython()
     assert shell is not None
     (rank,) = parse_ranks(source, home.place.size)
-    transfer(list(names), rank, shell.user_ns, home.plugins)
+    transfer(list(names), rank, shell.user_ns, home.plugins, new=new)
 
 
 def shard(

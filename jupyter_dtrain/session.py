@@ -21,26 +21,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from jupyter_dtrain.client.cells import Cells
+from jupyter_dtrain.client.compare import check_model
+from jupyter_dtrain.client.facts import SessionFacts
 from jupyter_dtrain.client.fold import Fold
+from jupyter_dtrain.client.healing import Healed, Heals
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.client.rank_names import RankNames
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell, script_name
+from jupyter_dtrain.client.snapshots import Snapshots
+from jupyter_dtrain.client.variables import Variables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, World, parse_ranks
+from jupyter_dtrain.core.world import Ranks, parse_ranks
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
-from jupyter_dtrain.wire.steward_messages import ReadState
-from jupyter_dtrain.wire.values import check_variable
+from jupyter_dtrain.wire.requests import WorldRequest
 
 from .launch import starting, worlds
 from .launch.options import check, lists_options
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from .view import CommRelay, RunView
 
 
-class Session:
+class Session(SessionFacts, Variables, Snapshots):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -77,8 +79,10 @@ class Session:
         self._membership = Membership(
             self._link, self._fold, self._notices, settings, request, left=lambda: open_sessions.remove(self)
         )
+        self._heals = Heals(self._link, self._fold, self._cells, request)
         self._relay: CommRelay | None = None
         self._started_here = False
+        self._orders = {}
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
@@ -130,6 +134,7 @@ class Session:
         if words := starting.explain_spool(request):
             session._notices.hear(words)
         session._notices.show()
+        session._place_orders()
         return session
 
     @classmethod
@@ -178,75 +183,9 @@ class Session:
         self._link.join(take_over=True)
         self._cells.follow_all(lambda _: None)
 
-    # The world's facts.
-
-    @property
-    def name(self) -> str:
-        """The world's name."""
-        return self.request.name
-
-    @property
-    def id(self) -> str:
-        """The world's id, which no other world has or had."""
-        return self.request.id
-
-    @property
-    def closed(self) -> bool:
-        """Whether this session was stopped, or has lost its world."""
-        return self._link.over
-
-    @property
-    def drives(self) -> bool:
-        """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
-        return self._link.drives
-
-    @property
-    def started_here(self) -> bool:
-        """Whether this session started the world, rather than attached to it."""
-        return self._started_here
-
-    @property
-    def ends(self) -> float:
-        """When a scheduler takes the nodes away, in seconds since the epoch, else 0. Raises :class:`WorldLost`."""
-        return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
-
-    @property
-    def world(self) -> World:
-        """The world as it is now: its ranks with node, local rank, device, pid and state.
-
-        Raises :class:`WorldLost` when there is none any more.
-        """
-        world = self._link.world
-        busy = self._fold.busy()
-        ranks = [
-            msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
-            for rank in world.ranks
-        ]
-        return msgspec.structs.replace(world, ranks=ranks)
-
-    @property
-    def last_run(self) -> Run | None:
-        """The run that was submitted last; None before the first."""
-        return self._cells.last
-
-    @property
-    def running(self) -> list[Run]:
-        """The runs that have not ended, in the order of their submission; those that wait for ranks too."""
-        return self._fold.running()
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that this session was started with."""
-        return self._settings
-
     def tell_auto(self, *, auto: bool) -> None:
         """Publish to other clients, such as JupyterLab's sidebar, whether plain cells here go to the ranks too."""
         self._link.tell_auto(auto=auto)
-
-    def __repr__(self) -> str:
-        if self.closed:
-            return f"<Session of world {self.name!r}: stopped>"
-        return f"<Session of world {self.name!r}: {self.request.size} ranks{'' if self.drives else ', observed'}>"
 
     # Running.
 
@@ -261,6 +200,8 @@ class Session:
         metrics: bool = True,
         grad_norm: bool = False,
         spending: bool = False,
+        check: str = "",
+        check_every: int = 10,
         name: str = "",
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
@@ -270,8 +211,9 @@ class Session:
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
         once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``name``: the run's,
-        in lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
+        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``check``: a model
+        compared over ranks after every ``check_every`` steps, see :attr:`.Run.divergence`. ``name``: the run's, in
+        lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
         :class:`Run`. A cell ends when its view has shown everything, or a few seconds later if the view blocks.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
@@ -290,7 +232,7 @@ class Session:
             wait=wait,
             timeout=timeout,
             inputs=inputs or {},
-            watch=Watching(metrics, grad_norm, spending),
+            watch=Watching(metrics, grad_norm, spending, check_model(check), check_every),
             cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
         )
 
@@ -338,18 +280,6 @@ class Session:
             raise BadRequest("Name the ranks to kill. %distributed restart replaces all ranks.")
         self._membership.kill(self._choose_living(ranks))
 
-    def resync(self, names: Iterable[str], source: int = 0) -> Run:
-        """Give all ranks the values that ``names`` have on the rank ``source``, in a run of its own.
-
-        See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
-        """
-        names = list(names)
-        for name in names:
-            check_variable(name)
-        named = "".join(f"{name!r}, " for name in names)
-        parse_ranks(source, self.request.size)
-        return self.run(f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={source})", view=None)
-
     # Asking ranks.
 
     def stacks(self, ranks: Ranks = None, timeout: float = 2.0, *, native: bool = False) -> Stacks:
@@ -367,34 +297,6 @@ class Session:
         None. Values that were given as ``env`` are left out.
         """
         return self._requests.surroundings(self._choose(ranks), timeout)
-
-    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
-        """Bind ``values`` by name on ``ranks`` (default: all); on none if one of the values cannot be pickled.
-
-        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
-        """
-        self._requests.push(values, self._choose_living(ranks))
-
-    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
-        """The value of ``name`` on ``ranks`` (default: all), by rank.
-
-        Raises :class:`TransferFailed`, which names the ranks where it is missing or cannot be pickled,
-        :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
-        """
-        return self.pull_many([name], ranks)[name]
-
-    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
-        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
-        return self._requests.pull(names, self._choose_living(ranks))
-
-    def __getitem__(self, name: str) -> dict[int, Any]:
-        """``session["x"]``: the value of ``x`` on every rank."""
-        return self.pull(name)
-
-    @property
-    def names(self) -> RankNames:
-        """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
-        return RankNames(self._requests, lambda: self._link.world)
 
     # Files.
 
@@ -422,6 +324,26 @@ class Session:
         found.check()
         return found
 
+    # Dead ranks.
+
+    def heal(
+        self,
+        names: Iterable[str] = (),
+        source: int | None = None,
+        *,
+        replay: Iterable[int] = (),
+        progress: Callable[[str], None] | None = None,
+    ) -> Healed:
+        """Replace the dead ranks with new processes; the others keep their processes and variables.
+
+        MPI's world and the frameworks' groups span all ranks again. ``replay``: runs whose cells the new ranks run
+        again, alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives);
+        what has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
+
+        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` where it cannot be, with the reason.
+        """
+        return self._heals.heal(names, source, replay, self.names, progress or (lambda _: None))
+
     # Ending.
 
     def restart(self, progress: Callable[[str], None] | None = None) -> None:
@@ -432,6 +354,7 @@ class Session:
         self._link.check_drives()
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
+        self._place_orders()
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.

@@ -84,7 +84,15 @@ await esbuild.build({
   plugins: [slimPlot, styleInScript],
 });
 // JupyterLab's builder gives the parts that are loaded later these names.
-const LATER = { tab: "runs", dialog: "start", view: "output", gantt: "pipelines", scaling: "speedup" };
+const LATER = {
+  tab: "runs",
+  dialog: "start",
+  view: "output",
+  gantt: "pipelines",
+  variables: "variables",
+  history: "history",
+  scaling: "speedup",
+};
 const missing = new Set(Object.keys(LATER));
 const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");
 for (const name of readdirSync(path.join(here, "lib/bundled"), { recursive: true })) {

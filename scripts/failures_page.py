@@ -29,6 +29,22 @@ count from the moment when the situation arises. Names of times, such as `releas
 """
 
 BESIDE = """
+## A heal: `%distributed heal`, `--auto-heal`, the button in Attention
+
+The fault suite heals the world after every play in which a rank has died on this machine, and compares it again.
+
+* **The steward asks the living ranks** whether they are idle. One that works on a cell, or does not answer within 3 s,
+  ends the heal. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM, the ranks are
+  on other hosts, or `OMPI_MCA_btl` leaves out tcp. The error says which, and names `%distributed restart`.
+* **The living ranks form the world again** with a new process for each dead rank. They take it only when every rank has
+  come so far, so they all have it or none has.
+* **A rank that dies meanwhile**, a new one or another, ends the try: the new processes are killed. The next try
+  replaces all ranks that are dead by then. So does a try in which no rank makes a step for `start_timeout`. After three
+  tries the heal has failed; the living ranks have their variables, and a later heal may work.
+* **`mpiexec` dies meanwhile**: the heal ends within 0.5 s.
+* **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
+  world is whole by then.
+
 ## Beside these
 
 * **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.

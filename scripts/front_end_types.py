@@ -46,6 +46,7 @@ ROOTS: list[type[msgspec.Struct]] = [
     messages.StoredRun,
     messages.RunColumns,
     messages.CellOutputs,
+    messages.HeldVariables,
 ]
 """Structs that the front end reads; those that they consist of come with them."""
 

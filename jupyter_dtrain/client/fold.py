@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .entry import Entry
@@ -152,6 +152,10 @@ class Fold:
     def rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
+
+    def ranks_replaced(self, ranks: list[Rank]) -> None:
+        """Talk to ``ranks`` from now on: they are in the place of dead ones."""
+        self._tasks.put(lambda: self._change(ranks))
 
     def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         """Take the steward's news that it cannot free ranks of ``run``, with the call in which each waits."""
@@ -325,9 +329,12 @@ class Fold:
             self._apply(entry, batch)
 
     def _apply(self, entry: Entry, batch: Batch) -> None:
+        before = entry.run.divergence
         fresh = entry.run.apply(batch)
         if fresh is None:
             return
+        if before is None and (found := entry.run.divergence) is not None:
+            entry.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
         if entry.hang_detector is not None:
             entry.hang_detector.hear(fresh, time.monotonic())
         entry.painting.feed(fresh, entry.run.totals[fresh.rank])
@@ -346,11 +353,12 @@ class Fold:
             if rank in entry.run.unfinished:
                 entry.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
+    def _change(self, ranks: list[Rank]) -> None:
+        self._world = self._world and self._world.changed(ranks)
+
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
-            ranks = list(self._world.ranks)
-            ranks[rank] = msgspec.structs.replace(ranks[rank], state="dead", words=words)
-            self._world = msgspec.structs.replace(self._world, ranks=ranks)
+            self._change([msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)])
         for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)

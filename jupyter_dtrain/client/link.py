@@ -7,8 +7,7 @@ Under failure: the link sends a request that gets no answer again. The steward's
 its answer to each renewal of the lease, and to the question before each cell, repeats the news of earlier broadcasts.
 When a rank does not answer, the link renews at once. The link notices within a second that its steward is gone, and a
 request notices at once; from then on every call raises :class:`~jupyter_dtrain.core.errors.WorldLost`, and the link's
-threads and sockets end.
-Thread-safe.
+threads and sockets end. Thread-safe.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.wire.messages import PROTOCOL
+from jupyter_dtrain.wire.messages import PROTOCOL, StewardRequest
 from jupyter_dtrain.wire.steward_messages import (
     Advance,
     AnyBroadcast,
@@ -42,17 +41,17 @@ from jupyter_dtrain.wire.steward_messages import (
     RankDied,
     RankPaused,
     RanksReleased,
+    RanksReplaced,
     RanksStuck,
     ReleaseRun,
     Renew,
-    Restart,
-    StewardRequest,
     Stop,
     TakeUpInterrupt,
     WorldEnded,
     WorldRestarting,
 )
 
+from .healing import check_living
 from .notebook import kernel_id
 
 if TYPE_CHECKING:
@@ -96,7 +95,8 @@ class Link:
         self._steward = steward
         self._settings = settings
         self._notices = news
-        self._me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
+        self.me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
+        """This client, as others see it."""
         self._driver: Client | None = None
         self._world: World | None = None
         self._channel: RanksChannel | None = None
@@ -153,11 +153,8 @@ class Link:
             old.close(linger=0)
 
     def join(self, *, take_over: bool) -> Client:
-        """Ask to drive the world, and follow it from now on; returns the client that drives it.
-
-        This client drives if no other one does, or with ``take_over``.
-        """
-        joined = self._steward.ask(Join(self._me, take_over, PROTOCOL))
+        """Follow the world, and drive it where no other client does, or with ``take_over``; returns its driver."""
+        joined = self._steward.ask(Join(self.me, take_over, PROTOCOL))
         self._set_driver(joined.driver)
         if self._world is not None:
             self._set_world(generation=max(self._world.generation, joined.generation))
@@ -167,10 +164,10 @@ class Link:
 
     def tell_auto(self, *, auto: bool) -> None:
         """Show other clients whether plain cells go to the ranks too; does not wait for a silent steward."""
-        self._me = msgspec.structs.replace(self._me, auto=auto)
+        self.me = msgspec.structs.replace(self.me, auto=auto)
         if self.drives and not self.over:
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(Join(self._me, take_over=False, protocol=PROTOCOL), LEAVING)
+                self._steward.ask(Join(self.me, take_over=False, protocol=PROTOCOL), LEAVING)
 
     def close(self) -> None:
         """Leave the world; this client no longer follows it."""
@@ -179,7 +176,7 @@ class Link:
             self._listener.join(timeout=2)
         if worlds.is_alive(self.listing):
             with contextlib.suppress(WorldLost, Refused):
-                self._steward.ask(Leave(self._me.id), LEAVING)
+                self._steward.ask(Leave(self.me.id), LEAVING)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -208,7 +205,7 @@ class Link:
     @property
     def drives(self) -> bool:
         """Whether this client is the driver."""
-        return self._driver is not None and self._driver.id == self._me.id
+        return self._driver is not None and self._driver.id == self.me.id
 
     @property
     def world(self) -> World:
@@ -249,13 +246,7 @@ class Link:
 
     def check_ranks(self, ranks: list[int]) -> None:
         """Raise :class:`RanksDead` when one of ``ranks`` is dead, and as :meth:`check`."""
-        world = self.world
-        dead = [rank for rank in world.dead if rank.rank in ranks]
-        if dead:
-            living = [rank.rank for rank in world.ranks if rank.state != "dead"]
-            words = "; ".join(rank.words for rank in dead)
-            go_on = f", or run the cell on the others with -r {','.join(map(str, living))}" if living else ""
-            raise RanksDead(f"{words[0].upper()}{words[1:]}. Make the world whole with %distributed restart{go_on}.")
+        check_living(self.world, ranks)
 
     def confirm_drives(self) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
@@ -306,10 +297,6 @@ class Link:
             self.check_alive()
             self.check()
             raise
-
-    def restart(self) -> int:
-        """Ask the steward for fresh ranks; returns the number of the new set. Raises as :meth:`ask`."""
-        return self.ask(Restart(self._me.id, self._me.words)).incarnation
 
     def release(self, run: int) -> None:
         """Have the steward free the ranks that wait for others in ``run``. Raises as :meth:`ask`."""
@@ -385,7 +372,7 @@ class Link:
 
     def _renewal(self, last_run: int, followed: Sequence[Followed] = ()) -> Renew:
         dead = [] if self._world is None else [rank.rank for rank in self._world.dead]
-        return Renew(self._me.id, self._me.auto, last_run, list(followed), dead)
+        return Renew(self.me.id, self.me.auto, last_run, list(followed), dead)
 
     def _take_driven(self, driven: Driven) -> list[OpenRun]:
         """Take what the steward answers: the driver, and whatever broadcasts were missed. Returns the runs that go on.
@@ -399,10 +386,12 @@ class Link:
         for words in news.notices:
             self._notices.hear(words)
         by = news.restarted_by
-        if news.incarnation > self._incarnation and by is not None and by.client != self._me.id:
+        if news.incarnation > self._incarnation and by is not None and by.client != self.me.id:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
+        if new := [rank for rank in news.replaced if rank.engine != self._world.ranks[rank.rank].engine]:
+            self.ranks_replaced(new, news.generation)
         for rank in self._world.ranks:
             if rank.rank in news.dead:
                 self._rank_died(rank.rank, news.dead[rank.rank], news.last.get(rank.rank, []))
@@ -420,22 +409,24 @@ class Link:
         if self._fold is not None:
             self._fold.rank_died(rank, words, events)
 
+    def ranks_replaced(self, ranks: list[Rank], generation: int) -> None:
+        """Take the news of a heal: ``ranks`` are in the place of dead ones."""
+        with self._lock:
+            assert self._world is not None
+            generation = max(self._world.generation, generation)
+            self._set_world(ranks=self._world.changed(ranks).ranks, generation=generation)
+        if self._fold is not None:
+            self._fold.ranks_replaced(ranks)
+
     def _heard(self, event: AnyBroadcast) -> None:
-        current = event.incarnation == self._incarnation
         match event:
-            case RankDied(rank=rank, words=words) if current:
-                self._rank_died(rank, words, event.events)
-                self._set_world(generation=event.generation)
-            case RankPaused() if current:
-                self._set_rank(event.rank, state=event.state, words=event.words)
-                if event.words and self._fold is not None:
-                    self._fold.rank_fell(event.rank, event.words)
-            case WorldRestarting() if event.client != self._me.id:
+            case RankDied() | RanksReplaced() | RankPaused() | RanksReleased() | RanksStuck():
+                if event.incarnation == self._incarnation:
+                    self._heard_of_ranks(event)
+            case WorldRestarting() if event.client != self.me.id:
                 self._restarted_by(event.by, event.incarnation)
             case InterruptWanted() if self.drives:
                 self._interrupted_by(event.by, event.run, force=event.force)
-            case RanksReleased() | RanksStuck() if current:
-                self._heard_of_release(event)
             case Noticed():
                 self._notices.hear(event.words)
             case DriverChanged():
@@ -443,11 +434,21 @@ class Link:
             case WorldEnded() if not self.closed:
                 self.lose(event.words)
 
-    def _heard_of_release(self, event: RanksReleased | RanksStuck) -> None:
-        if isinstance(event, RanksReleased):
-            self._set_world(generation=event.generation)
-        elif self._fold is not None:
-            self._fold.ranks_stuck(event.run, event.waiting)
+    def _heard_of_ranks(self, event: RankDied | RanksReplaced | RankPaused | RanksReleased | RanksStuck) -> None:
+        match event:
+            case RankDied(rank=rank, words=words):
+                self._rank_died(rank, words, event.events)
+                self._set_world(generation=event.generation)
+            case RanksReplaced():
+                self.ranks_replaced(event.ranks, event.generation)
+            case RankPaused():
+                self._set_rank(event.rank, state=event.state, words=event.words)
+                if event.words and self._fold is not None:
+                    self._fold.rank_fell(event.rank, event.words)
+            case RanksReleased():
+                self._set_world(generation=event.generation)
+            case RanksStuck() if self._fold is not None:
+                self._fold.ranks_stuck(event.run, event.waiting)
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name
@@ -472,9 +473,9 @@ class Link:
 
     def _set_rank(self, rank: int, **changes: str) -> None:
         with self._lock:
-            ranks: list[Rank] = list(self._world.ranks if self._world is not None else ())
-            ranks[rank] = msgspec.structs.replace(ranks[rank], **changes)
-            self._set_world(ranks=ranks)
+            assert self._world is not None
+            changed = self._world.changed([msgspec.structs.replace(self._world.ranks[rank], **changes)])
+            self._set_world(ranks=changed.ranks)
 
     def _set_world(self, **changes: int | list[Rank]) -> None:
         with self._lock:

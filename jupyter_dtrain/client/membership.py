@@ -16,7 +16,7 @@ from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.wire.messages import check_protocol
-from jupyter_dtrain.wire.steward_messages import ReadRequest, ReadState, ReadStatus
+from jupyter_dtrain.wire.steward_messages import ReadRequest, ReadState, ReadStatus, Restart
 
 from .startup import Startup
 
@@ -87,7 +87,7 @@ class Membership:
         # First: the ranks, which are about to end, would report that themselves.
         self._fold.world_lost("its world was restarted")
         try:
-            incarnation = self._link.restart()
+            incarnation = self._link.ask(Restart(self._link.me.id, self._link.me.words)).incarnation
         except Refused as refused:
             raise BadRequest(f"World {self._request.name!r} cannot be restarted: {refused}") from None
         try:

@@ -22,7 +22,6 @@ from jupyter_dtrain.core.stacks import Stacks, with_native
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 from jupyter_dtrain.wire.agent_messages import (
-    AgentRequest,
     FetchValues,
     ReadEvents,
     ReadPosition,
@@ -32,7 +31,7 @@ from jupyter_dtrain.wire.agent_messages import (
     ValuesRequest,
 )
 from jupyter_dtrain.wire.answers import Surroundings
-from jupyter_dtrain.wire.messages import read_answer
+from jupyter_dtrain.wire.messages import AgentRequest, read_answer
 from jupyter_dtrain.wire.questions import (
     OUTSIDE_PATIENCE,
     Answers,
@@ -107,21 +106,34 @@ class RankRequests:
         """As :meth:`.Session.push`."""
         pickled = pickle_values(values)
         request = StoreValues(list(pickled), digests(pickled.values()))
-        self._ask_idle(ranks, request, list(pickled.values()), doing=f"push {', '.join(values)}")
+        buffers = list(pickled.values())
+        self._ask_idle(dict.fromkeys(ranks, (request, buffers)), doing=f"push {', '.join(values)}")
+
+    def scatter(self, name: str, values: Mapping[int, Any]) -> None:
+        """Bind ``name`` on each rank to its own value. ``values``: by rank."""
+        requests = {}
+        for rank, value in values.items():
+            pickled = pickle_values({name: value})
+            requests[rank] = StoreValues(list(pickled), digests(pickled.values())), list(pickled.values())
+        self._ask_idle(requests, doing=f"scatter {name}")
 
     def pull(self, names: list[str], ranks: list[int]) -> dict[str, dict[int, Any]]:
         """As :meth:`.Session.pull_many`."""
         for name in names:
             check_variable(name)
-        found = self._ask_idle(ranks, FetchValues(names), [], doing=f"pull {', '.join(names)}")
+        request = FetchValues(names)
+        found = self._ask_idle({rank: (request, []) for rank in ranks}, doing=f"pull {', '.join(names)}")
         answers = {rank: answer for rank, (answer, _) in found.items()}
         return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})
 
     def _ask_idle(
-        self, ranks: list[int], request: ValuesRequest[A], buffers: list[bytes], *, doing: str
+        self, requests: Mapping[int, tuple[ValuesRequest[A], list[bytes]]], *, doing: str
     ) -> dict[int, tuple[A, list[Any]]]:
-        """The answer of each rank's main thread, and its buffers. Raises :class:`TransferFailed` if one fails."""
-        busy = {rank: run for rank, run in self._busy().items() if rank in ranks}
+        """The answer of each rank's main thread, and its buffers. Raises :class:`TransferFailed` if one fails.
+
+        ``requests``: by rank, each with its buffers.
+        """
+        busy = {rank: run for rank, run in self._busy().items() if rank in requests}
         if busy:
             raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
         world, channel = self._bound()
@@ -129,11 +141,11 @@ class RankRequests:
         answers: dict[int, tuple[A, list[Any]]] = {}
         failed: dict[str, list[int]] = {}
         with StopButton() as stop_button:
-            futures = {rank: channel.values(world.ranks[rank].engine, request, buffers) for rank in ranks}
+            futures = {rank: channel.values(world.ranks[rank].engine, *asked) for rank, asked in requests.items()}
             for rank, future in futures.items():
                 try:
                     reply = self._await_reply(rank, future, deadline, stop_button)
-                    answers[rank] = read_answer(reply["content"], request), reply["buffers"]
+                    answers[rank] = read_answer(reply["content"], requests[rank][0]), reply["buffers"]
                 except (RanksDead, Refused, TransferFailed) as error:
                     failed.setdefault(str(error), []).append(rank)
         stop_button.check()

@@ -188,8 +188,12 @@ def _after_loss(run: Run) -> str:
     ended = run.world_end or any("its world" in words or "its steward" in words for words in run.lost.values())
     if not run.lost or ended:
         return ""
-    others = "" if len(run.lost) == len(run.ranks) else "The other ranks keep their variables and take cells (-r); "
-    return f"{others}%distributed restart replaces all ranks."
+    if len(run.lost) == len(run.ranks):
+        return "%distributed restart replaces all ranks."
+    return (
+        "The other ranks keep their variables and take cells (-r); %distributed heal replaces what is dead, "
+        "%distributed restart replaces all ranks."
+    )
 
 
 def _causes(run: Run) -> _Causes:

@@ -60,6 +60,8 @@ class Declaration(msgspec.Struct, frozen=True):
     """How the variables begin that go along from this machine to ranks on other hosts."""
     interface_variables: tuple[str, ...] = ()
     """The variables by which the library takes a network interface, for ranks on several hosts."""
+    collectives: tuple[str, ...] = ()
+    """The functions and methods that return only when all ranks have called them: no rank can run them alone."""
     interface_lists: tuple[str, ...] = ()
     """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
     fabric_variables: tuple[str, ...] = ()

@@ -80,6 +80,10 @@ class RanksDead(DtrainError):
     """Some of the wanted ranks have died, so the cell was not sent."""
 
 
+class HealFailed(DtrainError):
+    """Dead ranks could not be replaced; the living ones have their variables. The message has the reason."""
+
+
 class StoreFailed(DtrainError):
     """The store of runs cannot be used; nothing in it was changed."""
 

@@ -254,6 +254,19 @@ class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
     """Those of its first few batches: equal values have equal digests."""
 
 
+class Checked(msgspec.Struct, frozen=True, tag="checked", omit_defaults=True):
+    """The digests of a model's parts on this rank after a step, for a standing check."""
+
+    name: str
+    """The model's variable."""
+    step: int
+    """Counts the cell's steps, from 1; all ranks report the same steps."""
+    digests: bytes
+    """Eight bytes for each part; zeros for one that cannot be read."""
+    parts: list[str] = []
+    """Their names, where they are not those of the last report."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
@@ -317,6 +330,7 @@ Body = (
     | Progress
     | PipelineStep
     | Reading
+    | Checked
     | CommMessage
     | Dropped
     | Finished

@@ -20,8 +20,8 @@ AFTER: dict[After, str] = {
     "whole": "cells run on all ranks, with the same objects.",
     "busy": "the blocked ranks refuse cells until their work ends or `%distributed kill` ends them. The other ranks "
     "take cells (`-r`).",
-    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`), and `%distributed restart` "
-    "starts fresh ranks.",
+    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` replaces "
+    "the dead rank, and the others keep everything; `%distributed restart` starts fresh ranks.",
     "empty": "no rank of that host is left. The world refuses cells on all ranks, and `%distributed restart` starts "
     "fresh ranks.",
     "unhealable": "cells run on all ranks, with the same objects. `%distributed restart` starts another `mpiexec`.",
@@ -331,6 +331,30 @@ SITUATIONS: tuple[Situation, ...] = (
         "ok",
         ("rank {rank}: the log cannot be written",),
         EVERYTHING,
+        "whole",
+        "whole",
+    ),
+    Situation(
+        "save-killed",
+        "A rank dies while all ranks save a snapshot.",
+        EXIT_SEEN,
+        (LOST, RELEASE),
+        span("release_grace", 2.0),
+        "lost",
+        ("rank {rank} was killed (SIGKILL)",),
+        f"{OF_THE_OTHERS} The snapshot before it is whole, and is the one that loads.",
+        "dead",
+        "dead",
+    ),
+    Situation(
+        "save-no-disk",
+        "The disk is full while ranks save a snapshot.",
+        by(AT_ONCE, "the rank that cannot write tells the others."),
+        (by(AT_ONCE, "all ranks raise the reason, and what was written is removed."),),
+        span(2.0),
+        "error",
+        ("cannot be written",),
+        f"{EVERYTHING} The snapshot before it is whole.",
         "whole",
         "whole",
     ),

@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from .divergence import Divergence, Divergences
 from .events import (
     Batch,
+    Checked,
     ClearOutput,
     Display,
     Dropped,
@@ -130,6 +132,7 @@ class Run:
         self._metrics = RunMetrics(ranks)
         self._pipelines = Pipelines()
         self._readings = Readings()
+        self._divergences = Divergences(ranks)
         # A signal handler may read while the main thread, which it interrupts, is reading.
         self._folding = threading.RLock()
         self._read_spool = read_spool
@@ -253,6 +256,16 @@ class Run:
             return self._readings.batch
 
     @property
+    def divergence(self) -> Divergence | None:
+        """Where the replicas of the checked model have parted; None where they have not, or nothing was checked."""
+        return self._divergences.first
+
+    @property
+    def checked(self) -> int:
+        """How many steps a standing check has compared on all ranks."""
+        return self._divergences.checked
+
+    @property
     def spool(self) -> dict[int, str]:
         """The path, on the steward's machine, of the whole log of each rank that has started."""
         return {rank: part.started.spool for rank, part in self._parts.items() if part.started is not None}
@@ -345,20 +358,25 @@ class Run:
             part.totals = _add_totals(part.totals, fresh)
         for event in fresh:
             part.apply(event)
-            if isinstance(event.body, Started):
-                self._began = event.time if self._began is None else min(self._began, event.time)
-            if isinstance(event.body, Metrics):
-                with self._folding:
-                    self._keep_points(batch.rank, part, event.body)
-            if isinstance(event.body, PipelineStep):
-                with self._folding:
-                    self._pipelines.take(batch.rank, event.body)
-            if isinstance(event.body, Reading):
-                with self._folding:
-                    self._readings.take(batch.rank, event.body)
-            if isinstance(event.body, Finished) and event.body.outcome == "lost":
-                self.mark_lost(batch.rank, event.body.words)
+            with self._folding:
+                self._take(batch.rank, part, event)
         return Batch(batch.run, batch.rank, first, batch.last, fresh, batch.totals)
+
+    def _take(self, rank: int, part: _RankPart, event: Event) -> None:
+        """Take what one event says of the whole run."""
+        match event.body:
+            case Started():
+                self._began = event.time if self._began is None else min(self._began, event.time)
+            case Metrics() as metrics:
+                self._keep_points(rank, part, metrics)
+            case PipelineStep() as step:
+                self._pipelines.take(rank, step)
+            case Reading() as reading:
+                self._readings.take(rank, reading)
+            case Checked() as checked:
+                self._divergences.take(rank, checked)
+            case Finished(outcome="lost", words=words):
+                self.mark_lost(rank, words)
 
     def _keep_points(self, rank: int, part: _RankPart, metrics: Metrics) -> None:
         for series in metrics.series:

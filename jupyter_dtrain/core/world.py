@@ -99,6 +99,11 @@ class World(msgspec.Struct, frozen=True):
         """The ranks that have ended."""
         return [rank for rank in self.ranks if rank.state == "dead"]
 
+    def changed(self, ranks: Iterable[Rank]) -> World:
+        """The world with ``ranks`` in the places of those with their numbers."""
+        new = {rank.rank: rank for rank in ranks}
+        return msgspec.structs.replace(self, ranks=[new.get(rank.rank, rank) for rank in self.ranks])
+
 
 def check_name(name: str) -> str:
     """Return ``name`` if it can name a world.

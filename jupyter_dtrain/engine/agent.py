@@ -6,7 +6,7 @@ as an ``execute_request``, so that nothing queues behind a cell that failed.
 
 Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
 runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends without
-running, and never runs later. A request that the agent cannot answer gets the error as its answer.
+running, and never runs later. A request that has no answer gets the error as its answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
-from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
     Describe,
@@ -42,6 +41,7 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadPosition,
     ReadStack,
     ReadSurroundings,
+    ReadVariables,
     ReleaseRank,
     RunCell,
     Signalled,
@@ -52,6 +52,7 @@ from jupyter_dtrain.wire.agent_messages import (
     read_agent_request,
     read_values_request,
 )
+from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
 from jupyter_dtrain.wire.messages import (
     HELLO_MESSAGE,
     REPLY_MESSAGE,
@@ -73,9 +74,11 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .healing import Healing
 from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
+from .inventory import Inventory
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, store_values
@@ -93,10 +96,15 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.world import Placement
 
+    from .step_work import StepWork
+
 _NO_KEYBOARD = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
     "Set values with %%distributed -i NAMES, and look at variables with another %%distributed cell."
 )
+
+_Aside = Complete | Describe | ReadSurroundings | ReadVariables
+_Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
 
 class Agent:
@@ -112,12 +120,15 @@ class Agent:
         metrics: MetricBuffer,
         sampler: Sampler,
         comms: RankComms,
+        step_work: StepWork,
         home: Path,
         report: Callable[[Report], None],
         generation: int,
+        healing: Healing,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
+        self._healing = healing
         self._shell = kernel.shell
         self._code = ""
         """The cell that runs, or ran last."""
@@ -155,6 +166,8 @@ class Agent:
             report,
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
+        self._step_work = step_work
+        self._inventory = Inventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
@@ -257,6 +270,8 @@ class Agent:
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
+        with contextlib.suppress(Exception):
+            self._step_work.end()
         try:
             self._cell_end.end(
                 cell.run,
@@ -290,6 +305,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
@@ -329,8 +345,7 @@ class Agent:
     def _transform_cell(self, code: str) -> str:
         """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
         above = self._cell.above if code == self._code else 0
-        transformed: str = self._transform(code)
-        return "\n" * above + transformed
+        return "\n" * above + str(self._transform(code))
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
@@ -391,7 +406,7 @@ class Agent:
         except Refused as error:
             say(refused(error))
             return
-        if isinstance(request, Complete | Describe | ReadSurroundings):
+        if isinstance(request, _Aside):
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
             if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
@@ -399,17 +414,15 @@ class Agent:
             return
         say(replied(lambda: self._answer(request)))
 
-    def _ask_aside(
-        self, request: Complete | Describe | ReadSurroundings, answer: Callable[[dict[str, Any]], object]
-    ) -> bool:
+    def _ask_aside(self, request: _Aside, answer: Callable[[dict[str, Any]], object]) -> bool:
+        if isinstance(request, ReadVariables):
+            return self._inventory.ask(request, answer)
         if isinstance(request, ReadSurroundings):
             look = functools.partial(look_around, self._plugins, self._place.local_rank)
             return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)
         return self._inspector.ask(request, answer)
 
-    def _answer(
-        self, request: ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents
-    ) -> RankPosition | Done | Stack | Signalled | EventsRead:
+    def _answer(self, request: _Direct) -> msgspec.Struct:
         match request:
             case ReadPosition():
                 return self._position(waits=request.waits)
@@ -422,6 +435,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case _:
+                return self._healing.answer(request, self._running)
 
     def _interrupt(self, request: InterruptRank) -> bool:
         """Interrupt the cell and the processes that it has started; return whether the cell has taken it.

@@ -23,18 +23,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
-from jupyter_dtrain.core.processors import read_processors, thread_variables
+from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.core.world import Placement, placements, rank_environment
+from jupyter_dtrain.core.world import Placement, rank_environment
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RankSpec
 
+from . import healing
 from .agent import Agent
 from .bars import install_bars
 from .capture import EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .healing import Healing, introduce
 from .home import RankHome, connect
 from .ipengine import IPEngine
 from .memory import keep_freed
@@ -42,6 +46,8 @@ from .metrics import MetricBuffer
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
+from .slots import Replacement
+from .step_work import StepWork
 
 LOOK = 0.005
 """Seconds between two looks whether all ranks have imported MPI."""
@@ -63,6 +69,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         plugins: Plugins,
         channel: socket.socket,
         report: Callable[[Report], None],
+        healer: Healing,
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -70,6 +77,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._plugins = plugins
         self._channel = channel
         self._report = report
+        self._healer = healer
 
     def to_work_dir(self) -> None:
         """Stay in the watch's folder.
@@ -107,8 +115,15 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
+        self._plugins.inherit(self._healer.heritage)
         install_bars()
-        connect(RankHome(self._place, metrics, recorder.append, self._plugins))
+        step_work = StepWork(
+            shell.user_ns,
+            self._plugins,
+            recorder.append,
+            lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
+        )
+        connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
         sampler = Sampler(
             recorder.tell,
             lambda: metrics.step,
@@ -126,9 +141,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             metrics,
             sampler,
             comms,
+            step_work,
             Path.cwd(),
             self._report,
             spec.generation,
+            self._healer,
         )
         agent.install()
         # The engine's own messages ("received signal 15") are not the cell's output.
@@ -197,8 +214,13 @@ def _keep_sockets_in(folder: Path) -> None:
             own._config["tempdir"] = str(folder)  # noqa: SLF001 — as multiprocessing.util.get_temp_dir
 
 
-def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report], None]) -> None:
-    """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2."""
+def run_engine(
+    spec: RankSpec, channel: socket.socket, report: Callable[[Report], None], replacement: Replacement | None = None
+) -> None:
+    """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2.
+
+    ``replacement``: takes the place of a dead rank.
+    """
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
     keep_freed()
@@ -214,30 +236,43 @@ def run_engine(spec: RankSpec, channel: socket.socket, report: Callable[[Report]
         from mpi4py import MPI
 
     _keep_sockets_in(Path(spec.scratch) / "multiprocessing")
-    comm = MPI.COMM_WORLD
-    report(Reached(comm.rank, "mpi"))
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
-    # A rank that waits in MPI keeps a processor busy, which the ranks that still start need.
-    arrived = comm.Ibarrier()
-    while not arrived.Test():
-        time.sleep(LOOK)
+    if replacement is None:
+        comm: Any = MPI.COMM_WORLD
+        report(Reached(comm.rank, "mpi"))
+        # A rank that waits in MPI keeps a processor busy, which the ranks that still start need.
+        arrived = comm.Ibarrier()
+        while not arrived.Test():
+            time.sleep(LOOK)
+    else:
+        comm = healing.enter(MPI, replacement)
+        vars(MPI)["COMM_WORLD"] = comm
+        report(Reached(comm.rank, "mpi"))
+        # Cells come in that generation: in the first of them, this rank joins the others' groups.
+        spec = msgspec.structs.replace(spec, generation=replacement.generation - 1)
     # The one exchange of a start: the ranks' hosts, their processors and their frameworks' introductions.
-    host, processors = socket.gethostname(), read_processors()
-    told = comm.allgather((host, processors, plugins.introduce()))
-    place = placements([host for host, _, _ in told])[comm.rank]
+    own = introduce(plugins)
+    told = comm.allgather(own)
+    place = healing.place_of(told, comm.rank)
+    if replacement is not None:
+        comm.Barrier()  # as the living ranks do
+        healing.adopt(os.environ, place)
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
     # mpiexec keeps some variables for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
     # Only now: the ranks of a host may share its processors, or each may be bound to some of them.
-    given.offer(thread_variables(processors, [theirs for mate, theirs, _ in told if mate == host]))
-    plugins.meet([introductions for _, _, introductions in told])
+    given.offer(thread_variables(own.processors, [one.processors for one in told if one.host == own.host]))
+    plugins.meet([one.frameworks for one in told])
     plugins.environment(place, spec, given.offer)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
-    engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report)
+    healer = Healing(MPI, comm, own, place, plugins, report)
+    if replacement is not None:
+        healer.heritage = healing.heritage_of(told, replacement.ranks)
+    engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report, healer)
     folder = Path(spec.folder)
     engine.initialize(
         [

@@ -4,9 +4,10 @@ The core names no framework. Each framework is a class that derives from :class:
 group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
 the user's code does later (:func:`~.imports.when_imported`). A framework that is not installed costs nothing.
 
-:class:`Framework` offers eight capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
-:class:`Cells`, :class:`Values`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and :class:`Server`. A plug-in
-overrides the members that it has something to do in. A rank never asks a plug-in for a member that it left alone.
+:class:`Framework` offers nine capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
+:class:`Cells`, :class:`Values`, :class:`Snapshots`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and
+:class:`Server`. A plug-in overrides the members that it has something to do in. A rank never asks a plug-in for a
+member that it left alone.
 
 Members with several arguments are called by name, and a plug-in takes only the arguments that it needs::
 
@@ -34,10 +35,13 @@ from .libraries import is_library
 from .sources import executing_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from jupyter_dtrain.core.facts import Facts
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 
+    from .contents import Part
     from .metrics import Read
 
 
@@ -127,6 +131,12 @@ class Cells:
         """Return how many steps each optimizer has made in this cell, by its variable; empty where none count."""
         return {}
 
+    def follow_steps(self, _call: Callable[[int], object] | None, /) -> None:
+        """``follow_steps(call)``: after each step of the optimizer that steps first, call ``call`` with its number.
+
+        The number counts this cell's steps, from 1; the call comes on the thread of the training loop. None ends that.
+        """
+
     def is_log(self, _line: str, /) -> bool:
         """``is_log(line)``: whether native code or a child process has written ``line`` as a log that no cell shows.
 
@@ -153,6 +163,49 @@ class Values:
         why.
         """
         return None
+
+    def parts(self, *_: Any, **__: Any) -> list[Part] | None:
+        """``parts(name: str, value: Any, namespace: Mapping[str, Any])``: the parts of one of the user's variables.
+
+        For a tensor of this framework the tensor itself, for a model its weights and what belongs to them; None for a
+        value of any other kind. ``namespace``: the user's names. Wait for no other rank, and compute nothing yet. Any
+        thread may ask, also while a cell runs.
+        """
+        return None
+
+    def states(self, _namespace: Mapping[str, Any], /) -> list[Part]:
+        """``states(namespace)``: random states and step counters, which decide what a rank does next."""
+        return []
+
+
+class Snapshots:
+    """The state of models and optimizers on disk, for a world of any size. The main threads of all ranks ask together.
+
+    Each rank pickles everything else: an object with ``state_dict`` as its state.
+    """
+
+    def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:
+        """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
+
+        Return the names of those of ``values`` that this framework saves, the same on all ranks, and this rank's files
+        as bytes, by name; other ranks' files have other names. ``size``: ranks in the world. May wait for the other
+        ranks. Raises what stands in the way.
+        """
+        return [], {}
+
+    def misfit(self, *_: Any, **__: Any) -> str:
+        """``misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: why not to load.
+
+        ``folder`` has the files of all ranks. Empty where the saved states fit ``values``. Change nothing, and wait for
+        no rank.
+        """
+        return ""
+
+    def load_values(self, *_: Any, **__: Any) -> None:
+        """``load_values(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: load the states.
+
+        May wait for the other ranks. Raises what stands in the way.
+        """
 
 
 class Memory:
@@ -235,6 +288,39 @@ class Recovery:
         """
         return []
 
+    def cannot_heal(self) -> str:
+        """Return a sentence on what stays broken here when new processes replace dead ranks; empty where nothing does.
+
+        Asked on the control thread, before ranks are replaced.
+        """
+        return ""
+
+    def forbids_heal(self) -> str:
+        """Return why no new process can take a dead rank's place here, as a clause; empty where one can.
+
+        Asked like :meth:`cannot_heal`.
+        """
+        return ""
+
+    def bequeath(self) -> str:
+        """Return what a rank that replaces a dead one must know to come along in :meth:`recover`; empty for nothing.
+
+        Asked in a living rank, on a thread of its own, while it runs no cell.
+        """
+        return ""
+
+    def inherit(self, _heritage: dict[int, str], /) -> None:
+        """``inherit(heritage)``: in a rank that replaces a dead one, take what living ranks have left, by rank.
+
+        Called once, on the main thread, after ``prepare``.
+        """
+
+    def rejoin(self) -> None:
+        """In a living rank: new processes have taken the place of dead ranks, and MPI's world is a new one.
+
+        Called on the control thread, while the rank runs no cell. The next cell of all ranks recovers.
+        """
+
 
 class Server:
     """Processes that the steward runs for this framework. The steward reads these, not the rank."""
@@ -251,14 +337,14 @@ class Server:
     """
 
 
-class Framework(Start, Description, Cells, Values, Memory, Waiting, Recovery, Server):
+class Framework(Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server):
     """One framework in one rank. Override the members of the capabilities that it has; give it a :attr:`name`."""
 
     name: str
     """The plug-in's own; no other plug-in has it."""
 
 
-CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Memory, Waiting, Recovery, Server)
+CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server)
 
 MEMBERS: tuple[str, ...] = tuple(name for one in CAPABILITIES for name in vars(one) if not name.startswith("_"))
 """The names of all members of all capabilities."""
@@ -273,6 +359,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "after_cell": ("failed",),
     "waits": ("frame", "call", "idle"),
     "recover": ("bound", "again"),
+    "parts": ("name", "value", "namespace"),
+    "save_values": ("values", "namespace", "size"),
+    "misfit": ("values", "namespace", "folder"),
+    "load_values": ("values", "namespace", "folder"),
 }
 """The members that are called by name, each with all arguments that it may take."""
 
@@ -353,4 +443,9 @@ def user_names() -> list[tuple[str, Any]]:
     if not InteractiveShell.initialized():
         return []
     names = list(InteractiveShell.instance().user_ns.items())
-    return [(name, value) for name, value in names if not _OF_IPYTHON.fullmatch(name)]
+    return [(name, value) for name, value in names if not of_ipython(name)]
+
+
+def of_ipython(name: str) -> bool:
+    """Whether IPython keeps this name of a namespace for itself."""
+    return bool(_OF_IPYTHON.fullmatch(name)) or name in {"In", "Out", "exit", "quit", "get_ipython", "open"}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .metrics import MetricBuffer
     from .plugins import Plugins
+    from .step_work import StepWork
 
 
 PROGRESS_PERIOD = 0.25
@@ -31,6 +32,7 @@ class RankHome(NamedTuple):
     metrics: MetricBuffer
     emit: Callable[[Body], object]
     plugins: Plugins
+    step_work: StepWork
 
 
 _home: RankHome | None = None

@@ -13,43 +13,54 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
 import math
 import threading
 import traceback
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts
-from jupyter_dtrain.core.stacks import Collective
-from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.core.variables import Variable
 
 from . import imports
-from .framework import ARGUMENTS, GROUP, Framework
+from .framework import GROUP
 from .interrupts import CellStopped, Overdue
+from .plugin_calls import (
+    Call,
+    as_collectives,
+    as_count,
+    as_counts,
+    as_facts,
+    as_module,
+    as_parts,
+    as_point,
+    as_text,
+    as_texts,
+    as_variables,
+    failed_in,
+    overrides,
+    taken,
+    wanted_by,
+)
 from .words import Words, words_of
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
+    from jupyter_dtrain.core.stacks import Collective
+    from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
 
+    from .contents import Part
     from .metrics import MetricBuffer, Read
 
 PATIENCE = 10.0
 """Seconds that a member may take at the end of a cell. A cell that ended well may compute for longer."""
-_BY_KEYWORD = ("failed", "idle")
-"""The arguments that a member gets by keyword in any case."""
-_BITS = 63
-"""Size of a count in the rank's messages, without its sign."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +86,7 @@ class Plugins:
         self._lock = threading.Lock()
         self._failed: set[tuple[str, str]] = set()
         self._notices: list[str] = []
-        self._asked: dict[str, list[_Call]] = {}
+        self._asked: dict[str, list[Call]] = {}
         """By member: the plug-ins that have it, as far as they were looked up."""
         self._plugins = list(plugins)
 
@@ -86,7 +97,7 @@ class Plugins:
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
             with loaded._guard(entry.name, ""):
                 plugin = entry.load()()
-                loaded._plugins.append((_text(plugin.name), plugin))
+                loaded._plugins.append((as_text(plugin.name), plugin))
         return loaded
 
     @property
@@ -104,7 +115,7 @@ class Plugins:
 
     def introduce(self) -> dict[str, str]:
         """Introductions, by plug-in."""
-        return dict(self._answers("introduce", _text))
+        return dict(self._answers("introduce", as_text))
 
     def meet(self, introductions: list[dict[str, str]]) -> None:
         """``introductions``: what :meth:`introduce` gave on each rank, by rank."""
@@ -118,7 +129,7 @@ class Plugins:
         """Each plug-in's variables are ``offer``-ed with its name."""
         for call in self._calls("environment"):
             with self._guard(call.name, "environment"):
-                offer(_variables(call(place=place, spec=spec)), call.name)
+                offer(as_variables(call(place=place, spec=spec)), call.name)
 
     def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Prepare the plug-ins; one that raises is left out of all that follows."""
@@ -138,7 +149,7 @@ class Plugins:
         found = {}
         for call in self._calls("describe"):
             try:
-                facts = _facts(call())
+                facts = as_facts(call())
             except BaseException as error:  # noqa: BLE001 — a library of another version; the reader sees why
                 facts = Facts(call.name, "", "", imported=True, details={"unknown": words_of(error)})
             if facts is not None:
@@ -147,7 +158,7 @@ class Plugins:
 
     def in_use(self) -> list[str]:
         """Titles of the frameworks that user code has imported."""
-        return [title for _, title in self._answers("in_use", _text) if title]
+        return [title for _, title in self._answers("in_use", as_text) if title]
 
     # Cells.
 
@@ -167,7 +178,7 @@ class Plugins:
 
     def services(self) -> list[str]:
         """Words in the command lines of processes that outlive the cell that started them."""
-        found = (self._attribute(name, plugin, "services", _texts, otherwise=()) for name, plugin in self._plugins)
+        found = (self._attribute(name, plugin, "services", as_texts, otherwise=()) for name, plugin in self._plugins)
         return [words for services in found for words in services if words]
 
     def children_ended(self, pids: set[int]) -> None:
@@ -180,7 +191,13 @@ class Plugins:
 
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made."""
-        return {name: count for _, counts in self._asked_at_end("steps", _counts) for name, count in counts.items()}
+        return {name: count for _, counts in self._asked_at_end("steps", as_counts) for name, count in counts.items()}
+
+    def follow_steps(self, call: Callable[[int], object] | None) -> None:
+        """Call ``call`` after each step of the optimizer that steps first; None ends that."""
+        for one in self._calls("follow_steps"):
+            with self._guard(one.name, "follow_steps"):
+                one(call)
 
     def is_log(self, line: str) -> bool:
         """Whether ``line`` is a log that no cell shows."""
@@ -203,14 +220,49 @@ class Plugins:
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """The number that metrics take for ``value``, and its reader. Raises :class:`ValueError` with why not."""
-        answers = self._answers("number", _point, value, documented=(ValueError,))
+        answers = self._answers("number", as_point, value, documented=(ValueError,))
         return next((point for _, point in answers if point is not None), None)
+
+    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
+        """The parts of ``value`` by the first framework that knows it; None where none does. Any thread may ask."""
+        answers = self._answers("parts", as_parts, name=name, value=value, namespace=namespace)
+        return next((parts for _, parts in answers if parts is not None), None)
+
+    def states(self, namespace: Mapping[str, Any]) -> list[Part]:
+        """Random states and step counters."""
+        return [part for _, parts in self._answers("states", as_parts, namespace) for part in parts or ()]
+
+    # Snapshots.
+
+    def save_values(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
+    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+        """Each plug-in that saves some of ``values``: its name, theirs, and its files. Raises what it raises."""
+        left = dict(values)
+        for call in self._calls("save_values"):
+            names, files = call(values=left, namespace=namespace, size=size)
+            left = {name: value for name, value in left.items() if name not in names}
+            if names:
+                yield call.name, list(names), files
+
+    def misfit(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
+        """Why the states that ``plugin`` has saved do not fit; empty where they do."""
+        for call in self._calls("misfit"):
+            if call.name == plugin:
+                return as_text(call(values=values, namespace=namespace, folder=folder))
+        return f"the framework {plugin!r}, which saved {', '.join(values)}, is not installed here"
+
+    def load_values(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+        """Load the states that ``plugin`` has saved. Raises what it raises."""
+        for call in self._calls("load_values"):
+            if call.name == plugin:
+                call(values=values, namespace=namespace, folder=folder)
 
     # Memory.
 
     def reserved(self) -> int:
         """Bytes of GPU memory that the frameworks hold."""
-        return sum(size for _, size in self._answers("reserved", lambda size: 0 if size is None else _count(size)))
+        return sum(size for _, size in self._answers("reserved", lambda size: 0 if size is None else as_count(size)))
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
         """Whether a framework says with ``exception`` that there was not enough memory."""
@@ -224,7 +276,7 @@ class Plugins:
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> tuple[str, str] | None:
         """The first plug-in that knows the call in which a thread waits, with that call; None if no plug-in does."""
-        answers = self._answers("waits", _text, frame=frame, call=call, idle=idle)
+        answers = self._answers("waits", as_text, frame=frame, call=call, idle=idle)
         return next(((name, word) for name, word in answers if word), None)
 
     def fetches(self, frame: FrameType) -> bool:
@@ -241,11 +293,11 @@ class Plugins:
 
     def worked(self) -> int:
         """Rises while others work for this rank's cell."""
-        return sum(count for _, count in self._answers("worked", _count))
+        return sum(count for _, count in self._answers("worked", as_count))
 
     def collectives(self) -> list[Collective]:
         """The last collectives of each group."""
-        return [one for _, collectives in self._answers("collectives", _collectives) for one in collectives]
+        return [one for _, collectives in self._answers("collectives", as_collectives) for one in collectives]
 
     # Recovery.
 
@@ -276,7 +328,7 @@ class Plugins:
         }
         for call in sorted(self._calls("recover"), key=lambda call: last[call.name]):
             try:
-                notes = [_text(note) for note in call(bound=bound, again=again)]
+                notes = [as_text(note) for note in call(bound=bound, again=again)]
             except Exception:
                 raise
             except BaseException as error:
@@ -285,27 +337,51 @@ class Plugins:
                 raise RuntimeError(f"The plug-in {call.name!r} failed in recover: {words_of(error)}") from error
             yield from notes
 
+    # Ranks that replace dead ones.
+
+    def cannot_heal(self) -> list[str]:
+        """Sentences on what a heal cannot make whole here."""
+        return [words for _, words in self._answers("cannot_heal", as_text) if words]
+
+    def forbids_heal(self) -> list[str]:
+        """Why no new process can take a dead rank's place."""
+        return [words for _, words in self._answers("forbids_heal", as_text) if words]
+
+    def bequeath(self) -> dict[str, str]:
+        """The words that this rank leaves to new ones, by plug-in."""
+        return {name: words for name, words in self._answers("bequeath", as_text) if words}
+
+    def inherit(self, heritage: Mapping[int, Mapping[str, str]]) -> None:
+        """Take what each living rank has left."""
+        for call in self._calls("inherit"):
+            with self._guard(call.name, "inherit"):
+                call({rank: left[call.name] for rank, left in heritage.items() if call.name in left})
+
+    def rejoin(self) -> None:
+        """New processes have taken the place of dead ranks."""
+        self._tell("rejoin")
+
     # Server.
 
     def rendezvous(self) -> str | None:
         """The first plug-in's module that serves as the world's rendezvous store."""
-        modules = (self._attribute(name, plugin, "rendezvous", _module) for name, plugin in self._plugins)
+        modules = (self._attribute(name, plugin, "rendezvous", as_module) for name, plugin in self._plugins)
         return next((module for module in modules if module is not None), None)
 
     def servers(self) -> dict[str, str]:
         """Modules of servers, by plug-in."""
-        found = {name: self._attribute(name, plugin, "server", _module) for name, plugin in self._plugins}
+        found = {name: self._attribute(name, plugin, "server", as_module) for name, plugin in self._plugins}
         return {name: module for name, module in found.items() if module is not None}
 
     # How they are asked.
 
-    def _calls(self, member: str) -> list[_Call]:
+    def _calls(self, member: str) -> list[Call]:
         found = self._asked.get(member)
         if found is None:
             found = self._asked[member] = [
-                _Call(name, plugin, member, _wanted(plugin, member))
+                Call(name, plugin, member, wanted_by(plugin, member))
                 for name, plugin in self._plugins
-                if _overrides(plugin, member)
+                if overrides(plugin, member)
             ]
         return found
 
@@ -338,7 +414,7 @@ class Plugins:
     def _asked_at_end(self, member: str, take: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
         for call in self._calls(member):
             try:
-                answer = self.bounded(functools.partial(_taken, take, call), self.patience)
+                answer = self.bounded(functools.partial(taken, take, call), self.patience)
             except BaseException as error:  # noqa: BLE001 — the guard
                 self._fails(call.name, member, error)
             else:
@@ -370,105 +446,9 @@ class Plugins:
                 return
             self._failed.add((name, member))
         words = Words()
-        notice = f"The plug-in {name!r} {_failed_in(member)}: {words_of(error, words)}. This rank goes on without it."
+        notice = f"The plug-in {name!r} {failed_in(member)}: {words_of(error, words)}. This rank goes on without it."
         with self._lock:
             self._notices.append(notice)
         trace = words.ask(lambda: "".join(traceback.format_exception(error)), "Its traceback {}.".format)
         with contextlib.suppress(Exception):
             self.log(f"{notice}\n{trace}")
-
-
-class _Call(NamedTuple):
-    """A member of one plug-in."""
-
-    name: str
-    plugin: Any
-    member: str
-    wanted: frozenset[str] | None
-    """The arguments that it takes by name; None where it takes them as its contract has them."""
-
-    def __call__(self, *values: Any, **arguments: Any) -> Any:
-        method = getattr(self.plugin, self.member)
-        if self.wanted is not None:
-            return method(*values, **{name: arguments[name] for name in self.wanted})
-        by_keyword = {name: arguments.pop(name) for name in _BY_KEYWORD if name in arguments}
-        return method(*values, *arguments.values(), **by_keyword)
-
-
-def _wanted(plugin: Any, member: str) -> frozenset[str] | None:
-    """A plug-in that has names of its own for arguments gets all of them, in the order of the contract."""
-    known = ARGUMENTS.get(member, ())
-    try:
-        parameters = inspect.signature(getattr(plugin, member)).parameters.values()
-    except BaseException:  # noqa: BLE001 — the call will raise it again, where it is guarded
-        return None
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    if any(one.kind not in named or (one.name not in known and one.default is one.empty) for one in parameters):
-        return None
-    return frozenset(one.name for one in parameters if one.name in known)
-
-
-def _overrides(plugin: Any, member: str) -> bool:
-    try:
-        own = getattr(type(plugin), member, None)
-    except BaseException:  # noqa: BLE001 — the call will raise it again, where it is guarded
-        return True
-    return own is not None and own is not getattr(Framework, member)
-
-
-def _failed_in(member: str) -> str:
-    return f"failed in {member}" if member else "cannot be loaded"
-
-
-def _taken(take: Callable[[Any], Any], call: _Call) -> Any:
-    return take(call())
-
-
-# The types that answers may have. Each raises for another type; the guard then names the plug-in.
-
-
-def _text(answer: Any) -> str:
-    if not isinstance(answer, str):
-        raise TypeError(f"a string is expected, not {type(answer).__name__}")
-    return answer.encode("utf-8", "replace").decode()
-
-
-def _texts(answer: Any) -> tuple[str, ...]:
-    return tuple(map(_text, answer))
-
-
-def _module(answer: Any) -> str | None:
-    return None if answer is None else _text(answer)
-
-
-def _count(answer: Any) -> int:
-    number = int(answer)
-    if number.bit_length() > _BITS:
-        raise OverflowError("a count of 64 bits is expected, not a larger one")
-    return number
-
-
-def _counts(answer: Any) -> dict[str, int]:
-    return {_text(name): _count(count) for name, count in answer.items()}
-
-
-def _variables(answer: Any) -> dict[str, Variable]:
-    found = {_text(name): variable for name, variable in answer.items()}
-    return msgspec.convert(msgspec.to_builtins(found), readable(dict[str, Variable]))
-
-
-def _facts(answer: Any) -> Facts | None:
-    return msgspec.convert(msgspec.to_builtins(answer), readable(Facts | None))
-
-
-def _collectives(answer: Any) -> list[Collective]:
-    return msgspec.convert(msgspec.to_builtins(answer), readable(list[Collective]))
-
-
-def _point(answer: Any) -> tuple[Any, Read] | None:
-    if answer is None:
-        return None
-    value, read = answer
-    if not callable(read):
-        raise TypeError(f"a function that reads values is expected, not {type(read).__name__}")
-    return value, read

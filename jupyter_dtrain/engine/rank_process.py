@@ -363,7 +363,7 @@ def _be_rank(
         descriptor = set() if slot.descriptor is None else {slot.descriptor}
         _close_all_but({0, 1, 2, channel.fileno(), tell} | descriptor)
         slot.take()
-        app.run_engine(spec, channel, lambda report: write_report(tell, report))
+        app.run_engine(spec, channel, lambda report: write_report(tell, report), slot.replacement)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -2,7 +2,9 @@
 
 After a rank has failed in the middle of a step, others may have made one optimizer step more. An object with a state
 (``state_dict`` and ``load_state_dict``, as models, optimizers, schedulers and scalers have) keeps its identity and gets
-the state; a copy replaces any other value. All ranks must call it together.
+the state; a copy replaces any other value. A rank that lacks a name, as one that has replaced a dead rank does, gets a
+copy of the whole object. Objects that belong together (a model, its DDP, its optimizer) still do so there, as they
+travel in one piece. All ranks must call it together.
 
 Under failure: all ranks find an obstacle before anything changes, and raise
 :class:`~jupyter_dtrain.core.errors.TransferFailed` together.
@@ -11,62 +13,104 @@ Under failure: all ranks find an obstacle before anything changes, and raise
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
 from jupyter_dtrain.core.errors import TransferFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from .plugins import Plugins
 
 PIECE = 256 << 20
 """Bytes of one MPI message: many MPIs count them in 32 bits."""
 
+_SPREAD: Final = "what a dead rank held of it is gone, and `%distributed load` brings it back from a snapshot"
 
-def resync(names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> None:
-    """Give all ranks the values that ``names`` have on the rank ``source``."""
+
+def resync(
+    names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins, *, new: Collection[int] | None = None
+) -> None:
+    """Give all ranks the values that ``names`` have on the rank ``source``.
+
+    ``new``: only these ranks get whole objects, whatever they have; the others get states alone.
+    """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    here = comm.Get_rank() == source
-    packed, problem = _pack(names, namespace, plugins) if here else (b"", "")
-    if not here:
-        problem = _obstacle(names, namespace)
+    here, is_new = comm.Get_rank() == source, comm.Get_rank() in (new or ())
+    missing = set(names) if is_new else {name for name in names if name not in namespace}
+    lacking = sorted(set[str]().union(*comm.allgather(missing)))
+    packed, shapes, problem = _pack(names, lacking, namespace, plugins) if here else (b"", {}, "")
+    shapes = comm.bcast(shapes, root=source)
+    problem = problem or ("" if here or is_new else _unlike(shapes, source, namespace))
     problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
     if problems:
         raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
     data = _broadcast(comm, packed, source)
-    if not here:
-        for name, (kind, value) in pickle.loads(data).items():  # noqa: S301 — from a rank of this world
-            if kind == "state":
-                namespace[name].load_state_dict(value)
-            else:
-                namespace[name] = value
+    if here:
+        return
+    states, wholes = pickle.loads(data)  # noqa: S301 — from a rank of this world
+    for name, (kind, value) in pickle.loads(states).items():  # noqa: S301
+        if name in missing:
+            continue
+        if kind == "state":
+            namespace[name].load_state_dict(value)
+        elif new is None:
+            namespace[name] = value
+    if missing:
+        namespace |= {name: value for name, value in pickle.loads(wholes).items() if name in missing}  # noqa: S301
 
 
-def _pack(names: list[str], namespace: dict[str, Any], plugins: Plugins) -> tuple[bytes, str]:
-    """The bytes to send; or why nothing can be sent."""
+def _pack(
+    names: list[str], lacking: Collection[str], namespace: dict[str, Any], plugins: Plugins
+) -> tuple[bytes, dict[str, dict[str, list[int]]], str]:
+    """The bytes to send, and the shapes in each state; or why nothing can be sent."""
     found: dict[str, tuple[str, Any]] = {}
+    shapes: dict[str, dict[str, list[int]]] = {}
     for name in names:
         if name not in namespace:
-            return b"", f"{name!r} is not defined"
+            return b"", {}, f"{name!r} is not defined"
         value = namespace[name]
         try:
             kind, content = ("state", value.state_dict()) if _has_state(value) else ("value", value)
             found[name] = (kind, plugins.on_host(content))
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything
-            return b"", f"{name!r}: {error}"
+            return b"", {}, f"{name!r}: {error}" + (f"; {_SPREAD}" if name in lacking else "")
+        if kind == "state":
+            shapes[name] = _shapes(content)
+    wholes = {name: namespace[name] for name in lacking}
     try:
-        return cloudpickle.dumps(found, protocol=5), ""
+        parts = cloudpickle.dumps(found, protocol=5), cloudpickle.dumps(wholes, protocol=5)
+        return cloudpickle.dumps(parts, protocol=5), shapes, ""
     except Exception as error:  # noqa: BLE001 — as may a user's __reduce__
-        return b"", f"{', '.join(names)} cannot be pickled: {error}"
+        return b"", {}, f"{', '.join(names)} cannot be pickled: {error}"
 
 
-def _obstacle(names: list[str], namespace: dict[str, Any]) -> str:
-    # The source decides whether a value has a state; here the name only has to exist.
-    missing = [name for name in names if name not in namespace]
-    return f"{', '.join(missing)} not defined" if missing else ""
+def _shapes(state: Any) -> dict[str, list[int]]:
+    """The shapes of the tensors in a state, by name."""
+    items = state.items() if isinstance(state, dict) else ()
+    return {str(key): list(map(int, value.shape)) for key, value in items if hasattr(value, "shape")}
+
+
+def _unlike(shapes: dict[str, dict[str, list[int]]], source: int, namespace: dict[str, Any]) -> str:
+    """Why this rank's objects cannot take the states of these ``shapes``; empty where they can, or it has none."""
+    for name, theirs in shapes.items():
+        value = namespace.get(name)
+        if value is None:
+            continue
+        if not _has_state(value):
+            return f"{name!r} has no state_dict, as it has on rank {source}"
+        mine = _shapes(value.state_dict())
+        for key in [*theirs, *mine]:
+            if theirs.get(key) != mine.get(key):
+                here, there = (shape if shape is None else tuple(shape) for shape in (mine.get(key), theirs.get(key)))
+                words = "is missing" if here is None else f"is {here}"
+                other = "has none" if there is None else f"has {there}"
+                return f"{key} of {name!r} {words}, and rank {source} {other}: they are no replicas of each other"
+    return ""
 
 
 def _has_state(value: Any) -> bool:

@@ -1,8 +1,9 @@
 """The process that ``mpiexec`` starts for each rank: it hands its slot in the MPI world to the host's watch.
 
 ``mpiexec`` runs this file by its path and imports neither the package nor the standard library's larger modules: one
-slot costs a hundredth of a second. The process sends its environment, its processors and what ``mpiexec`` has opened
-for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
+slot costs a hundredth of a second. So does the MPI job that living ranks spawn to replace dead ones (:mod:`.healing`),
+with a second argument that says which. The process sends its environment, its processors and what ``mpiexec`` has
+opened for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
 
 Under failure: it ends with 0 where the rank did, and kills itself with SIGKILL where the rank ended in another way, or
 where the watch is gone. A process that calls ``_exit`` with another code leaves the other ranks' ``Shrink`` stuck (Open
@@ -24,6 +25,8 @@ LENGTH = 4
 """Bytes of a number on the socket: the length of the message, and the rank's exit code."""
 CPUS = b"DTRAIN_CPUS"
 """The entry of the message that lists the processors to which ``mpiexec`` has bound the process."""
+REPLACES = b"DTRAIN_REPLACES"
+"""The entry with the second argument, see :class:`.slots.Replacement`."""
 INHERITED = b"PMI_FD"
 """The variable with the descriptor by which MPICH's launcher reaches its process. It goes along with the message."""
 
@@ -56,7 +59,8 @@ def hand_over(watch: _socket.socket) -> None:
     """Send the slot: the length of the message and, as for ``/proc/PID/environ``, the variables."""
     cpus = ",".join(map(str, sorted(os.sched_getaffinity(0)))).encode()
     entries = [name + b"=" + value for name, value in os.environb.items()]
-    message = b"\0".join([*entries, CPUS + b"=" + cpus])
+    replaces = [REPLACES + b"=" + os.fsencode(words) for words in sys.argv[2:3]]
+    message = b"\0".join([*entries, CPUS + b"=" + cpus, *replaces])
     passed = []
     if os.environb.get(INHERITED, b"").isdigit():
         descriptor = int(os.environb[INHERITED]).to_bytes(LENGTH, sys.byteorder)

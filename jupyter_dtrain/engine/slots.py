@@ -12,6 +12,9 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+from jupyter_dtrain.wire.reports import rank_in
 
 from . import slot_holder
 
@@ -19,6 +22,33 @@ _CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
 _LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_", "HYDRA_", "HYDI_", "SLURM_", "OPAL_")
 """How the variables begin by which an MPI program finds its place in its world."""
+
+
+class Replacement(NamedTuple):
+    """A new process that takes the place of a dead rank."""
+
+    ranks: tuple[int, ...]
+    """All ranks that are replaced in one heal, in the order in which new processes come."""
+    place: int
+    """Which of them this one is."""
+    generation: int
+    """The world's, once they are replaced."""
+
+    @property
+    def rank(self) -> int:
+        """The number of the new rank."""
+        return self.ranks[self.place]
+
+    @property
+    def words(self) -> str:
+        """As an argument of the slot's process."""
+        return f"{','.join(map(str, self.ranks))}:{self.place}:{self.generation}"
+
+    @classmethod
+    def of(cls, words: str) -> Replacement:
+        """The one that ``words`` describe."""
+        ranks, place, generation = words.split(":")
+        return cls(tuple(map(int, ranks.split(","))), int(place), int(generation))
 
 
 class Slots:
@@ -57,6 +87,8 @@ class Slot:
         """The variables of that process, once it has sent them all."""
         self.cpus: set[int] = set()
         """The processors to which it is bound."""
+        self.replacement: Replacement | None = None
+        """Where it takes the place of a dead rank; None in a world's start."""
         self.descriptor: int | None = None
         """The channel that its launcher has opened for it, as a descriptor of this process."""
         self._received = b""
@@ -85,8 +117,15 @@ class Slot:
             name, _, value = entry.partition(b"=")
             if name == slot_holder.CPUS:
                 self.cpus = {int(number) for number in value.split(b",")}
+            elif name == slot_holder.REPLACES:
+                self.replacement = Replacement.of(value.decode())
             else:
                 self.environment[os.fsdecode(name)] = os.fsdecode(value)
+
+    @property
+    def rank(self) -> int:
+        """The rank in the world; -1 where ``mpiexec`` tells no numbers."""
+        return rank_in(self.environment) if self.replacement is None else self.replacement.rank
 
     def take(self) -> None:
         """Take the slot in a rank's process: its variables, its processors, its launcher's descriptor.

@@ -48,7 +48,7 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, WatchReady, rank_in
+from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
@@ -257,7 +257,7 @@ class Watch:
         if self._ending:
             slot.end(well=False)
             return
-        number = rank_in(slot.environment)
+        number = slot.rank
         with contextlib.suppress(psutil.Error):
             if (daemon := psutil.Process(slot.holder).parent()) is not None:
                 self._daemons.add(daemon)

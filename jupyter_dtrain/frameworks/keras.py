@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from jupyter_dtrain.core.contents import Facts as FactsOfPart
+from jupyter_dtrain.core.contents import Kind
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.home import Bar, bar_text
 from jupyter_dtrain.engine.imports import require, when_imported
@@ -79,6 +83,22 @@ class Keras(Framework):
         if imported("tf_keras") is not None and imported("keras") is None:
             return facts_of_package("Keras", "tf_keras", OLDER_TESTED, lambda _: {"backend": "tensorflow"})
         return facts_of_package("Keras", "keras", TESTED, _details)
+
+    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:  # noqa: ARG002
+        """A model's weights, and what its optimizer keeps."""
+        kinds = tuple(sys.modules[one].Model for one in ("keras", "tf_keras") if imported(one))
+        if not issubclass(type(value), kinds):
+            return None
+        trained = {id(weight) for weight in value.trainable_weights}
+        parts: list[Part] = []
+        for place, weight in enumerate(value.weights):
+            kind: Kind = "parameter" if id(weight) in trained else "buffer"
+            parts.append(_part(f"{place}: {getattr(weight, 'path', weight.name)}", kind, weight))
+        kept = getattr(getattr(value, "optimizer", None), "variables", ())
+        for place, weight in enumerate(kept() if callable(kept) else kept):
+            label = f"optimizer {place}: {getattr(weight, 'path', weight.name)}"
+            parts.append(_part(label, "optimizer state", weight))
+        return parts
 
     def in_use(self) -> str:
         """Keras is in use once it is imported."""
@@ -280,3 +300,14 @@ def _spans_one_rank(distribution: Any) -> str:
 
 def _details(keras: ModuleType) -> dict[str, str]:
     return {"backend": str(keras.config.backend())}
+
+
+def _part(name: str, kind: Kind, weight: Any) -> Part:
+    def values() -> Any:
+        found = weight.numpy() if hasattr(weight, "numpy") else weight
+        return asarray(found.detach().cpu() if hasattr(found, "detach") else found)
+
+    shape, dtype = list(weight.shape), getattr(weight.dtype, "name", str(weight.dtype))
+    digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")  # of float32, say
+    size = math.prod(shape) * (int(digits) // 8 if digits.isdecimal() else 1)
+    return ArrayPart(FactsOfPart(name, kind, type(weight).__name__, shape, dtype, size=size), values)

@@ -182,7 +182,17 @@ def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
         # Only the command line sets this; PRTE_MCA_prte_tmpdir_base in the environment does not (Open MPI 5.0.11).
         command += ["--prtemca", "prte_tmpdir_base", request.scratch]
     # By its path, and without the package's surroundings: with 64 ranks these processes would take most of a start.
-    return [*command, sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch]
+    return [*command, *slot_command(request)]
+
+
+def slot_command(request: WorldRequest) -> list[str]:
+    """One of these processes. Those that replace dead ranks get one more argument."""
+    return [sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch]
+
+
+def transports(request: WorldRequest) -> str:
+    """The transports of Open MPI that the ranks' environment names; empty where it names none."""
+    return ranks_environment(request).get("OMPI_MCA_btl", "")
 
 
 def watch_command() -> list[str]:

@@ -23,6 +23,7 @@ from jupyter_client.connect import write_connection_file
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.snapshots import split_every
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
@@ -186,6 +187,14 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
     _remove_folders(request)
 
 
+def _checked_every(wanted: str | None) -> str | None:
+    """The order, in its plain form. Raises :class:`BadRequest`."""
+    if not wanted:
+        return None
+    every, names = split_every(wanted)
+    return " ".join([every, *names])
+
+
 def find_paths(options: WorldOptions) -> WorldOptions:
     """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
 
@@ -194,6 +203,7 @@ def find_paths(options: WorldOptions) -> WorldOptions:
     return msgspec.structs.replace(
         options,
         mpiexec=local.find_mpiexec(options.mpiexec),
+        snapshot_every=_checked_every(options.snapshot_every),
         tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
     )
 

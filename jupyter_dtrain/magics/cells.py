@@ -13,7 +13,7 @@ from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
 from .offers import notebook_names, rank_names, some_ranks
-from .parsing import MagicParser, Parsed, names, run_name, seconds, variable
+from .parsing import MagicParser, Parsed, count, names, run_name, seconds, variable
 from .worlds import start_world
 
 
@@ -37,6 +37,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             inputs=inputs,
             metrics=args.metrics,
             grad_norm=args.grad_norm,
+            check=args.check or "",
+            check_every=args.every,
             name=args.run_name,
         )
     finally:
@@ -135,4 +137,14 @@ def cell_arguments(parser: MagicParser) -> None:
         "--no-metrics", dest="metrics", action="store_false", help="do not record metrics from the frameworks' calls"
     )
     parser.add_argument("--grad-norm", action="store_true", help="also record the norm of the gradients at every step")
+    parser.add_argument(
+        "--check",
+        type=variable,
+        metavar="MODEL",
+        help="compare this model over all ranks while the cell trains, and mark the first step at which ranks differ",
+        completer=rank_names,
+    )
+    parser.add_argument(
+        "--every", type=count, default=10, metavar="N", help="with --check: after every N steps (default: 10)"
+    )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")

@@ -53,8 +53,11 @@ def kill(args: Parsed) -> None:
     session = current()
     session.kill(args.ranks)
     killed = [rank.rank for rank in session.world.dead]
-    others = "The others keep their variables; " if len(killed) < len(session.world.ranks) else ""
-    print(f"Dead: {count_ranks(killed)}. {others}%distributed restart replaces all ranks.")
+    if len(killed) < len(session.world.ranks):
+        cure = "The others keep their variables; %distributed heal replaces the dead ones."
+    else:
+        cure = "%distributed restart replaces all ranks."
+    print(f"Dead: {count_ranks(killed)}. {cure}")
 
 
 def resync_arguments(parser: MagicParser) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import doctor, export, joining, running, scripts, stored, sync, worlds
+from . import across, doctor, export, healing, joining, running, scripts, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -31,7 +31,15 @@ _OWN: tuple[Verb, ...] = (
     Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
     Verb("stop", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
     Verb("status", "show the ranks: host, device, process and state", _none, worlds.status),
-    Verb("restart", "replace all ranks of the world; their variables are lost", _none, worlds.restart),
+    Verb(
+        "restart",
+        "replace all ranks of the world; their variables are lost, unless a snapshot is loaded",
+        worlds.restart_arguments,
+        worlds.restart,
+    ),
+    Verb("save", "save variables of all ranks as a snapshot on disk", snapshots.save_arguments, snapshots.save),
+    Verb("load", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
+    Verb("snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
     Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
     Verb(
         "interrupt",
@@ -45,7 +53,25 @@ _OWN: tuple[Verb, ...] = (
         running.kill_arguments,
         running.kill,
     ),
+    Verb(
+        "heal",
+        "replace dead ranks; the others keep their processes and variables",
+        healing.heal_arguments,
+        healing.heal,
+    ),
     Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
+    Verb(
+        "vars", "show what variables hold on each rank, and where ranks differ", across.vars_arguments, across.show_vars
+    ),
+    Verb("diff", "compare one variable over all ranks", across.diff_arguments, across.diff),
+    Verb(
+        "check",
+        "check that the replicas of a model are the same on all ranks",
+        across.check_arguments,
+        across.check,
+    ),
+    Verb("scatter", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
+    Verb("gather", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
     Verb("stacks", "show where the code of every rank is now", running.stacks_arguments, running.stacks),
     Verb(
         "env",

@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 from IPython.core import display_functions
 
+from jupyter_dtrain.client.snapshots import snapshots_folder
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
 from jupyter_dtrain.launch.options import Asked, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.view.rank_state import rank_state
@@ -26,7 +29,8 @@ from jupyter_dtrain.view.tables import table
 
 from .joining import tell_worlds
 from .offers import world_names
-from .parsing import MagicParser, Parsed, assignment
+from .parsing import MagicParser, Parsed, assignment, count
+from .snapshots import snapshot_names, tell_loaded
 from .transform import tell_auto
 
 SHOWN = 4
@@ -47,6 +51,8 @@ def start_arguments(parser: MagicParser) -> None:
                 more |= {"type": int, "metavar": metavar or "N"}
             case {"type": "number"}:
                 more |= {"type": float, "metavar": metavar or "X"}
+            case {"words": True}:
+                more |= {"nargs": "+", "metavar": "WORD"}
             case {"type": "object"}:
                 more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
             case _:
@@ -58,7 +64,7 @@ def start_arguments(parser: MagicParser) -> None:
 def start_options(args: Parsed) -> dict[str, Any]:
     """The options that a parsed line of ``start`` gives, as :meth:`.Session.start` takes them."""
     given = {option.name: getattr(args, option.name) for option in options() if option.name in args}
-    return {name: dict(value) if isinstance(value, list) else value for name, value in given.items()}
+    return {name: _joined(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def start(args: Parsed) -> None:
@@ -74,6 +80,11 @@ def start(args: Parsed) -> None:
     start_world(**given)
     # A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease runs out.
     tell_worlds()
+
+
+def _joined(values: list[Any]) -> Any:
+    """The value of an option that took several words."""
+    return " ".join(values) if all(isinstance(value, str) for value in values) else dict(values)
 
 
 def _keep(session: Session, asked: Asked) -> None:
@@ -175,13 +186,43 @@ def _stop(name: str | None) -> None:
     print(f"World {name!r} has ended.")
 
 
-def restart(_args: Parsed) -> None:
-    """``%distributed restart``."""
-    line = ProgressLine()
+def restart_arguments(parser: MagicParser) -> None:
+    """Arguments of ``restart``."""
+    parser.add_argument(
+        "--load", metavar="NAME", help="load this snapshot into the fresh ranks", completer=snapshot_names
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="RUN",
+        type=count,
+        nargs="+",
+        default=[],
+        help="run these runs' cells again first, such as the one that makes the model",
+    )
+
+
+def restart(args: Parsed) -> None:
+    """``%distributed restart [--load NAME] [--replay RUN …]``."""
+    session, line = current(), ProgressLine()
+    cells = [_cell(session, number) for number in args.replay]
+    if args.load is not None:
+        newest(snapshots_folder(), check_snapshot_name(args.load))  # before anything is lost
     try:
-        current().restart(progress=line.say)
+        session.restart(progress=line.say)
     finally:
         line.end()
+    for cell in cells:
+        session.run(cell)
+    if args.load is not None:
+        tell_loaded(args.load, session.load(args.load, ready=True))
+
+
+def _cell(session: Session, number: int) -> str:
+    """The cell of a run of this world. Raises :class:`BadRequest`."""
+    found = Store.open().run(str(number), session.id)
+    if not found.source:
+        raise BadRequest(f"The cell of run {number} is not kept.")
+    return found.source
 
 
 def status(_args: Parsed) -> None:

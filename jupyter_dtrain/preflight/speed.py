@@ -64,6 +64,8 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         if Path(mpi.path).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
             job += ["--prefix", str(Path(python).parent.parent)]
         job += ["--prtemca", "plm_ssh_agent", str(agent)]
+        # An mpiexec that is ended while it starts leaves its folder at times: it goes with this one.
+        job += ["--prtemca", "prte_local_tmpdir_base", folder]
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
         ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}

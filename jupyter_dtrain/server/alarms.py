@@ -34,9 +34,19 @@ class Alarms:
     def __init__(self, listing: Listing, attention: Attention) -> None:
         self._listing = listing
         self._attention = attention
+        self._dead = False
+        """Whether ranks were dead at the last look."""
 
-    def rank_died(self, rank: Rank) -> None:
-        """``rank`` is dead; its report may come again and again."""
+    def ranks_are(self, ranks: list[Rank]) -> None:
+        """Report those of ``ranks`` that are dead, each once; or that dead ranks were replaced."""
+        dead = [rank for rank in ranks if rank.state == "dead"]
+        for rank in dead:
+            self._rank_died(rank)
+        if self._dead and not dead:
+            self._settle("dead")
+        self._dead = bool(dead)
+
+    def _rank_died(self, rank: Rank) -> None:
         if not rank.asked:
             words = rank.words[:1].upper() + rank.words[1:]
             self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))

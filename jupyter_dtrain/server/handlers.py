@@ -25,10 +25,12 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
+from jupyter_dtrain.view.contents import inventory_rows
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
+from .messages import HeldVariables
 from .messages import StoredRun as StoredRunSummary
 from .requests import MOST, RESOURCE, Handler, number, reports_errors
 from .starting import start
@@ -46,6 +48,8 @@ MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 DOCUMENT_BYTES = 190_000
 """The size of a stored run's document."""
+MOST_ROWS = 400
+"""The most rows of variables in one answer."""
 MOST_RUNS = 200
 """The most stored runs in one answer."""
 
@@ -105,9 +109,11 @@ class Action(Handler):
         observer = await self.world(key)
         act = {
             "interrupt": self._interrupt,
+            "heal": self._heal,
             "restart": self._restart,
             "kill": self._kill,
             "stacks": self._stacks,
+            "variables": self._variables,
         }[action]
         await act(observer)
 
@@ -116,6 +122,12 @@ class Action(Handler):
         by = BY_CELL if self.body().get("place") == "cell" else BY
         begun = await observer.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
+
+    async def _heal(self, observer: Monitor) -> None:
+        observer.check_protocol()
+        await observer.steward().heal(BY)
+        observer.wake()
+        self.answer({})
 
     async def _restart(self, observer: Monitor) -> None:
         observer.check_protocol()
@@ -135,6 +147,23 @@ class Action(Handler):
 
     async def _stacks(self, observer: Monitor) -> None:
         self.answer({"text": await observer.stacks(self.ranks(observer))})
+
+    async def _variables(self, observer: Monitor) -> None:
+        observer.check_protocol()
+        size = observer.listing.size
+        asked = self.ranks(observer) or list(range(size))
+        found = (await observer.steward().relay("variables", asked)).variables or {}
+        held = {rank: None if answer is None else answer.found for rank, answer in found.items()}
+        rows = inventory_rows(size, held)
+        self.answer(
+            msgspec.to_builtins(
+                HeldVariables(
+                    rows[:MOST_ROWS],
+                    len(rows) - len(rows[:MOST_ROWS]) + max((one.left_out for one in found.values() if one), default=0),
+                    [rank for rank, answer in found.items() if answer is None],
+                )
+            )
+        )
 
 
 class Output(Handler):
@@ -359,7 +388,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", Worlds),
         (rf"worlds/{key}", World),
-        (rf"worlds/{key}/(interrupt|restart|kill|stacks)", Action),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables)", Action),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", Output),
         (rf"worlds/{key}/runs/(\d+)/cell", Cell),
         (r"launchers", Launchers),

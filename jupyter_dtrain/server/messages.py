@@ -14,6 +14,7 @@ from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import time_left
 from jupyter_dtrain.store.losses import Loss
+from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
@@ -151,6 +152,16 @@ class RunColumns(msgspec.Struct, frozen=True):
     id: int
     metrics: list[Column]
     resources: list[Column]
+
+
+class HeldVariables(msgspec.Struct, frozen=True):
+    """The variables of ranks."""
+
+    rows: list[HeldRow]
+    left_out: int
+    """Further variables."""
+    silent: list[int]
+    """The ranks that have not answered in time."""
 
 
 class CellOutputs(msgspec.Struct, frozen=True):

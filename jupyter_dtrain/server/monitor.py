@@ -307,7 +307,7 @@ class Monitor:
             if rank.state == "dead":
                 for run in self._runs:
                     run.lose(rank.rank, rank.words)
-                self._alarms.rank_died(rank)
+        self._alarms.ranks_are(self._ranks)
         over = restarted or state.phase not in ("running", "starting")
         for run in self._runs if over else ():
             for number in run.unfinished:

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
+from jupyter_dtrain.core.errors import HealFailed, Refused
 from jupyter_dtrain.wire.attempts import Attempts
-from jupyter_dtrain.wire.messages import STEWARD_EVENT, read_answer
+from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, read_answer
 from jupyter_dtrain.wire.steward_messages import (
     AnyBroadcast,
     FetchAnswers,
     Relayed,
     RelayQuestion,
-    StewardRequest,
     read_broadcast,
 )
 
@@ -73,16 +74,33 @@ class Steward:
                         return read_answer(reply["content"], request)
         raise Silent("its steward does not answer")
 
-    async def relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
+    async def relay(self, kind: Literal["state", "stacks", "variables"], ranks: list[int]) -> Relayed:
         """The answers of ranks. Raises :class:`Silent`, and :class:`Refused`."""
         ticket = (await self.ask(RelayQuestion(kind, ranks))).ticket
         deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             found = await self.ask(FetchAnswers(ticket))
-            if found.positions is not None or found.stacks is not None:
+            if found != Relayed():
                 return found
         raise Silent("its ranks do not answer")
+
+    async def heal(self, by: str) -> HealState:
+        """Have dead ranks replaced, and wait for that, which the steward bounds.
+
+        Raises :class:`Silent`, and :class:`HealFailed` with the reason.
+        """
+        try:
+            number = (await self.ask(Heal(by))).number
+            while True:
+                await asyncio.sleep(0.1)
+                if (state := await self.ask(ReadHeal(number))).phase != "going on":
+                    break
+        except Refused as refused:
+            raise HealFailed(f"The world cannot be healed: {refused}.") from None
+        if state.phase == "failed":
+            raise HealFailed(f"The world could not be healed: {state.words}.")
+        return state
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:
         """The next broadcast, or None after ``timeout`` seconds. One task only.

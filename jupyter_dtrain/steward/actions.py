@@ -32,6 +32,7 @@ from jupyter_dtrain.wire.steward_messages import (
     TakeUpInterrupt,
 )
 
+from .healing import Healing, Owner
 from .interrupts import Interrupts
 from .relayed_questions import RelayedQuestions
 from .release import Release
@@ -60,12 +61,13 @@ class Actions:
         released: Callable[[int, dict[int, Wait]], None],
         stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
+        owner: Owner,
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
         ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
         and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released; ``driven``:
-        whether a driver is there.
+        whether a driver is there; ``owner``: what a heal needs.
         """
         self._runs = runs
         self._bound = bound
@@ -75,6 +77,7 @@ class Actions:
         self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
         self._interrupts = Interrupts(self._questions, request.settings, tell, self)
         self._relayed = RelayedQuestions(self._questions, post)
+        self.healing = Healing(request, owner, self._questions, bound, post, tell)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
             ReleaseRun: self._release_asked,
             KillRanks: self._kill_asked,
@@ -82,6 +85,7 @@ class Actions:
             TakeUpInterrupt: self._taken_up,
             RelayQuestion: self._relayed.put,
             FetchAnswers: self._relayed.fetch,
+            **self.healing.answers,
         }
         """By request of a client, what answers it. Any thread."""
 
@@ -125,6 +129,7 @@ class Actions:
     def rank_died(self, rank: int, run: int | None) -> None:
         """``rank`` has died, in ``run``."""
         self._interrupts.rank_died(rank)
+        self.healing.rank_died(rank)
         if run is not None:
             self._release.failed(run)
 
@@ -132,6 +137,7 @@ class Actions:
         """These ranks are gone."""
         self._release.forget()
         self._interrupts.forget()
+        self.healing.forget()
 
     def tick(self, now: float) -> float:
         """Do what is due; when there is more to do."""
@@ -141,7 +147,7 @@ class Actions:
                 task()
             except Exception:  # noqa: BLE001 — an answer of a rank that cannot be used must not end the one thread
                 _log.exception("An answer could not be used")
-        return min(wake, self._release.tick(now), self._interrupts.tick(now))
+        return min(wake, self._release.tick(now), self._interrupts.tick(now), self.healing.tick(now))
 
     def release(self, run: int) -> None:
         """Free the ranks that wait for others in ``run``, without grace."""

@@ -67,6 +67,10 @@ class Keeper:
         """Record that a rank has died: it sends no more events."""
         self._news.put(lambda writer: writer.rank_died(rank, words))
 
+    def ranks_replaced(self, ranks: list[int]) -> None:
+        """Record that new processes have the numbers of dead ranks."""
+        self._news.put(lambda writer: writer.ranks_replaced(ranks))
+
     def ranks_ended(self, words: str) -> None:
         """Record that all present ranks have ended: they send no more events."""
         when = time.time()

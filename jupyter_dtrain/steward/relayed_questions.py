@@ -16,13 +16,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.wire.agent_messages import ReadPosition
+from jupyter_dtrain.wire.agent_messages import ReadPosition, ReadVariables
 from jupyter_dtrain.wire.steward_messages import FetchAnswers, Relayed, RelayQuestion, Ticket
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.questions import Questions
 
 PATIENCE = 1.0
+READING = 6.0
+"""Seconds for a rank that reads its variables' values."""
 KEPT = 30.0
 
 
@@ -58,7 +60,7 @@ class RelayedQuestions:
                 del self._answers[ticket]
         return said or Relayed()
 
-    def _ask(self, ticket: int, kind: Literal["state", "stacks"], ranks: list[int]) -> None:
+    def _ask(self, ticket: int, kind: Literal["state", "stacks", "variables"], ranks: list[int]) -> None:
         def said(answers: Relayed) -> None:
             with self._lock:
                 if ticket in self._answers:
@@ -66,6 +68,9 @@ class RelayedQuestions:
 
         if kind == "stacks":
             self._questions.stacks(ranks, PATIENCE, lambda found: said(Relayed(stacks=dict(found))))
+        elif kind == "variables":
+            asked = ReadVariables([], READING - PATIENCE)
+            self._questions.ask(ranks, READING, lambda found: said(Relayed(variables=found)), asked)
         else:
             question = ReadPosition(waits=True)
             self._questions.ask(ranks, PATIENCE, lambda found: said(Relayed(positions=found)), question)

@@ -20,10 +20,11 @@ from jupyter_dtrain.wire.steward_messages import OpenRun, Phase, Restarter, Worl
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.start_failures import StartFailure
+    from jupyter_dtrain.wire.reports import Ready
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .lease import Lease
@@ -60,6 +61,10 @@ class State:
         """Why the newest start has failed."""
         self.healable = True
         """Whether ``mpiexec`` is there."""
+        self.has_ulfm = False
+        """Whether MPI can go on without dead ranks."""
+        self._replaced: set[int] = set()
+        """The ranks that a heal has put in the place of dead ones."""
         self.ends = 0.0
         """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
         self.mpi = ""
@@ -114,6 +119,7 @@ class State:
                 [rank.rank for rank in ranks if rank.state == "stopped"],
                 [*self._notices, *self._launch_notices],
                 runs,
+                [rank for rank in ranks if rank.rank in self._replaced],
                 {rank: events for rank, events in self._last.items() if rank not in known},
             )
 
@@ -189,10 +195,19 @@ class State:
             self._last[number] = events
         return True
 
+    def replace(self, ranks: list[Rank]) -> int:
+        """These ranks have taken the place of dead ones; the generation of what runs from now on."""
+        with self._lock:
+            for rank in ranks:
+                self._ranks[rank.rank] = rank
+                self._last.pop(rank.rank, None)
+                self._replaced.add(rank.rank)
+            return self._generation
+
     def forget_ranks(self) -> None:
         """The ranks are gone."""
         with self._lock:
-            self._ranks, self._last = {}, {}
+            self._ranks, self._last, self._replaced = {}, {}, set()
 
     def next_generation(self) -> int:
         """Begin a new generation; its number."""
@@ -222,3 +237,18 @@ class State:
         """Another launch begins."""
         with self._lock:
             self._launch_notices.clear()
+
+
+def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> Rank:
+    """The rank that is ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike."""
+    return Rank(
+        ready.rank,
+        ready.node,
+        ready.host,
+        ready.local_rank,
+        f"cuda:{ready.local_rank}" if ready.local_rank < gpus else "cpu",
+        ready.pid,
+        ready.engine,
+        role=roles[ready.rank] if roles else "",
+        watch=ready.watch,
+    )

@@ -32,7 +32,7 @@ from jupyter_dtrain.launch import launcher_of, local
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
-from jupyter_dtrain.wire.reports import Died, Ended, Fell, Paused, Reached, Ready, Report, WatchReady
+from jupyter_dtrain.wire.reports import Died, Ended, Fell, Formed, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
@@ -48,6 +48,7 @@ from jupyter_dtrain.wire.steward_messages import (
 
 from .actions import Actions
 from .cluster import Cluster
+from .healing import Owner
 from .keeper import Keeper
 from .lease import Lease
 from .nodes import Nodes
@@ -55,7 +56,7 @@ from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
 from .requests import Requests
-from .state import State
+from .state import State, rank_of
 from .watches import WatchEnd
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
+            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
@@ -229,7 +231,7 @@ class Supervisor:
                 lambda end: post(self._watch_ended, end),
                 lambda error: post(self._ranks_failed, error),
             )
-            self._state.mpi = self._mpi.version
+            self._state.mpi, self._state.has_ulfm = self._mpi.version, self._mpi.modern
             if not self._mpi.modern:
                 self._notice(NO_ULFM, launch=True)
         except StartFailed as error:
@@ -246,8 +248,12 @@ class Supervisor:
         match report:
             case WatchReady():
                 self._gpus[report.identity] = report.gpus
+            case Reached() if self._state.phase == "running":
+                self._actions.healing.reached(report)
             case Reached(rank=rank, step=step) if rank >= 0:
                 self._state.progress.reach(rank, step)
+            case Formed():
+                self._actions.healing.formed(report)
             case Ready():
                 self._rank_ready(report)
             case Ended(run=run) if self._state.phase == "running":
@@ -261,19 +267,10 @@ class Supervisor:
                 self._rank_died(report)
 
     def _rank_ready(self, ready: Ready) -> None:
-        device = f"cuda:{ready.local_rank}" if ready.local_rank < self._gpus.get(ready.watch, 0) else "cpu"
-        role = self._request.roles[ready.rank] if self._request.roles else ""
-        rank = Rank(
-            ready.rank,
-            ready.node,
-            ready.host,
-            ready.local_rank,
-            device,
-            ready.pid,
-            ready.engine,
-            role=role,
-            watch=ready.watch,
-        )
+        rank = rank_of(ready, self._gpus.get(ready.watch, 0), self._request.roles)
+        if self._state.phase == "running":
+            self._actions.healing.ready(rank)
+            return
         self._state.add_rank(rank)
         if self._state.is_complete and self._state.phase == "starting":
             # First: a client may join the moment that the world runs.
@@ -291,7 +288,7 @@ class Supervisor:
             else:
                 self._fail(rank_ended(died.words, said))
             return
-        if self._state.phase != "running":
+        if self._state.phase != "running" or self._actions.healing.is_newcomer(died):
             return
         self._mark_dead(died.rank, died.words, died.run, died.events, asked=died.asked)
 
@@ -315,6 +312,9 @@ class Supervisor:
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
         self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
+
+    def _ranks_replaced(self, ranks: list[int]) -> None:
+        self._keeper.ranks_replaced(ranks)
 
     def _ranks_failed(self, error: StartFailed) -> None:
         if self._state.phase == "starting":

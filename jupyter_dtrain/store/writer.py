@@ -162,6 +162,11 @@ class StoreWriter:
         self._dead[rank] = words
         self._news = True
 
+    def ranks_replaced(self, ranks: list[int]) -> None:
+        """Note that new processes write under the numbers of dead ranks, in later runs."""
+        for rank in ranks:
+            self._dead.pop(rank, None)
+
     def ranks_ended(self, words: str, when: float) -> None:
         """Note that no rank which ran at ``when`` will write anything more; there may be new ones."""
         self._gone.append(_Gone(when, words, self._dead))

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
 from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.core.pipelines import Timeline
@@ -157,6 +158,13 @@ class MetricPart(msgspec.Struct, frozen=True):
     bad: list[BadPoint] | UnsetType = UNSET
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A step that is marked in all charts, and why."""
+
+    step: int
+    words: str
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A document without its metrics: what changes all the time."""
 
@@ -174,6 +182,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
     reading: list[ReadingLine] = []
     """The batch of all ranks, and whether they read the same data."""
+    marks: list[Mark] = []
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
 
@@ -223,6 +232,14 @@ class Picture:
     """The number of each rank's first event that is not in it, without events that it has no use for."""
     reading: Sequence[ReadingLine] = ()
     """How the ranks read their data, in words."""
+    divergence: Divergence | None = None
+    """Where the replicas of a checked model have parted."""
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The steps that charts mark. A chart's first step is 0, and a check counts from 1."""
+        one = self.divergence
+        return [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
 
 
 class Band(NamedTuple):
@@ -286,6 +303,7 @@ def status(picture: Picture) -> Status:
         words={str(rank): words[:most] for rank, words in picture.words.items()},
         thinned=picture.thinned,
         reading=list(picture.reading),
+        marks=picture.marks,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )

@@ -88,8 +88,9 @@ def svg(picture: Picture) -> str | None:
     names = in_order(picture.metrics)
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     metrics = {name: picture.metrics[name] for name in names}
+    marks = [mark.step for mark in picture.marks]
     for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
-        drawn = draw(lambda figure: _fill(figure, metrics, picture.timelines[:most], lines))  # noqa: B023 — called here
+        drawn = draw(lambda figure: _fill(figure, metrics, picture.timelines[:most], lines, marks))  # noqa: B023
         if drawn is None or len(drawn.encode()) <= SVG_BYTES:
             return drawn
     return None
@@ -117,8 +118,17 @@ def draw(fill: Callable[[Any], None]) -> str | None:
     return _NUMBER.sub(r"\1", file.getvalue())
 
 
-def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: Sequence[Timeline], lines: int) -> None:
-    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``."""
+def _fill(
+    figure: Any,
+    metrics: Mapping[str, Mapping[int, Columns]],
+    timelines: Sequence[Timeline],
+    lines: int,
+    marks: Sequence[int],
+) -> None:
+    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``.
+
+    ``marks``: steps at which a line goes through all charts.
+    """
     columns = 2 if timelines else min(2, len(metrics))
     rows = math.ceil(len(metrics) / max(1, columns))
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
@@ -138,6 +148,8 @@ def _fill(figure: Any, metrics: Mapping[str, Mapping[int, Columns]], timelines: 
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for (name, series), ax in zip(metrics.items(), axes, strict=False):
             _chart(ax, name, series, lines)
+            for step in marks:
+                ax.axvline(step, color="#D55E00", linewidth=1, linestyle="--")
         for ax in axes[len(metrics) :]:
             ax.remove()
     foot = sum(below)

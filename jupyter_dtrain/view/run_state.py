@@ -9,7 +9,18 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.events import Event, Finished, Metrics, PipelineStep, Progress, Reading, Sample, Started
+from jupyter_dtrain.core.divergence import Divergences
+from jupyter_dtrain.core.events import (
+    Checked,
+    Event,
+    Finished,
+    Metrics,
+    PipelineStep,
+    Progress,
+    Reading,
+    Sample,
+    Started,
+)
 from jupyter_dtrain.core.metrics import Columns, unpack
 from jupyter_dtrain.core.pipelines import Pipelines
 from jupyter_dtrain.core.readings import Readings
@@ -60,6 +71,7 @@ class RunState:
         self._began: float | None = None
         self._ended: float | None = None
         self._took: list[float] = []
+        self._divergences = Divergences(self._ranks)
         self._reach = dict.fromkeys(self._ranks, 0)
 
     @property
@@ -116,6 +128,8 @@ class RunState:
                 self.pipelines.take(rank, step)
             case Reading() as reading:
                 self._readings.take(rank, reading)
+            case Checked() as checked:
+                self._divergences.take(rank, checked)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
                 self._took.append(finished.elapsed)
@@ -161,6 +175,7 @@ class RunState:
             self.pipelines.timelines() if with_metrics else [],
             list(self._reach.values()),
             self._readings.lines(self.pipelines.microbatches),
+            self._divergences.first,
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

@@ -10,11 +10,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.stacks import Stack, Wait
 
 from .answers import Description, Surroundings
-from .messages import Cell, Done, Request, Watching, from_content
+from .healing_messages import AnyHealingRequest
+from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -85,10 +87,6 @@ AnyValuesRequest = StoreValues | FetchValues | TellWidgets
 
 
 # To the agent.
-
-
-class AgentRequest(Request[A], frozen=True):
-    """A request that the agent answers, whatever the main thread does."""
 
 
 class RankPosition(msgspec.Struct, frozen=True):
@@ -195,8 +193,34 @@ class ReadSurroundings(AgentRequest[SurroundingsRead], frozen=True, tag="surroun
     """Ask which variables and frameworks the rank sees."""
 
 
+class VariablesRead(msgspec.Struct, frozen=True):
+    """The rank's variables, by name."""
+
+    found: dict[str, NamedValue]
+    left_out: int = 0
+    """Further variables."""
+
+
+class ReadVariables(AgentRequest[VariablesRead], frozen=True, tag="variables"):
+    """Ask what the user's variables hold: types, shapes, norms and digests, but no value."""
+
+    names: list[str]
+    """The variables, or dotted paths; empty for all variables."""
+    seconds: float
+    """How long the rank may read values; those that it does not reach get neither norm nor digest."""
+
+
 AnyAgentRequest = (
-    ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | Complete | Describe | ReadSurroundings
+    ReadPosition
+    | ReleaseRank
+    | ReadStack
+    | InterruptRank
+    | ReadEvents
+    | Complete
+    | Describe
+    | ReadSurroundings
+    | ReadVariables
+    | AnyHealingRequest
 )
 
 

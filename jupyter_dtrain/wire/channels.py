@@ -29,7 +29,7 @@ from jupyter_dtrain.core.errors import Refused, WorldLost
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.core.stop_button import StopButton
 
-from .agent_messages import AgentRequest, RunCell, ValuesRequest, WatchRequest
+from .agent_messages import RunCell, ValuesRequest, WatchRequest
 from .attempts import Attempts
 from .messages import (
     HELLO_MESSAGE,
@@ -37,12 +37,14 @@ from .messages import (
     RUN_MESSAGE,
     STEWARD_EVENT,
     VALUES_MESSAGE,
+    AgentRequest,
     Done,
     Request,
+    StewardRequest,
     read_answer,
     to_content,
 )
-from .steward_messages import AnyBroadcast, StewardRequest, read_broadcast
+from .steward_messages import AnyBroadcast, read_broadcast
 
 HELLO_PERIOD = 0.1
 """Seconds after which a greeting without an answer is repeated."""

@@ -39,7 +39,7 @@ import msgspec
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.structs import readable
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """The protocol that this version speaks."""
 UNNUMBERED: Final = 0
 """The protocol of worlds that were started before protocols had numbers."""
@@ -51,12 +51,12 @@ VALUES_MESSAGE: Final = "dtrain_values"
 HELLO_MESSAGE: Final = "dtrain_hello"
 """Shell message to a rank, answered when the rank is idle. It shows that the rank can be reached."""
 REQUEST_MESSAGE: Final = "dtrain_request"
-"""Control message: an :class:`~.agent_messages.AgentRequest` or a :class:`~.agent_messages.WatchRequest`."""
+"""Control message: an :class:`AgentRequest` or a :class:`~.agent_messages.WatchRequest`."""
 REPLY_MESSAGE: Final = "dtrain_reply"
 """The answer of an agent or a watch."""
 
 STEWARD_REQUEST: Final = "dtrain_world_request"
-"""Control message: a :class:`~.steward_messages.StewardRequest`."""
+"""Control message: a :class:`StewardRequest`."""
 STEWARD_REPLY: Final = "dtrain_world_reply"
 """The answer of the steward."""
 STEWARD_EVENT: Final = "dtrain_world_event"
@@ -68,6 +68,14 @@ M = TypeVar("M")
 
 class Request(msgspec.Struct, Generic[A], frozen=True, tag_field="op"):
     """A request whose answer is an ``A``."""
+
+
+class StewardRequest(Request[A], frozen=True):
+    """A client's request to the steward."""
+
+
+class AgentRequest(Request[A], frozen=True):
+    """A request that the agent of a rank answers, whatever the main thread does."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -90,6 +98,10 @@ class Watching(msgspec.Struct, frozen=True):
     grad_norm: bool = False
     spending: bool = False
     """How each rank spends its time, see :attr:`~jupyter_dtrain.core.events.Finished.spent`."""
+    check: str = ""
+    """The model that is compared over ranks while the cell runs; empty for none."""
+    check_every: int = 10
+    """After how many steps each."""
 
 
 class Done(msgspec.Struct, frozen=True):

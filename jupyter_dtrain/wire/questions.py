@@ -18,7 +18,8 @@ import msgspec
 
 from jupyter_dtrain.core.stacks import Stack, Stacks
 
-from .agent_messages import AgentRequest, InspectRank, InterruptRank, ReadStack, Signalled
+from .agent_messages import InspectRank, InterruptRank, ReadStack, Signalled
+from .messages import AgentRequest
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World

@@ -69,6 +69,16 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Routing identity of its watch, which adds it."""
 
 
+class Formed(msgspec.Struct, frozen=True, tag="formed"):
+    """A living rank has formed the world anew in a heal, or could not."""
+
+    rank: int
+    number: int
+    """The try."""
+    words: str
+    """Why it could not; empty where it has."""
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """A rank has ended its part of a run, but not successfully."""
 
@@ -110,7 +120,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Whether a person asked for it."""
 
 
-Report = WatchReady | Spooled | Reached | Ready | Ended | Paused | Fell | Died
+Report = WatchReady | Spooled | Reached | Ready | Formed | Ended | Paused | Fell | Died
 
 
 def rank_in(environment: Mapping[str, str]) -> int:

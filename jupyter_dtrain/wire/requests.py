@@ -82,6 +82,22 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    snapshot_every: Annotated[
+        str | None,
+        Meta(
+            title="Snapshots",
+            description="save variables between steps of cells, such as 10m model opt (default: none)",
+            extra_json_schema={"metavar": "TIME NAME …", "words": True},
+        ),
+    ] = None
+    auto_heal: Annotated[
+        bool,
+        Meta(
+            title="Replace dead ranks",
+            description="replace ranks that die, as %distributed heal does, once no cell runs (default: no)",
+        ),
+    ] = False
+
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """All fields, without the values of ``env``: they may be secrets."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}

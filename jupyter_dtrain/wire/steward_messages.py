@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -13,10 +13,11 @@ from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import Event, Outcome, RankState
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import World
+from jupyter_dtrain.core.world import Rank, World
 
-from .agent_messages import RankPosition
-from .messages import PROTOCOL, UNNUMBERED, Done, Request, from_content
+from .agent_messages import RankPosition, VariablesRead
+from .healing_messages import Heal, ReadHeal
+from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest, from_content
 from .requests import WorldRequest
 
 ASKED_FOR: Final = "a client asked for it"
@@ -25,12 +26,6 @@ ASKED_FOR: Final = "a client asked for it"
 Phase = Literal["starting", "running", "failed", "ending"]
 """``starting`` → ``running`` → ``ending``, or ``starting`` → ``failed`` → ``ending``; a restart goes back to
 ``starting``."""
-
-A = TypeVar("A", bound=msgspec.Struct)
-
-
-class StewardRequest(Request[A], frozen=True):
-    """A client's request to the steward."""
 
 
 # The three requests that never change: list, interrupt and stop a world whatever protocol it speaks.
@@ -120,6 +115,8 @@ class WorldNews(msgspec.Struct, frozen=True):
     notices: list[str]
     runs: list[OpenRun]
     """The runs that go on, oldest first."""
+    replaced: list[Rank] = []
+    """The ranks that a heal has put in the place of dead ones, as they are now."""
     last: dict[int, list[Event]] = {}
     """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
 
@@ -293,7 +290,7 @@ class Ticket(msgspec.Struct, frozen=True):
 class RelayQuestion(StewardRequest[Ticket], frozen=True, tag="ask"):
     """Ask ``ranks`` something for a client that cannot reach them."""
 
-    kind: Literal["state", "stacks"]
+    kind: Literal["state", "stacks", "variables"]
     ranks: list[int]
 
 
@@ -304,6 +301,8 @@ class Relayed(msgspec.Struct, frozen=True):
     """By rank, None for one that did not answer, where ``state`` was the question; None as a whole until then."""
     stacks: dict[int, Stack | None] | None = None
     """The same where ``stacks`` was the question."""
+    variables: dict[int, VariablesRead | None] | None = None
+    """The same where ``variables`` was the question."""
 
 
 class FetchAnswers(StewardRequest[Relayed], frozen=True, tag="fetch"):
@@ -327,6 +326,8 @@ AnyStewardRequest = (
     | TakeUpInterrupt
     | RelayQuestion
     | FetchAnswers
+    | Heal
+    | ReadHeal
 )
 """Every request that a steward answers. :class:`ReadStatus` reaches it as :class:`ReadState`."""
 
@@ -362,6 +363,13 @@ class RankDied(Broadcast, frozen=True, tag="died"):
     """The run that it was working on."""
     events: list[Event]
     """The last events of that run, written by the watch."""
+    generation: int
+
+
+class RanksReplaced(Broadcast, frozen=True, tag="replaced"):
+    """A heal has put new processes in the place of dead ranks."""
+
+    ranks: list[Rank]
     generation: int
 
 
@@ -419,6 +427,7 @@ AnyBroadcast = (
     Noticed
     | DriverChanged
     | RankDied
+    | RanksReplaced
     | RankPaused
     | RanksReleased
     | RanksStuck

@@ -8,7 +8,7 @@ import uPlot from "uplot";
 import { layOut, extent, smoothed, type Range } from "./layout";
 import { h, setAttribute, setText } from "./dom";
 import { outliers } from "./anomalies";
-import type { Metric } from "./model";
+import type { Mark, Metric } from "./model";
 import type { Theme } from "./theme";
 import { count, number, rankList } from "./format";
 
@@ -27,6 +27,8 @@ export interface ChartOptions {
   smoothing: number;
   /** The steps in view; null for all. */
   range: Range | null;
+  /** Steps that are marked, and why. */
+  marks: readonly Mark[];
 }
 
 export class Chart {
@@ -41,7 +43,7 @@ export class Chart {
   private drawn = "";
   private lines: number[] = [];
   private metric: Metric;
-  private options: ChartOptions = { shown: new Set(), smoothing: 0, range: null };
+  private options: ChartOptions = { shown: new Set(), smoothing: 0, range: null, marks: [] };
   private cursor: number | null = null;
   private theme: Theme;
 
@@ -82,6 +84,7 @@ export class Chart {
       width,
       options.smoothing,
       options.range?.join() ?? "",
+      options.marks.map((mark) => mark.step).join(),
       [...options.shown].join(),
       this.log,
       this.theme.dark,
@@ -243,7 +246,7 @@ export class Chart {
     return line !== undefined && line.length < 3;
   };
 
-  /** Draw a triangle at the upper edge for each value that is NaN or infinite. */
+  /** Draw a triangle at the upper edge for each value that is NaN or infinite, and a line at each marked step. */
   private markNonFinite(plot: uPlot): void {
     const { ctx, bbox } = plot;
     const ratio = uPlot.pxRatio;
@@ -261,6 +264,10 @@ export class Chart {
       ctx.lineTo(at, bbox.top + size);
       ctx.closePath();
       ctx.fill();
+    }
+    for (const { step } of this.options.marks) {
+      const at = plot.valToPos(step, "x", true);
+      if (at >= bbox.left && at <= bbox.left + bbox.width) ctx.fillRect(at, bbox.top, 1.5 * ratio, bbox.height);
     }
     ctx.restore();
   }
@@ -285,6 +292,7 @@ export class Chart {
         nonFinite.length > ranks.length ? `since step ${count(first.step)}` : `at step ${count(first.step)}`;
       words.push(`${kind} on ${ranks.length > 1 ? "ranks" : "rank"} ${rankList(ranks)} ${where}`);
     }
+    words.push(...this.options.marks.map((mark) => mark.words));
     const warning = words.length > 0 ? `▲ ${words.join("; ")}` : "";
     setText(this.note, warning);
     setAttribute(this.note, "title", warning === "" ? null : warning);

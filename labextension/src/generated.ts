@@ -61,6 +61,12 @@ export type ReadingLine = [
   fault: number,
 ];
 
+/** A step that is marked in all charts, and why. */
+export type Mark = [
+  step: number,
+  words: string,
+];
+
 /**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
@@ -145,6 +151,7 @@ export interface RunDocument {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   metrics: MetricPart[];
@@ -171,6 +178,7 @@ export interface Status {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
 }
@@ -448,6 +456,30 @@ export interface CellOutputs {
   over: boolean;
 }
 
+/** A variable as a group of ranks has it. */
+export interface HeldRow {
+  name: string;
+  /** Whether other ranks have something else. */
+  differs: boolean;
+  type: string;
+  /** For a short value, the value itself. */
+  shape: string;
+  dtype: string;
+  device: string;
+  norm: string;
+  digest: string;
+  ranks: string;
+}
+
+/** The variables of ranks. */
+export interface HeldVariables {
+  rows: HeldRow[];
+  /** Further variables. */
+  left_out: number;
+  /** The ranks that have not answered in time. */
+  silent: number[];
+}
+
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
 /** The one word for each way in which a run ends, or that it goes on, and its meaning. */
@@ -460,4 +492,4 @@ export const OUTCOMES: Record<RunOutcome, string> = {
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];

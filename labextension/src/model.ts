@@ -66,6 +66,12 @@ export interface NonFinite {
   kind: string;
 }
 
+/** A step that charts mark, and why. */
+export interface Mark {
+  step: number;
+  words: string;
+}
+
 export interface Band {
   steps: Float32Array;
   mean: Float32Array;
@@ -134,6 +140,8 @@ export class RunModel {
   bars: Bar[] = [];
   metrics = new Map<string, Metric>();
   pipelines: Pipeline[] = [];
+  /** Steps that all charts mark, and why. */
+  marks: Mark[] = [];
   leftOut = 0;
   /** For each rank, how far its events are included. */
   reach: number[] = [];
@@ -204,6 +212,7 @@ export class RunModel {
       const { thinned, reading } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
       this.reading = reading;
+      this.marks = other.marks;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -267,6 +276,7 @@ export class RunModel {
     this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
     this.reading = status.reading ?? [];
+    this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

@@ -96,7 +96,7 @@ def test_a_syntax_error_shows_its_caret(ended_run):
 @pytest.mark.parametrize(
     ("lost", "step"),
     [
-        ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed restart replaces"),
+        ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed heal replaces"),
         ({0: KILLED, 1: KILLED}, "%distributed restart replaces all ranks."),
         ({1: "rank 1 was lost: its world was stopped"}, ""),
     ],

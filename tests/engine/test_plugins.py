@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -57,9 +58,15 @@ def ask_all(plugins):
         "services": plugins.services,
         "children_ended": lambda: plugins.children_ended({1}),
         "steps": plugins.steps,
+        "follow_steps": lambda: plugins.follow_steps(None),
         "is_log": lambda: plugins.is_log("line"),
         "on_host": lambda: plugins.on_host("value"),
         "number": lambda: plugins.number(1),
+        "parts": lambda: plugins.parts("name", 1, {}),
+        "states": lambda: plugins.states({}),
+        "save_values": lambda: list(plugins.save_values({"name": 1}, {}, 1)),
+        "misfit": lambda: plugins.misfit("absent", {"name": 1}, {}, Path()),
+        "load_values": lambda: plugins.load_values("absent", {"name": 1}, {}, Path()),
         "reserved": plugins.reserved,
         "is_out_of_memory": lambda: plugins.is_out_of_memory(MemoryError()),
         "free_memory": plugins.free_memory,
@@ -89,6 +96,9 @@ NEUTRAL = {
     "is_log": False,
     "on_host": "value",
     "number": None,
+    "states": [],
+    "save_values": [],
+    "misfit": "the framework 'absent', which saved name, is not installed here",
     "reserved": 0,
     "is_out_of_memory": False,
     "waits": None,
@@ -103,7 +113,7 @@ NEUTRAL = {
     "rendezvous": None,
     "server": {},
 }
-SPEAKS = ("describe", "on_host", "recover")
+SPEAKS = ("describe", "on_host", "recover", "save_values", "misfit", "load_values")
 """Members whose exceptions are answers."""
 
 

@@ -47,7 +47,8 @@ FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
 ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
 """Those that the tests of other hosts execute."""
 SCALING = ROOT / "examples" / "16_scaling_report.ipynb"
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING]
+DEATH = ROOT / "examples" / "17_when_a_rank_dies.ipynb"
+NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING, DEATH]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 
@@ -267,6 +268,16 @@ def test_the_scaling_report_measures_each_size_and_blames_slow_data(home, tmp_pa
 def test_the_second_example_is_plain_pytorch_too(tmp_path):
     """Its cells under torchrun, with a few steps."""
     torchrun(LOSSES, tmp_path, lambda code: code.replace("steps=300", "steps=3"))
+
+
+def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, tmp_path):
+    """A rank is killed, a new one takes its place, and the last loss is the same."""
+    cells = execute(DEATH, tmp_path)
+    text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
+    undisturbed, healed = (float(re.search(rf"{name}: ([0-9.]+)", text)[1]) for name in ("undisturbed", "healed"))
+
+    assert "Rank 1 is a new process" in text
+    assert healed == pytest.approx(undisturbed, rel=1e-5)
 
 
 def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):

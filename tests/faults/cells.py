@@ -23,8 +23,13 @@ ctypes.CDLL(None).pthread_mutex_lock(lock)
 def slot():  # the process that mpiexec has started for this rank
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words, same = " ".join(process.cmdline()), process.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)
-            if same and "slot_holder" in words and os.environ["DTRAIN_WORLD"] in words:
+            words = process.cmdline()
+            number = process.environ().get("OMPI_COMM_WORLD_RANK")
+            if words[-1].count(":") == 2:  # a heal has started it: its ranks, which of them, the generation
+                ranks, place, _ = words[-1].split(":")
+                number = ranks.split(",")[int(place)]
+            line = " ".join(words)
+            if number == str(rank) and "slot_holder" in line and os.environ["DTRAIN_WORLD"] in line:
                 return process.pid
 
 def go(path):
@@ -55,8 +60,17 @@ CALL = {"torch": "all_reduce", "mpi": "allreduce", **libraries.CALL}
 
 BEGIN = """{meet}
 victim = {victim}
-go({go!r})
+GO = {go!r}
+go(GO)
 """
+
+_SAVE = """
+from jupyter_dtrain.engine.home import rank_home
+from jupyter_dtrain.engine.snapshots import Order, save
+def keep(**values):
+    save(Order("play", list(values), os.path.dirname(GO) + "/saved", b"k" * 32, "world"), values, rank_home().plugins)
+"""
+"""Saves values as a snapshot, on all ranks."""
 
 _ALONE = "if rank == victim:\n    {}\nmeet()\n"
 """A fault happens to the victim, and the others wait for it."""
@@ -86,6 +100,23 @@ if rank == victim:
 print("a line", flush=True)
 meet()
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+""",
+    "save-killed": _SAVE
+    + """
+class Killed:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+keep(value=Killed() if rank == victim else 1)
+""",
+    "save-no-disk": _SAVE
+    + """
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+if rank == victim:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+try:
+    keep(value=bytes(4 << 20))
+finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 """,
     "endless-mpi": """
 window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)

@@ -30,13 +30,13 @@ LIBRARIES: tuple[Framework, ...] = tuple(
     name for name in get_args(Framework) if name in libraries.MEET and importlib.util.find_spec(libraries.NEEDS[name])
 )
 """The libraries that are installed."""
-DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed", "types-torch")
+DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed", "types-torch", "save-killed")
 """Situations in which a rank dies: an interrupt comes at the same time."""
 SERVERS = ("worker-killed", "server-killed")
 """Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""
 SERVERS_SIZE = 4
-HERE = ("mpiexec-killed",)
-"""Situations that are another one where the ranks are on hosts."""
+HERE = ("mpiexec-killed", "save-killed", "save-no-disk")
+"""Situations that are another one where the ranks are on hosts, or that need a folder which all ranks share."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
 
@@ -69,7 +69,7 @@ def modes_of(situation: str) -> list[Mode]:
         return ["attended", "interrupted"]
     if situation in KERNELS:
         return ["alone", "interrupted"] if situation != "kernel-shut-down" else ["alone"]
-    if situation in ("raises-everywhere", "steward-killed", "controller-killed"):
+    if situation in ("raises-everywhere", "save-no-disk", "steward-killed", "controller-killed"):
         # There is nothing to interrupt.
         return ["attended", "alone"]
     return ["attended", "alone", "interrupted"]

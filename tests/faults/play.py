@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_dtrain import NoWorld, RanksBusy, RanksDead, Run, Session, WorldLost
+from jupyter_dtrain import HealFailed, NoWorld, RanksBusy, RanksDead, Run, Session, WorldLost
 from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.core.failures import After, Situation
@@ -185,9 +185,28 @@ class Play:
                     session.run("1", view=None)
                     self.problems.append("a cell on all ranks is not refused")
                 self._check_ranks(session, before, [rank for rank in everybody if rank not in dead], meet=False)
-                world.restart()
+                if self._worlds.network is None:
+                    self._check_heal(world, before, dead)
+                else:
+                    world.restart()
             case "busy":
                 self._check_busy(world, before)
+
+    def _check_heal(self, world: World, before: dict[int, Any], dead: list[int]) -> None:
+        """A heal replaces what is dead; all ranks meet again, and the others are as they were."""
+        session = world.session
+        try:
+            session.heal()
+        except HealFailed as error:
+            self.problems.append(str(error))
+            world.restart()
+            return
+        session.run("pass", view=None)
+        session.run(cells.PREPARE, dead, view=None)
+        after = {rank.rank: (rank.pid,) for rank in session.world.ranks}
+        changed = [rank for rank in after if after[rank] != before[rank]]
+        self._check(changed == dead, f"a heal of {count_ranks(dead)} has replaced {changed}")
+        self._check_ranks(session, after, range(self.plan.size), meet=True)
 
     def _check_busy(self, world: World, before: dict[int, Any]) -> None:
         session = world.session

@@ -27,7 +27,7 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "name", "env", "mpiexec", "tensorboard", *REMOTE, "chief", "ps", "torch_backend"]
+NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", *REMOTE, "chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 """They need a Slurm; see test_slurm.py."""
 IN_BATCH = ["scheduler", "job"]
@@ -111,6 +111,7 @@ def example(tmp_path):
         "env": {"A": SECRET},
         "mpiexec": find_mpiexec(None),
         "tensorboard": str(tmp_path),
+        "snapshot_every": "10m model opt",
         "chief": True,
         "ps": 1,
         "torch_backend": "gloo",
@@ -120,7 +121,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == ALL
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:5]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:6]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -155,7 +156,8 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     assert properties[name]["description"] == option.description
     assert properties[name]["title"]
     assert option.description.count("(default: ") == 1
-    assert (dict(line) if name == "env" else line) == example[name]
+    taken = {"env": dict, "snapshot_every": " ".join}.get(name, lambda value: value)
+    assert taken(line) == example[name]
     assert held[name] == example[name]
 
 

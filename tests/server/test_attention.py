@@ -121,13 +121,15 @@ def alarms():
 def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
     """A kill and a stop are none; a death and an end by itself are."""
     made, attention = alarms
-    made.rank_died(rank(asked=True))
+    made.ranks_are([rank(asked=True)])
     made.world_ended(ASKED_FOR)
     assert attention.items == []
-    made.rank_died(rank())
+    made.ranks_are([rank()])
     made.world_ended("the lease is over")
     assert sorted(item.kind for item in attention.items) == ["dead", "ended"]
-    made.ranks_ended()
+    made.ranks_are([rank(asked=True), rank()])
+    assert len(attention.items) == 2
+    made.ranks_are([msgspec.structs.replace(rank(), state="idle")])
     assert [item.kind for item in attention.items] == ["ended"]
 
 

@@ -9,8 +9,8 @@ import pytest
 from jupyter_dtrain import Refused, Settings
 from jupyter_dtrain.core.events import Dropped, Finished, Output, Started, from_wire
 from jupyter_dtrain.core.run import HEAD
-from jupyter_dtrain.wire.agent_messages import AgentRequest, ReadEvents, ReadPosition
-from jupyter_dtrain.wire.messages import Done
+from jupyter_dtrain.wire.agent_messages import ReadEvents, ReadPosition
+from jupyter_dtrain.wire.messages import AgentRequest, Done
 from jupyter_dtrain.wire.spool import read_file
 from tests.session.cells import begin, run, same, texts, until, values
 

@@ -12,8 +12,8 @@ from jupyter_dtrain import DtrainError, OtherVersion, Refused, Session
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire import messages
-from jupyter_dtrain.wire.messages import PROTOCOL, Done
-from jupyter_dtrain.wire.steward_messages import Join, ReadState, ReadStatus, ReleaseRun, StewardRequest
+from jupyter_dtrain.wire.messages import PROTOCOL, Done, StewardRequest
+from jupyter_dtrain.wire.steward_messages import Join, ReadState, ReadStatus, ReleaseRun
 from tests.steward.until import until
 
 

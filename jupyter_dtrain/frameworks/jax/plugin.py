@@ -22,12 +22,14 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import require, when_imported
 
+from . import contents
 from .groups import JaxGroups
 from .rendezvous import Desk, meeting_in
 from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.engine.contents import Part
     from jupyter_dtrain.engine.metrics import Read
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -49,6 +51,10 @@ class Jax(Framework):
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
         own_gpu = partial(_see_own_gpu, place.local_rank)
         when_imported("jax._src.xla_bridge", own_gpu, otherwise="each rank takes all GPUs of its host")
+
+    def parts(self, name: str, value: Any) -> list[Part] | None:
+        """An array, or a tree of arrays that Python's own containers do not make up."""
+        return None if not imported("jax") else contents.parts(name, value)
 
     def before_cell(self, generation: int) -> None:
         """Count the set-ups of a new generation from 0, on every rank."""
@@ -113,6 +119,12 @@ class Jax(Framework):
     def release(self) -> None:
         """Close gloo's connections, and end the waits at the coordinator."""
         self._groups.release()
+
+    def cannot_heal(self) -> str:
+        """A new process has no part in the others' set-up."""
+        if not self._groups.is_up:
+            return ""
+        return "JAX's set-up does not reach a new process: call jax.distributed.initialize() again on all ranks"
 
     def recover(self) -> list[str]:
         """Set up JAX's processes as before, and keep the arrays that the user's names hold."""

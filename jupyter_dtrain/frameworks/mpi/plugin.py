@@ -21,6 +21,7 @@ from jupyter_dtrain.engine.framework import Framework, called_in, user_names
 
 from .calls import Call, call_in
 from .communicators import ENDLESS, hidden_of
+from .holders import c_libraries
 from .progress import Progress
 from .rounds import Round
 
@@ -45,8 +46,12 @@ class Mpi(Framework):
     def __init__(self) -> None:
         self._revoked: list[Any] = []
         """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
+        self._left: list[Any] = []
+        """Those of worlds before the last heal."""
         self._in_log = False
         """Whether the last line was a log's."""
+        self._known: Any = None
+        """The world that the user's names may hold: that of the last :meth:`recover`."""
         self._broken: list[Any] = []
         """The communicators inside windows and files that :meth:`recover` has reported."""
         self._progress = Progress()
@@ -58,6 +63,7 @@ class Mpi(Framework):
         """Register this plug-in for the frameworks that wait in MPI's world: see :func:`release_world`."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
+        self._known = getattr(_module(), "COMM_WORLD", None)
 
     def before_cell(self, run: int) -> None:
         """The cell's own calls make MPI work."""
@@ -141,7 +147,7 @@ class Mpi(Framework):
         mpi: Any = _module()
         if mpi is None or not _can_revoke(mpi):
             return []
-        old = mpi.COMM_WORLD
+        old = self._known
         if again:
             # A plug-in may have left something in this world that only some ranks have begun.
             self._revoke_world(mpi)
@@ -149,7 +155,8 @@ class Mpi(Framework):
             pass
         if mpi.COMM_WORLD is old:
             return []
-        revoked, self._revoked = self._revoked, []
+        self._known = mpi.COMM_WORLD
+        revoked, self._revoked, self._left = [*self._left, *self._revoked], [], []
         found = [(name, value) for name, value in user_names() if issubclass(type(value), mpi.Comm)]
         names = {name: value for name, value in found if value in (old, *revoked) and name not in bound}
         of_world = sorted(name for name, value in names.items() if value == old)
@@ -166,6 +173,21 @@ class Mpi(Framework):
         if windows:
             notes.append(f"{', '.join(windows)}: ranks were released there. Make it again from MPI.COMM_WORLD.")
         return notes
+
+    def rejoin(self) -> None:
+        """MPI has a new world of all ranks already: no round makes it, and the old one's belong to the past."""
+        self._left += self._revoked
+        self._revoked, self._round = [], None
+
+    def cannot_heal(self) -> str:
+        """C libraries hold MPI's own world, which has no place for a new process."""
+        holders = c_libraries()
+        if not holders:
+            return ""
+        return (
+            f"{', '.join(holders)} {'use' if len(holders) > 1 else 'uses'} MPI's own world from C, and that cannot be "
+            f"made whole: its calls need %distributed restart"
+        )
 
     def _go_round(self, mpi: Any) -> bool:
         """Make the world again with all ranks; whether all of them did so for the cell that comes."""

@@ -6,6 +6,7 @@ this is active: in processes with a ``TF_CONFIG`` of their own, the same cell me
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -13,8 +14,10 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.contents import Facts as FactsOfPart
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
+from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.imports import when_imported
 from jupyter_dtrain.wire.messages import Watching
@@ -103,6 +106,19 @@ class TensorFlow(Framework):
         """Accept a tensor or variable with one element, on any device; flushing the metrics reads it."""
         return None if imported("tensorflow") is None else number(value)
 
+    def parts(self, name: str, value: Any) -> list[Part] | None:
+        """A tensor or variable, as numpy's array; other kinds of tensors have no values in this rank."""
+        tensorflow = sys.modules.get("tensorflow")
+        if not imported("tensorflow") or tensorflow is None:
+            return None
+        if not isinstance(value, (tensorflow.Tensor, tensorflow.Variable)) or not hasattr(value, "numpy"):
+            return None
+        shape, dtype = list(value.shape), value.dtype
+        device = value.device.rpartition("device:")[2].lower()
+        kind, size = type(value).__name__, math.prod(shape) * dtype.size
+        facts = FactsOfPart(name, "value", kind, shape, dtype.name, device, size=size)
+        return [ArrayPart(facts, lambda: asarray(value.numpy()))]
+
     def reserved(self) -> int | None:
         """The bytes that the GPU's allocator has given out, once the GPU is in use."""
         context: Any = _context()
@@ -148,6 +164,12 @@ class TensorFlow(Framework):
     def release(self) -> None:
         """Abort the collectives of this rank."""
         self._collectives.release()
+
+    def forbids_heal(self) -> str:
+        """A cluster's processes know each other by address, and take no other one in."""
+        if self._collectives.task() is None:
+            return ""
+        return "TensorFlow's servers know each other by address, and a new process has another one"
 
     def recover(self) -> list[str]:
         """Start the collectives anew; strategies and the objects made with them stay usable."""

@@ -39,6 +39,7 @@ from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls,
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 
 from .backends import Backends
+from .newcomers import begin_anew
 from .rendezvous import Address, Meeting, meet, meeting_at, reach
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class TorchGroups:
         self._half_made = False
         self._released = False
         self._arriving = False
+        self._healed = False
+        """Whether a new process has taken a dead rank's place since the default group was made."""
         self._loops: set[int] = set()
         """gloo's epoll instances."""
 
@@ -286,6 +289,25 @@ class TorchGroups:
 
     # Recovering.
 
+    def bequeath(self) -> str:
+        """How this rank makes the default group, in words for :meth:`inherit`; empty where that cannot be said."""
+        dist = sys.modules.get("torch.distributed")
+        if self._set_up is None or dist is None or not dist.is_initialized() or not self._set_up.again(self._place):
+            return ""
+        seconds = getattr(self._set_up.kwargs.get("timeout"), "total_seconds", lambda: None)()
+        return json.dumps([self._set_up.backend, self._set_up.init_method, seconds])
+
+    def inherit(self, plan: str) -> None:
+        """Take part in the next :meth:`recover` as if this rank had made the group like the others."""
+        backend, init_method, seconds = json.loads(plan)
+        kwargs = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
+        self._set_up = _SetUp(backend, init_method, (), kwargs)
+        self._healed = True
+
+    def rejoin(self) -> None:
+        """A new process has taken a dead rank's place."""
+        self._healed = True
+
     def recover(self) -> list[str]:
         """Make the default group again, in a new generation and with all ranks; return notes on what the user must do.
 
@@ -295,7 +317,7 @@ class TorchGroups:
         if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
             return []
         mine = "none"
-        if dist.is_initialized():
+        if dist.is_initialized() or (self._healed and self._set_up is not None):
             mine = (self._set_up and self._set_up.again(self._place)) or "unknown"
         plans = self._agree(dist, mine)
         if mine == "none" and set(plans.values()) == {"none"}:
@@ -347,6 +369,8 @@ class TorchGroups:
         for module in modules:
             if module.process_group is old:
                 module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
+                if self._healed:
+                    begin_anew(module)
             else:
                 (strangers if module.process_group in living else orphans).append(module)
         # A module that the user can no longer name belongs to an earlier program, which has ended.
@@ -373,6 +397,7 @@ class TorchGroups:
                 "DeviceMesh, and everything made with it (fully_shard, DTensor, parallelize_module), belongs to the "
                 "old process group: make them again with init_device_mesh()."
             )
+        self._healed = False
         return notes
 
 

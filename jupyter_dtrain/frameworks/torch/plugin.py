@@ -22,6 +22,7 @@ from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.wire.messages import Watching
 
+from . import contents, snapshots
 from .builds import hook_builds
 from .declared import TorchOptions
 from .describe import torch_details
@@ -33,11 +34,15 @@ from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
 from .replicas import hook_fully_shard, hook_wrapper
 from .spawn import hook_spawn
+from .step_hook import StepHook
 from .values import number, on_host, read
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.engine.contents import Part
     from jupyter_dtrain.engine.metrics import MetricBuffer, Read
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -77,6 +82,7 @@ class Torch(Framework):
         """Wait for ``torch`` and ``torch.distributed`` to be imported."""
         self._metrics = TorchMetrics(metrics)
         self._metrics.install()
+        self._steps = StepHook()
         self._pipelines = TorchPipelines(self._metrics, metrics)
         self._pipelines.install()
         backend = spec.options_of(self.name, TorchOptions).torch_backend
@@ -85,6 +91,7 @@ class Torch(Framework):
         variables |= self.environment()
         for module, hook, otherwise in (
             ("torch", _is_library, "tracebacks show frames of torch as if they were yours"),
+            ("torch", self._steps.install, "--check and snapshots between steps see no steps"),
             ("torch.distributed", self._groups.hook, ALONE),
             ("torch.distributed.autograd", hook_autograd, "losses of distributed autograd are not shown"),
             (
@@ -140,10 +147,36 @@ class Torch(Framework):
         """Count the steps of the optimizers that record points."""
         return self._metrics.steps()
 
+    def follow_steps(self, call: Callable[[int], object] | None) -> None:
+        """Steps of the optimizer that steps first."""
+        self._steps.follow(call)
+
     def on_host(self, value: Any) -> Any:
         """Copy tensors in lists, tuples and dictionaries to the host; a sharded tensor cannot be copied."""
         torch = sys.modules.get("torch")
         return value if torch is None else on_host(value)
+
+    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
+        """A tensor; a model's weights, buffers, gradients and optimizers; an optimizer's states."""
+        return None if "torch" not in sys.modules else contents.parts(name, value, namespace)
+
+    def states(self, namespace: Mapping[str, Any]) -> list[Part]:
+        """Generators, samplers, loaders, optimizers' steps."""
+        return [] if "torch" not in sys.modules else contents.states(namespace)
+
+    def save_values(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Models and optimizers, by torch.distributed.checkpoint."""
+        return ([], {}) if "torch" not in sys.modules else snapshots.save_values(values, namespace, size)
+
+    def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
+        """Which keys and shapes differ."""
+        return snapshots.misfit(values, namespace, folder)
+
+    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+        """Load them into the objects that are there."""
+        snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
@@ -196,6 +229,22 @@ class Torch(Framework):
     def release(self) -> None:
         """Close the connections of gloo's groups, and abort NCCL's groups."""
         self._groups.release()
+
+    def bequeath(self) -> str:
+        """How the default group is made, if it can be made again."""
+        return self._groups.bequeath()
+
+    def inherit(self, heritage: dict[int, str]) -> None:
+        """Import torch now, and join the others' group in the next :meth:`recover`; if they made it alike."""
+        if len(plans := set(heritage.values())) == 1:
+            import torch.distributed
+
+            if torch.distributed.is_available():
+                self._groups.inherit(plans.pop())
+
+    def rejoin(self) -> None:
+        """DDP modules must begin anew, as those that a new rank gets."""
+        self._groups.rejoin()
 
     def recover(self) -> list[str]:
         """Set up the default group again with its old arguments, and the DDP modules that used it."""

@@ -97,6 +97,11 @@ export class Actions {
     await this.attempt(() => this.worlds.act(world.id, "interrupt", ranks));
   }
 
+  /** Replace dead ranks; nothing is lost by that, so it needs no consent. */
+  async heal(world: World): Promise<void> {
+    await this.attempt(() => this.worlds.act(world.id, "heal"));
+  }
+
   async restart(world: World): Promise<void> {
     const title = this.trans.__("Restart world %1?", world.name);
     const body = this.trans.__(
@@ -121,7 +126,7 @@ export class Actions {
   async kill(world: World, rank: number): Promise<void> {
     const title = this.trans.__("Kill rank %1 of world %2?", rank, world.name);
     const body = this.trans.__(
-      "The rank's variables are lost; other ranks keep theirs. Before cells can use all ranks again, the world needs a restart.",
+      "The rank's variables are lost; other ranks keep theirs. Before cells can use all ranks again, the dead one must be replaced.",
     );
     if (await this.confirm(title, body, this.trans.__("Kill"))) {
       await this.attempt(() => this.worlds.act(world.id, "kill", [rank]));

@@ -64,6 +64,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
     new Date(1000 * item.time).toLocaleTimeString(),
   ];
   const does: Record<Step, () => unknown> = {
+    heal: () => world !== undefined && actions.heal(world),
     restart: () => world !== undefined && actions.restart(world),
     stacks: async () => {
       setStacks(trans.__("Asking the ranks…"));
@@ -116,6 +117,8 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
 
 function stepLabel(step: Step, item: Item, trans: TranslationBundle): string {
   switch (step) {
+    case "heal":
+      return trans.__("Replace dead ranks");
     case "restart":
       return trans.__("Restart the world…");
     case "stacks":

@@ -20,7 +20,7 @@ const FOLLOWED = 5000;
 /** Milliseconds without a key after which a search begins. */
 const TYPED = 300;
 
-export function History({
+export default function History({
   actions,
   trans,
   changed,

@@ -9,14 +9,14 @@ const FRESH = 15;
 /** In seconds: the person sees the end of a shorter run. */
 const LONG = 10;
 
-export type Step = "restart" | "stacks" | "cell" | "run" | "start";
+export type Step = "heal" | "restart" | "stacks" | "cell" | "run" | "start";
 
 /** The next steps that a person can take. A run can be looked at when its notebook is closed, and its world gone. */
 export function stepsOf(item: Item, actions: Pick<Actions, "worlds" | "hasCell">): Step[] {
   const runs = actions.worlds.find(item.world)?.state === "running";
   const found: Step[] = [];
   if (item.kind === "start" || item.kind === "ended") found.push("start");
-  if (item.kind === "dead" && runs) found.push("restart");
+  if (item.kind === "dead" && runs) found.push("heal", "restart");
   if (item.kind === "hung" && runs) found.push("stacks");
   if (item.cell !== "" && actions.hasCell(item.cell)) found.push("cell");
   else if (item.run !== null) found.push("run");

@@ -2,6 +2,8 @@
 
 export type {
   CellOutputs,
+  HeldRow,
+  HeldVariables,
   Driver,
   Column,
   Item,

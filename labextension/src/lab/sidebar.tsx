@@ -4,15 +4,18 @@ import { ReactWidget } from "@jupyterlab/apputils";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { LabIcon, closeIcon } from "@jupyterlab/ui-components";
 import type { Message } from "@lumino/messaging";
-import { type JSX, useEffect, useReducer, useState } from "react";
+import { type JSX, Suspense, lazy, useEffect, useReducer, useState } from "react";
 import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
-import { History } from "./history";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
 import { RankList } from "./ranks";
 import { Section, Tool } from "./section";
 import { WorldList } from "./worldList";
+
+/** Parts whose scripts are loaded when the panel first shows them. */
+const History = lazy(() => import("./history"));
+const Variables = lazy(() => import("./variables"));
 
 export const PANEL = "jupyter-dtrain-panel";
 
@@ -149,9 +152,16 @@ function Contents(props: {
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
+      {selected !== null && selected.ready > 0 && (
+        <Suspense fallback={null}>
+          <Variables key={selected.id} world={selected} {...shared} />
+        </Suspense>
+      )}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
-        <History changed={changed} {...shared} />
+        <Suspense fallback={null}>
+          <History changed={changed} {...shared} />
+        </Suspense>
       </Section>
       {props.hint !== "" && <Hint text={props.hint} trans={trans} />}
     </>

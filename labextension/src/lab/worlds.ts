@@ -5,7 +5,7 @@ import { Signal, type ISignal } from "@lumino/signaling";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
-import type { CellOutputs, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
+import type { CellOutputs, HeldVariables, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
 
 /** A kind of change; "asked" is a world that the page has just asked for, which must be shown at once. */
 type Change = "worlds" | "asked" | "items" | "details";
@@ -228,13 +228,18 @@ export class Worlds {
   }
 
   /** `place`: where the button is, so that the notebook can say who interrupted its cell. */
-  async act(id: string, action: "interrupt" | "restart" | "kill", ranks?: number[], place?: "cell"): Promise<void> {
+  async act(id: string, action: "interrupt" | "heal" | "restart" | "kill", ranks?: number[], place?: "cell"): Promise<void> {
     await request(this.settings, "POST", ["worlds", id, action], { ranks, place });
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {
     const body = ranks === undefined ? {} : { ranks };
     return (await request<{ text: string }>(this.settings, "POST", ["worlds", id, "stacks"], body)).text;
+  }
+
+  /** The contents of the user's variables on each rank. Ranks read all values for it, so ask only when a person wants it. */
+  async variables(id: string): Promise<HeldVariables> {
+    return request(this.settings, "POST", ["worlds", id, "variables"], {});
   }
 
   async output(id: string, run: number, rank: number): Promise<{ text: string; cut: boolean }> {

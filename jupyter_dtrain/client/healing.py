@@ -1,0 +1,201 @@
+"""How a session has dead ranks replaced: the heal itself, earlier cells again on the new ranks, variables for them.
+
+Under failure: what can be wrong with the request is found before anything happens, and raises
+:class:`~jupyter_dtrain.core.errors.BadRequest`. A heal that cannot work raises
+:class:`~jupyter_dtrain.core.errors.HealFailed` with the reason and the way on. A cell that fails on a new rank, or a
+variable that cannot be copied, raises as such a cell does; the world is whole by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, RanksDead, Refused, WorldLost
+from jupyter_dtrain.core.world import count_ranks, format_ranks, parse_ranks
+from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
+from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.wire.spool import read_beginning
+from jupyter_dtrain.wire.values import check_variable
+
+from .replay import collectives_in
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .cells import Cells
+    from .fold import Fold
+    from .link import Link
+    from .rank_names import RankNames
+
+POLL: Final = 0.02
+"""Seconds between two looks."""
+GREETING: Final = 5.0
+"""Seconds in which a new rank answers its first message."""
+
+
+class Healed(NamedTuple):
+    """The result of a heal."""
+
+    ranks: list[int]
+    """The ranks that were replaced."""
+    seconds: float
+    """How long it took, without replayed cells and copies."""
+    names: list[str]
+    """The variables that were copied."""
+    source: int
+    """The rank they are from."""
+    replayed: list[int]
+    """The runs whose cells ran again on the new ranks."""
+    notes: list[str]
+    """Sentences on what could not be made whole."""
+
+    def __str__(self) -> str:
+        who, one = count_ranks(self.ranks).capitalize(), len(self.ranks) == 1
+        words = f"{who} {'is a new process' if one else 'are new processes'} after {self.seconds:.1f} s"
+        if self.replayed:
+            words += f"; ran {', '.join(map(str, self.replayed))} again there"
+        if self.names:
+            words += f"; {', '.join(self.names)} {'is' if len(self.names) == 1 else 'are'} rank {self.source}'s"
+        said = [words, *self.notes]
+        if not self.replayed:
+            lacks = "lacks other names" if self.names else "has no names yet"
+            lack = "lack other names" if self.names else "have no names yet"
+            said.append(
+                f"{'It' if one else 'They'} {lacks if one else lack}, imports among them: run those cells again with "
+                f"%%rank {format_ranks(self.ranks)}, and copy variables with "
+                f"%distributed resync --from {self.source} NAMES"
+            )
+        return ". ".join(said) + "."
+
+
+class Heals:
+    """The heals that one session asks for."""
+
+    def __init__(self, link: Link, fold: Fold, cells: Cells, request: WorldRequest) -> None:
+        """``request``: what the world was asked to be."""
+        self._link = link
+        self._fold = fold
+        self._cells = cells
+        self._request = request
+
+    def heal(
+        self,
+        names: Iterable[str],
+        source: int | None,
+        replay: Iterable[int],
+        rank_names: RankNames,
+        progress: Callable[[str], None],
+    ) -> Healed:
+        """As :meth:`.Session.heal`; ``rank_names``: the names that live on the ranks."""
+        self._link.check_drives()
+        names, cells = list(names), self._sources(list(replay))
+        chosen = self._choose(names, source, rank_names)
+        if busy := self._fold.busy():
+            who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
+            raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
+        began = time.monotonic()
+        try:
+            state = self._await(self._link.ask(Heal(self._link.me.words)).number, progress)
+        except Refused as refused:
+            raise HealFailed(f"World {self._request.name!r} cannot be healed: {refused}.") from None
+        ranks = [rank.rank for rank in state.ranks]
+        seconds = time.monotonic() - began
+        if cells:
+            # A cell that sets up a process group again does nothing where there is one.
+            progress("making the groups of all ranks again")
+            self._run("pass", None, "heal")
+        for number, code in cells.items():
+            progress(f"running {number} again on {count_ranks(ranks)}")
+            self._run(code, ranks, f"{number} again")
+        if names:
+            progress(f"copying {', '.join(names)} from rank {chosen}")
+            named = "".join(f"{name!r}, " for name in names)
+            code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
+            self._run(code, None, f"heal: {', '.join(names)}")
+        return Healed(ranks, seconds, names, chosen, list(cells), state.notes)
+
+    def _choose(self, names: Sequence[str], source: int | None, rank_names: RankNames) -> int:
+        """The rank to copy from. Raises :class:`BadRequest` where it cannot give what is asked for."""
+        for name in names:
+            check_variable(name)
+        world = self._link.world
+        living = [rank.rank for rank in world.ranks if not rank.has_ended]
+        if source is None:
+            source = min(living, default=0)
+        elif not names:
+            raise BadRequest(f"Name the variables to copy from rank {source}, such as --from {source} model opt.")
+        (chosen,) = parse_ranks(source, world.size)
+        if not names or len(living) == world.size:
+            return chosen  # the steward says that nobody is dead
+        if chosen not in living:
+            raise BadRequest(f"Rank {chosen} is dead: copy from a living rank, {format_ranks(living)}.")
+        if missing := [name for name in names if not rank_names.defined_on(name, chosen)]:
+            raise BadRequest(f"{', '.join(missing)} is not defined on rank {chosen}. Nothing was replaced or copied.")
+        return chosen
+
+    def _sources(self, runs: list[int]) -> dict[int, str]:
+        """The cells of ``runs``. Raises :class:`BadRequest` where a new rank could not run one alone."""
+        found = {}
+        for run in runs:
+            began = read_beginning(self._request.spool, run)
+            if began is None or not began.source:
+                raise BadRequest(f"There is no run {run} of world {self._request.name!r} to run again.")
+            found[run] = began.source
+        for run, calls in zip(found, collectives_in(found.values()), strict=True):
+            if calls:
+                raise BadRequest(
+                    f"Run {run} calls {', '.join(calls)}, which waits for all ranks: leave it out, and run that cell "
+                    f"on all ranks afterwards."
+                )
+        return found
+
+    def _await(self, number: int, progress: Callable[[str], None]) -> HealState:
+        """Wait for the end of a heal, which the steward bounds. Raises :class:`HealFailed` and :class:`WorldLost`."""
+        said, name = "", self._request.name
+        while True:
+            state = self._link.ask(ReadHeal(number))
+            if state.phase == "failed":
+                raise HealFailed(f"World {name!r} could not be healed: {state.words}.")
+            if state.phase == "done":
+                break
+            if state.words != said:
+                said = state.words
+                progress(said)
+            time.sleep(POLL)
+        self._link.ranks_replaced(state.ranks, state.generation)
+        channel = self._link.bound()[1]
+        late = channel.hello([rank.engine for rank in state.ranks], time.monotonic() + GREETING)
+        if late:
+            ranks = [rank.rank for rank in state.ranks if rank.engine in late]
+            raise WorldLost(f"{count_ranks(ranks).capitalize()} did not answer: %distributed restart.")
+        return state
+
+    def _run(self, code: str, ranks: list[int] | None, name: str) -> Run:
+        return self._cells.run(
+            code,
+            ranks,
+            lambda _: None,
+            wait=True,
+            timeout=None,
+            inputs={},
+            watch=Watching(metrics=False),
+            cell=Cell(run_name=name),
+        )
+
+
+def check_living(world: World, ranks: Sequence[int]) -> None:
+    """Raise :class:`RanksDead`, with the ways on, when one of ``ranks`` is dead."""
+    dead = [rank for rank in world.dead if rank.rank in ranks]
+    if not dead:
+        return
+    living = [rank.rank for rank in world.ranks if rank.state != "dead"]
+    words = "; ".join(rank.words for rank in dead)
+    cure = "%distributed restart starts fresh ranks"
+    if living:
+        run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
+        cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
+    raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")

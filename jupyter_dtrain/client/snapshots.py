@@ -1,0 +1,149 @@
+"""Snapshots: variables of all ranks on disk, saved and loaded by runs of their own, and listed by their manifests.
+
+A snapshot lies below ``DTRAIN_SNAPSHOTS``, or else in Jupyter's data folder; with ranks on other hosts that must be a
+folder that all of them share. The key that signs it stays in Jupyter's data folder, and goes to ranks with each order,
+on the way that values take.
+
+Under failure: a save that fails raises, and the snapshot before it is still there. A load that does not fit raises
+before anything has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from jupyter_core.paths import jupyter_data_dir
+
+from jupyter_dtrain.core.errors import BadRequest, TransferFailed
+from jupyter_dtrain.core.snapshots import (
+    ANSWER,
+    KEY,
+    Answer,
+    Snapshot,
+    check_snapshot_name,
+    list_snapshots,
+    newest,
+    parse_every,
+    read_manifest,
+    snapshot_key,
+    split_every,
+    verify,
+)
+from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.wire.values import check_variable
+
+from .compare import CALL
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+FOLDER_VARIABLE: Final = "DTRAIN_SNAPSHOTS"
+"""Environment variable: the folder of all snapshots."""
+
+
+def data_folder() -> Path:
+    """Our folder in Jupyter's data folder."""
+    return Path(jupyter_data_dir()) / "dtrain"
+
+
+def snapshots_folder() -> Path:
+    """The folder of all snapshots."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen).expanduser().absolute() if chosen else data_folder() / "snapshots"
+
+
+def key() -> bytes:
+    """The key of this user."""
+    return snapshot_key(data_folder())
+
+
+def all_snapshots() -> list[Snapshot]:
+    """The snapshots of this user, newest first; of each name the newest."""
+    return list_snapshots(snapshots_folder(), key())
+
+
+class Snapshots:
+    """A session's way to snapshots."""
+
+    request: WorldRequest
+    run: Callable[..., Run]
+    _orders: dict[str, tuple[list[str], str]]
+    """The snapshots that ranks save by themselves: variables and distance, by name."""
+
+    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> Answer:
+        """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
+
+        Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
+        else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
+        the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
+        instead of now.
+
+        Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
+        """
+        check_snapshot_name(name)
+        names = list(dict.fromkeys(names))
+        if not names:
+            raise BadRequest("Name the variables to save: %distributed save NAME model opt")
+        for one in names:
+            check_variable(one)
+        place = (name, names, str(snapshots_folder()), self.request.name)
+        if every is None:
+            return self._order("run_save", place, {}, f"save {name}")
+        steps, seconds = parse_every(every)
+        answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
+        self._orders[name] = names, str(every)
+        return answer
+
+    def stop_saving(self, name: str = "") -> list[str]:
+        """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so."""
+        self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
+        return self._order("run_cancel", (name,), {}, "save --stop").names
+
+    def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> Answer:
+        """Load variables (default: all) from the newest snapshot ``name``, in a world of any size.
+
+        Models, optimizers and other objects with a state must be there, and get their state; anything else is bound.
+        ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot
+        that is not signed with your key; to load it can run its code.
+
+        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key,
+        and as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and
+        :class:`TransferFailed` for one that does not fit. Then nothing has changed.
+        """
+        check_snapshot_name(name)
+        for one in names:
+            check_variable(one)
+        folder = newest(snapshots_folder(), name)
+        if not trust:
+            verify(key(), folder, read_manifest(folder))
+        place = (str(folder), list(names))
+        return self._order("run_load", place, {"trust": trust, "ready": ready}, f"load {name}")
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots of this user, newest first."""
+        return all_snapshots()
+
+    def _place_orders(self) -> None:
+        """Give fresh ranks the standing orders: that of the start, and those of this session."""
+        wanted = dict(self._orders)
+        if self.request.options.snapshot_every:
+            every, names = split_every(self.request.options.snapshot_every)
+            wanted.setdefault(f"auto-{self.request.name}", (names, every))
+        for name, (names, every) in wanted.items():
+            self.save(name, names, every=every)
+
+    def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> Answer:
+        code = CALL.format("snapshot_cells", function, values, dict(options))
+        inputs = {} if function == "run_cancel" else {KEY: key()}
+        run = self.run(code, view=None, inputs=inputs, metrics=False, name=label)
+        for displays in run.outputs.values():
+            for display in displays:
+                if ANSWER in display.data:
+                    return msgspec.json.decode(str(display.data[ANSWER]), type=readable(Answer))
+        raise TransferFailed("The ranks have sent no answer.")

@@ -1,0 +1,326 @@
+"""Snapshots on disk: their folders, their manifests, and the codes that tell our own files from others.
+
+::
+
+    ROOT/NAME/12/manifest.json     names every file with its size and its code; written last
+    ROOT/NAME/12/rank-0.pickle …   what ranks have written
+    ROOT/NAME/.12-TOKEN.part/      a snapshot that is being written, or that nobody will finish
+
+A snapshot is written beside the one before it and takes its number by one rename. So whatever dies, and whenever, the
+newest folder with a number is whole. Each file carries an HMAC under a key of this user, and so does the manifest.
+
+Under failure: a folder without a manifest that can be read is no snapshot. :func:`verify` and :func:`verify_file` raise
+:class:`SnapshotRefused` for a file that is not what was saved here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from .errors import BadRequest, DtrainError
+from .structs import readable
+
+MANIFEST: Final = "manifest.json"
+VERSION: Final = 1
+PART: Final = ".part"
+STALE: Final = 3600.0
+"""Seconds without a change after which a snapshot that is being written counts as given up."""
+UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_PIECE: Final = 8 << 20
+_KEY_BYTES: Final = 32
+_LONGEST: Final = 100
+
+
+ANSWER: Final = "application/vnd.jupyter-dtrain.snapshot+json"
+"""The type of the display in which a rank sends an :class:`Answer`."""
+KEY: Final = "_dtrain_snapshot_key"
+"""The variable in which a rank gets the key, for a moment."""
+
+
+class SnapshotRefused(DtrainError):
+    """A snapshot is not loaded: it is damaged, or it was not saved here."""
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """One file."""
+
+    size: int
+    code: str
+    """HMAC-SHA256 of its name and content, in hexadecimal digits."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The contents of a snapshot."""
+
+    name: str
+    saved: float
+    """Seconds since the epoch."""
+    world: str
+    size: int
+    """Ranks that saved it."""
+    held: dict[str, str]
+    """The variables, each with the part that saved it: a framework's name, ``state`` or ``value``."""
+    step: int | None
+    """The step after which it was saved, in the middle of a cell."""
+    files: dict[str, FileFacts]
+    version: int = VERSION
+    code: str = ""
+    """HMAC of everything else."""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ranks' answer about a snapshot."""
+
+    names: list[str]
+    """The variables that were saved, or loaded."""
+    waiting: list[str] = []
+    """Variables whose objects are not there yet."""
+    notes: list[str] = []
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One snapshot in a list."""
+
+    name: str
+    folder: str
+    bytes: int
+    saved: float
+    ranks: int
+    held: dict[str, str]
+    ours: bool
+    """Whether it carries this user's code; another one needs ``--trust``."""
+    step: int | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was saved."""
+        return max(0.0, time.time() - self.saved)
+
+
+def check_snapshot_name(name: str) -> str:
+    """``name``, if it can name a snapshot. Raises :class:`BadRequest`."""
+    plain = isinstance(name, str) and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    if not plain or name[:1] in ".-" or len(name) > _LONGEST:
+        raise BadRequest(
+            f"{name!r} cannot name a snapshot: use letters, digits, dots, dashes and underscores, such as epoch-3."
+        )
+    return name
+
+
+def parse_every(every: str | float) -> tuple[int, float]:
+    """``100`` as steps, ``10m`` as seconds: (steps, seconds), one of which is 0. Raises :class:`BadRequest`."""
+    text = str(every).strip()
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf") or (not unit and value != int(value)):
+        raise BadRequest(
+            f"{text!r} is no distance between snapshots: write steps, such as 100, or a time, such as 10m."
+        )
+    return (0, value * UNITS[unit]) if unit else (int(value), 0.0)
+
+
+def split_every(wanted: str) -> tuple[str, list[str]]:
+    """``10m model opt`` as the distance and the variables. Raises :class:`BadRequest`."""
+    every, *names = wanted.replace(",", " ").split() or [""]
+    parse_every(every)
+    if not names or not all(name.isidentifier() for name in names):
+        raise BadRequest(
+            f"{wanted!r} must be a distance and variables, such as '10m model opt'.", option="snapshot_every"
+        )
+    return every, names
+
+
+def snapshot_key(folder: Path) -> bytes:
+    """The key of this user, in ``folder``: made at the first use, readable by this user alone."""
+    file = folder / "snapshot-key"
+    for _ in range(2):
+        with contextlib.suppress(FileNotFoundError):
+            key = file.read_bytes()
+            if len(key) == _KEY_BYTES and not file.stat().st_mode & 0o077:
+                return key
+            raise BadRequest(f"{file} is no key that only you can read: remove it, and save your snapshots again.")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".snapshot-key-{secrets.token_hex(8)}"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(secrets.token_bytes(_KEY_BYTES))
+            out.flush()
+            os.fsync(out.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)  # another process may have made one a moment ago: that one counts
+        draft.unlink()
+    return file.read_bytes()
+
+
+def code_of(key: bytes, name: str, content: Any) -> str:
+    """The code of a file's name and content."""
+    found = hmac.new(key, f"{len(name)}:{name}:".encode(), "sha256")
+    view = memoryview(content).cast("B") if len(content) else memoryview(b"")
+    for start in range(0, len(view), _PIECE):
+        found.update(view[start : start + _PIECE])
+    return found.hexdigest()
+
+
+def signed(key: bytes, manifest: Manifest) -> Manifest:
+    """The manifest with its code."""
+    return msgspec.structs.replace(manifest, code=_manifest_code(key, manifest))
+
+
+def _manifest_code(key: bytes, manifest: Manifest) -> str:
+    return code_of(
+        key, MANIFEST, msgspec.json.encode(msgspec.structs.replace(manifest, code=""), order="deterministic")
+    )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a snapshot. Raises :class:`SnapshotRefused`."""
+    try:
+        found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=readable(Manifest))
+    except (OSError, msgspec.DecodeError) as error:
+        raise SnapshotRefused(f"{folder} holds no whole snapshot: its manifest cannot be read ({error}).") from None
+    if found.version > VERSION:
+        raise SnapshotRefused(f"{folder} was saved by a newer jupyter-dtrain: update the package to load it.")
+    return found
+
+
+def is_ours(key: bytes, manifest: Manifest) -> bool:
+    """Whether the manifest carries this user's code."""
+    return hmac.compare_digest(_manifest_code(key, manifest), manifest.code)
+
+
+def verify(key: bytes, folder: Path, manifest: Manifest) -> None:
+    """Raise :class:`SnapshotRefused` unless the manifest is this user's."""
+    if not is_ours(key, manifest):
+        raise SnapshotRefused(
+            f"Nothing was loaded. {folder} is not signed with your key: it was changed, or saved by another user or on "
+            f"another machine. To load it can run its code; --trust loads it all the same."
+        )
+
+
+def verify_file(key: bytes, folder: Path, name: str, facts: FileFacts) -> str:
+    """Say what is wrong with a file of a snapshot; empty where it is the one that was saved."""
+    try:
+        found = hmac.new(key, f"{len(name)}:{name}:".encode(), "sha256")
+        size = 0
+        with (folder / name).open("rb") as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+                size += len(piece)
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    if size != facts.size:
+        return f"{name} has {size} bytes, not {facts.size}, so it was changed"
+    return "" if hmac.compare_digest(found.hexdigest(), facts.code) else f"{name} was changed"
+
+
+def newest(root: Path, name: str) -> Path:
+    """The folder of the newest whole snapshot of that name. Raises :class:`BadRequest` where there is none."""
+    for number in reversed(numbers(root / name)):
+        if (root / name / str(number) / MANIFEST).exists():
+            return root / name / str(number)
+    others = ", ".join(one.name for one in sorted(root.glob("*/")) if numbers(one)) if root.exists() else ""
+    raise BadRequest(
+        f"There is no snapshot {name!r} in {root}"
+        + (f", only {others}." if others else ": %distributed save makes one.")
+    )
+
+
+def numbers(folder: Path) -> list[int]:
+    """The numbers of the snapshots of one name, in order."""
+    try:
+        return sorted(int(one.name) for one in folder.iterdir() if one.name.isdecimal())
+    except OSError:
+        return []
+
+
+def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
+    """The newest snapshot of each name, newest first. It leaves out those that cannot be read."""
+    found = []
+    for folder in root.iterdir() if root.exists() else ():
+        with contextlib.suppress(DtrainError):
+            place = newest(root, folder.name)
+            manifest = read_manifest(place)
+            size = sum(facts.size for facts in manifest.files.values())
+            found.append(
+                Snapshot(
+                    folder.name,
+                    str(place),
+                    size,
+                    manifest.saved,
+                    manifest.size,
+                    manifest.held,
+                    is_ours(key, manifest),
+                    manifest.step,
+                )
+            )
+    return sorted(found, key=lambda one: -one.saved)
+
+
+def begin(root: Path, name: str) -> Path:
+    """A fresh folder to write a snapshot in; what others have given up is removed. Raises :class:`OSError`."""
+    home = root / name
+    for folder in (root, home):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in home.glob(f".*{PART}"):
+        with contextlib.suppress(OSError):
+            if time.time() - max(one.stat().st_mtime for one in (old, *old.iterdir())) > STALE:
+                shutil.rmtree(old, ignore_errors=True)
+    part = home / f".{(numbers(home) or [0])[-1] + 1}-{secrets.token_hex(6)}{PART}"
+    part.mkdir(mode=0o700)
+    return part
+
+
+def write_file(folder: Path, name: str, content: Any) -> None:
+    """Write one file, to the disk itself. Raises :class:`OSError`."""
+    path = folder / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def publish(part: Path, key: bytes, manifest: Manifest) -> Path:
+    """Write the manifest, give the snapshot its number, and remove the ones before it. Raises :class:`OSError`."""
+    write_file(part, MANIFEST, msgspec.json.encode(signed(key, manifest)))
+    _settle(part)
+    home = part.parent
+    number = (numbers(home) or [0])[-1] + 1
+    while True:
+        place = home / str(number)
+        try:
+            part.rename(place)  # fails where another world has just taken the number: its folder is not empty
+            break
+        except OSError:
+            if not place.exists():
+                raise
+            number += 1
+    _settle(home)
+    for old in numbers(home):
+        if old < number:
+            with contextlib.suppress(OSError):
+                (home / str(old) / MANIFEST).unlink(missing_ok=True)  # from here on it is no snapshot any more
+                shutil.rmtree(home / str(old), ignore_errors=True)
+    return place
+
+
+def _settle(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,182 @@
+"""Work that a rank does after some steps of its training loop: a standing check of a model, and standing snapshots.
+
+A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). A check digests the
+model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
+them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
+
+A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next: a
+meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
+while threads write it.
+
+Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no
+more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.core.dotted_paths import resolve
+from jupyter_dtrain.core.events import Body, Checked
+
+from .contents import parts_of
+from .snapshots import Order, Saving, stage
+from .words import words_of
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.wire.messages import Watching
+
+    from .contents import Part
+    from .plugins import Plugins
+
+MOST: Final = 4096
+"""Parts of a model in a report."""
+PATIENCE: Final = 60.0
+"""Seconds for a meeting of the ranks between two steps."""
+MEETING: Final = 2.0
+"""Seconds between two meetings that ask whether it is time, at most; also a tenth of the time between snapshots."""
+_KINDS: Final = ("value", "parameter")
+"""The parts that must be alike after a step. Gradients may be cleared, and DDP makes buffers alike in each forward."""
+
+
+class _Standing:
+    """One standing order."""
+
+    def __init__(self, order: Order, steps: int, seconds: float) -> None:
+        self.order, self.steps, self.seconds = order, steps, seconds
+        self.saved = time.monotonic()
+        self.saving: Saving | None = None
+        self.meet_at = 1
+        """The step of the next meeting, where time decides; the same on all ranks."""
+        self.met: tuple[int, float] | None = None
+        self.told = False
+
+    def begin(self) -> None:
+        self.meet_at, self.met = 1, None
+
+    def meets(self, step: int) -> bool:
+        return step % self.steps == 0 if self.steps else step == self.meet_at
+
+    def next_meeting(self, step: int) -> int:
+        """By this rank's pace. Rank 0 decides."""
+        now, wanted = time.monotonic(), min(MEETING, self.seconds / 10)
+        before, self.met = self.met, (step, now)
+        if before is None or now <= before[1]:
+            return step + 1
+        return step + max(1, min(10 * (step - before[0]), int((step - before[0]) * wanted / (now - before[1]))))
+
+
+class StepWork:
+    """The work of one rank, cell by cell."""
+
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        plugins: Plugins,
+        emit: Callable[[Body], object],
+        say: Callable[[str], object],
+    ) -> None:
+        """``emit`` records an event; ``say`` shows a sentence in the cell."""
+        self._namespace = namespace
+        self._plugins = plugins
+        self._emit = emit
+        self._say = say
+        self._check, self._every = "", 1
+        self._named: list[str] = []
+        self._stepped = False
+        self._orders: dict[str, _Standing] = {}
+        self._active: list[_Standing] = []
+
+    def place(self, order: Order, steps: int, seconds: float) -> None:
+        """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread."""
+        self._orders[order.name] = _Standing(order, steps, seconds)
+
+    def cancel(self, name: str) -> list[str]:
+        """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread."""
+        gone = [one for one in self._orders if name in ("", one)]
+        for one in gone:
+            del self._orders[one]
+        return gone
+
+    def begin(self, watch: Watching, *, whole: bool) -> None:
+        """A cell begins; ``whole``: on all ranks of the world. Main thread."""
+        self._check, self._every = watch.check, max(1, watch.check_every)
+        self._named, self._stepped = [], False
+        self._active = list(self._orders.values()) if whole else []
+        for one in self._active:
+            one.begin()
+        if self._check or self._active:
+            self._plugins.follow_steps(self._step)
+
+    def end(self) -> None:
+        """The cell has ended. Main thread."""
+        if not self._check and not self._active:
+            return
+        self._plugins.follow_steps(None)
+        if self._check and not self._stepped:
+            self._say(
+                "--check has seen no step of an optimizer in this cell; %distributed check compares a model at once."
+            )
+        self._check, self._active = "", []
+
+    def _step(self, step: int) -> None:
+        self._stepped = True
+        if self._check and step % self._every == 0:
+            try:
+                self._report(step)
+            except Exception as error:  # noqa: BLE001 — the user's training goes on
+                self._say(f"--check {self._check} has ended: {words_of(error)}")
+                self._check = ""
+        for one in self._active:
+            if one.meets(step):
+                self._save(one, step)
+
+    def _report(self, step: int) -> None:
+        name = self._check
+        try:
+            value = resolve(self._namespace, name)
+        except LookupError:
+            raise LookupError(f"{name!r} is no variable of this rank; check a top-level variable") from None
+        parts = [part for part in parts_of(name, value, self._namespace, self._plugins) if part.kind in _KINDS][:MOST]
+        labels = [_label(part) for part in parts]
+        digests = b"".join(bytes.fromhex(part.digest()) or bytes(8) for part in parts)
+        self._emit(Checked(name, step, digests, [] if labels == self._named else labels))
+        self._named = labels
+
+    def _save(self, one: _Standing, step: int) -> None:
+        try:
+            due, one.meet_at = self._meet(one, step)
+            if due:
+                one.saved = time.monotonic()
+                one.saving = stage(one.order, self._namespace, self._plugins, step)
+                one.saving.go_on(self._say)
+        except Exception as error:  # noqa: BLE001 — the user's training goes on
+            self._active = [other for other in self._active if other is not one]
+            self._say(f"Snapshot {one.order.name!r} is not saved in this cell any more: {words_of(error)}")
+
+    def _meet(self, one: _Standing, step: int) -> tuple[bool, int]:
+        """Whether all ranks save now, and at which step they meet next. Raises :class:`TimeoutError`."""
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+        ready = one.saving is None or one.saving.done.is_set()
+        ready = ready and all(name in self._namespace for name in one.order.names)
+        lead = comm.Get_rank() == 0
+        due = ready and (bool(one.steps) or not lead or time.monotonic() - one.saved >= one.seconds)
+        mine, all_of_them = array("q", [int(due), one.next_meeting(step) if lead else 1 << 62]), array("q", [0, 0])
+        request = comm.Iallreduce(mine, all_of_them, op=MPI.MIN)
+        deadline, pause = time.monotonic() + PATIENCE, 0.0
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all ranks came to step {step} within {PATIENCE:g} s")
+            time.sleep(pause)
+            pause = min(0.005, pause + 0.0001)
+        return bool(all_of_them[0]), int(all_of_them[1])
+
+
+def _label(part: Part) -> str:
+    facts = part.facts()
+    return f"{facts.name} {facts.piece}" if facts.piece else facts.name

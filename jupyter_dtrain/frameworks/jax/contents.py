@@ -1,0 +1,57 @@
+"""JAX's arrays, part by part, for comparisons over ranks.
+
+An array that is spread over processes counts with its sharding: each rank has the shards of its own devices, and only
+ranks that hold the same shard must hold the same values.
+
+Under failure: an array that was deleted, or donated to a computation, has no digest.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from jupyter_dtrain.core.contents import Facts
+from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
+
+
+def parts(name: str, value: Any) -> list[Part] | None:
+    """The parts of an array, or of an object whose tree of leaves JAX knows; None for anything else."""
+    jax = sys.modules["jax"]
+    if isinstance(value, jax.Array):
+        return _of_array(jax, name, value)
+    if type(value) in (list, tuple, dict, type(None)) or type(value).__module__ == "builtins":
+        return None
+    try:
+        leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    except Exception:  # noqa: BLE001 — a class of the user's may raise anything
+        return None
+    if not leaves or any(leaf is value or not isinstance(leaf, jax.Array) for _, leaf in leaves):
+        return None
+    return [part for path, leaf in leaves for part in _of_array(jax, f"{name}{jax.tree_util.keystr(path)}", leaf)]
+
+
+def _of_array(jax: Any, name: str, array: Any) -> list[Part]:
+    kind, dtype, shape = type(array).__name__, str(array.dtype), list(array.shape)
+    if array.is_deleted():
+        return [ArrayPart(Facts(name, "value", kind, shape, dtype), lambda: _missing(name))]
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return _of_array(jax, name, jax.random.key_data(array))
+    device = next((str(one) for one in array.devices()), "")
+    if array.is_fully_addressable or array.is_fully_replicated:
+        data = array if array.is_fully_addressable else array.addressable_data(0)
+        return [ArrayPart(Facts(name, "value", kind, shape, dtype, device, size=data.nbytes), lambda: asarray(data))]
+    placement = str(getattr(array.sharding, "spec", array.sharding))
+    found: list[Part] = []
+    for piece in {str(shard.index): shard for shard in array.addressable_shards}.values():
+        facts = Facts(name, "value", kind, shape, dtype, device, placement, _place(piece.index), size=piece.data.nbytes)
+        found.append(ArrayPart(facts, lambda data=piece.data: asarray(data)))  # type: ignore[misc]  # its own default
+    return found
+
+
+def _place(index: Any) -> str:
+    return ", ".join(f"{one.start or 0}:{'' if one.stop is None else one.stop}" for one in index)
+
+
+def _missing(name: str) -> Any:
+    raise ValueError(f"{name} was deleted")

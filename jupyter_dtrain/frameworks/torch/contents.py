@@ -1,0 +1,253 @@
+"""PyTorch's tensors, models, optimizers and random states, part by part, for comparisons over ranks.
+
+A model's parts are its parameters, buffers and gradients, and what each optimizer among the user's names keeps for its
+parameters. Names leave out a wrapper's prefix (DDP's ``module.``, that of ``torch.compile``). A DTensor counts with its
+placements: only ranks that hold the same piece of it must hold the same values.
+
+Under failure: a tensor without data here, or in a layout that is not strided, has no digest.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jupyter_dtrain.core.contents import Facts, Kind
+from jupyter_dtrain.engine.contents import Part, PlainPart
+
+from .digests import digest
+
+_WRAPPERS: Final = ("module.", "_orig_mod.")
+_SAMPLER: Final = ("epoch", "seed", "num_replicas", "total_size", "drop_last", "shuffle")
+"""The attributes that decide which samples a rank takes, but for the rank itself."""
+_SCALE: Final = 1 << 24
+"""Elements of a device's tensor that are looked at together."""
+
+
+class TensorPart(Part):
+    """One tensor."""
+
+    def __init__(self, name: str, kind: Kind, tensor: Any) -> None:
+        self.name, self.kind, self._tensor = name, kind, tensor
+
+    def facts(self) -> Facts:
+        """Shape, type, device and, for a DTensor, its placements and this rank's piece."""
+        tensor = self._tensor
+        placement = piece = ""
+        local = _local(tensor)
+        if hasattr(tensor, "placements"):
+            placement = f"{', '.join(map(str, tensor.placements))} on {_mesh(tensor.device_mesh)}"
+            piece = _piece(tensor)
+        return Facts(
+            self.name,
+            self.kind,
+            type(tensor).__name__,
+            list(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+            str(local.device),
+            placement,
+            piece,
+            local.numel() * local.element_size(),
+        )
+
+    def digest(self) -> str:
+        """Digest this rank's piece."""
+        return digest(sys.modules["torch"], _local(self._tensor))
+
+    def norm(self) -> float | None:
+        """Measure this rank's piece."""
+        torch = sys.modules["torch"]
+        local = _local(self._tensor)
+        if local.is_meta or local.layout is not torch.strided or local.is_quantized:
+            return None
+        with torch.no_grad():
+            if local.is_floating_point() and local.element_size() >= 4:  # noqa: PLR2004 — float32
+                return float(torch.linalg.vector_norm(local))
+            # In half precision the squares would overflow; a copy of all of it may be too large.
+            flat = local.detach().reshape(-1)
+            parts = [_wide(torch, flat[at : at + _SCALE]) for at in range(0, flat.numel(), _SCALE)]
+            return math.sqrt(sum(float((one.abs() ** 2).sum()) for one in parts))
+
+    def words(self) -> str:
+        """The value of a single element on the host."""
+        local = _local(self._tensor)
+        one = local.numel() == 1 and local.is_cpu and not local.is_meta
+        return f"{local.item():.6g}" if one and not local.is_complex() else ""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes of this rank's piece; a device sends only these."""
+        torch = sys.modules["torch"]
+        found = self._bytes(torch)[start:stop].cpu()
+        return found.numpy().tobytes()  # type: ignore[no-any-return]  # torch has no types here
+
+    def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
+        """Computed on the tensor's device."""
+        torch = sys.modules["torch"]
+        with torch.no_grad():
+            mine = self._bytes(torch)[start : start + len(data)]
+            theirs = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(mine.device)
+            dtype = self._tensor.dtype
+            one, other = (_wide(torch, part.view(dtype)) for part in (mine.clone(), theirs))
+            away = (one - other).abs()
+            away[away.isnan()] = math.inf
+            away[one.isnan() & other.isnan()] = 0.0
+            away[one == other] = 0.0
+            return float(away.max()) if away.numel() else 0.0, float((away**2).sum()), int((away != 0).sum())
+
+    def _bytes(self, torch: Any) -> Any:
+        return _local(self._tensor).detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def parts(name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
+    """The parts of a tensor, a model, an optimizer or a random generator; None for anything else."""
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        return [TensorPart(name, "value", value)]
+    if isinstance(value, torch.Generator):
+        return [TensorPart(name, "random state", value.get_state())]
+    if isinstance(value, torch.nn.Module):
+        return list(_of_model(value, namespace))
+    if isinstance(value, torch.optim.Optimizer):
+        names = {id(parameter): "" for group in value.param_groups for parameter in group["params"]}
+        return list(_of_optimizer(torch, name, value, _named_by(torch, names, namespace)))
+    return None
+
+
+def states(namespace: Mapping[str, Any]) -> list[Part]:
+    """Random states, and the step counters of optimizers, samplers and loaders among the user's names."""
+    torch = sys.modules["torch"]
+    found: list[Part] = [TensorPart("torch's random state", "random state", torch.get_rng_state())]
+    if torch.cuda.is_initialized():
+        found.append(TensorPart("torch's random state on CUDA", "random state", torch.cuda.get_rng_state()))
+    for name, value in list(namespace.items()):
+        if not name.startswith("_"):
+            found += _states_of(torch, name, value)
+    return found
+
+
+def _states_of(torch: Any, name: str, value: Any) -> Iterator[Part]:
+    if isinstance(value, torch.optim.Optimizer):
+        yield PlainPart(f"steps of {name}", "step counter", _steps(value))
+    elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        yield PlainPart(f"{name}.last_epoch", "step counter", value.last_epoch)
+    elif isinstance(value, torch.utils.data.Sampler):
+        yield from _of_sampler(torch, name, value)
+    elif isinstance(value, torch.utils.data.DataLoader):
+        yield from _of_sampler(torch, f"{name}.sampler", value.sampler)
+        if value.generator is not None:
+            yield TensorPart(f"{name}.generator", "random state", value.generator.get_state())
+    elif isinstance(value, torch.Generator):
+        yield TensorPart(name, "random state", value.get_state())
+    elif isinstance(value, random.Random):
+        yield PlainPart(name, "random state", hash(value.getstate()))
+
+
+def _of_sampler(torch: Any, name: str, sampler: Any) -> Iterator[Part]:
+    for attribute in _SAMPLER:
+        value = getattr(sampler, attribute, None)
+        if type(value) in (int, bool, float):
+            yield PlainPart(f"{name}.{attribute}", "step counter", value)
+    generator = getattr(sampler, "generator", None)
+    if isinstance(generator, torch.Generator):
+        yield TensorPart(f"{name}.generator", "random state", generator.get_state())
+
+
+def _steps(optimizer: Any) -> int:
+    """The most steps that an optimizer has made for a parameter; 0 where it does not count."""
+    counts = [state.get("step", 0) for state in list(optimizer.state.values()) if isinstance(state, Mapping)]
+    return max((int(count) for count in counts), default=0)
+
+
+def _of_model(model: Any, namespace: Mapping[str, Any]) -> Iterator[Part]:
+    torch = sys.modules["torch"]
+    names = {id(parameter): plain(name) for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        yield TensorPart(plain(name), "parameter", parameter)
+    for name, buffer in model.named_buffers():
+        yield TensorPart(plain(name), "buffer", buffer)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            yield TensorPart(f"{plain(name)}.grad", "gradient", parameter.grad)
+    for label, optimizer in optimizers_of(torch, names, namespace).items():
+        yield from _of_optimizer(torch, label, optimizer, names)
+
+
+def optimizers_of(torch: Any, names: Mapping[int, str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizers among the user's names that step one of the parameters whose ids are ``names``."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for label, value in list(namespace.items()):
+        if label.startswith("_") or not isinstance(value, torch.optim.Optimizer) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if any(id(parameter) in names for group in value.param_groups for parameter in group["params"]):
+            found[label] = value
+    return found
+
+
+def _of_optimizer(torch: Any, label: str, optimizer: Any, names: Mapping[int, str]) -> Iterator[Part]:
+    for place, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            owner = names.get(id(parameter)) or f"{place}.{index}"
+            state = optimizer.state.get(parameter, {})
+            for key, value in state.items() if isinstance(state, Mapping) else ():
+                part = f"{label}: {key} of {owner}"
+                if isinstance(value, torch.Tensor):
+                    yield TensorPart(part, "optimizer state", value)
+                elif type(value) in (int, float, bool, str):
+                    yield PlainPart(part, "optimizer state", value)
+        for key, value in group.items():
+            part = f"{label}: {key}" + (f" of group {place}" if len(optimizer.param_groups) > 1 else "")
+            if type(value) in (int, float, bool):
+                yield PlainPart(part, "setting", value)
+            elif isinstance(value, torch.Tensor):
+                yield TensorPart(part, "setting", value)
+
+
+def _named_by(torch: Any, wanted: Mapping[int, str], namespace: Mapping[str, Any]) -> dict[int, str]:
+    """The names of parameters, by the models among the user's names."""
+    found: dict[int, str] = {}
+    for label, value in list(namespace.items()):
+        if not label.startswith("_") and isinstance(value, torch.nn.Module):
+            for name, parameter in value.named_parameters():
+                if id(parameter) in wanted:
+                    found.setdefault(id(parameter), plain(name))
+    return found
+
+
+def plain(name: str) -> str:
+    """The name of a parameter without what wrappers put before it."""
+    for wrapper in _WRAPPERS:
+        while wrapper in name:
+            at = name.index(wrapper)
+            if at and name[at - 1] != ".":
+                break
+            name = name[:at] + name[at + len(wrapper) :]
+    return name
+
+
+def _local(tensor: Any) -> Any:
+    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor  # noqa: SLF001 — to_local waits
+
+
+def _mesh(mesh: Any) -> str:
+    names = mesh.mesh_dim_names or [str(place) for place in range(mesh.ndim)]
+    return f"mesh {', '.join(f'{name}={size}' for name, size in zip(names, mesh.shape, strict=True))}"
+
+
+def _piece(tensor: Any) -> str:
+    """The place of this rank's piece in the whole, by its first element and its shape."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    # A value that is still to be summed is each rank's own.
+    partial = [str(place) for place in tensor.placements if place.is_partial()]
+    own = f" of {tensor.device_mesh.get_coordinate()}" if partial else ""
+    return f"{tuple(shape)} at {tuple(offset)}{own}"
+
+
+def _wide(torch: Any, tensor: Any) -> Any:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)

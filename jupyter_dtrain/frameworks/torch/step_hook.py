@@ -1,0 +1,44 @@
+"""Tells the engine of each step that an optimizer has made, for work that belongs between steps."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_dtrain.engine.imports import require
+
+
+class StepHook:
+    """The hook of one rank. While nobody follows, a step costs one comparison more."""
+
+    def __init__(self) -> None:
+        self._call: Callable[[int], object] | None = None
+        self._first: weakref.ref[Any] | None = None
+        self._thread = 0
+        self._count = 0
+
+    def install(self, _torch: Any) -> None:
+        """Hook the steps of all optimizers, once torch is imported."""
+        module: Any = sys.modules["torch.optim.optimizer"]
+        require(module, "register_optimizer_step_post_hook")
+        module.register_optimizer_step_post_hook(self._after_step())
+
+    def follow(self, call: Callable[[int], object] | None) -> None:
+        """Call ``call`` after each step of the optimizer that steps first from now on; None ends that."""
+        self._call, self._first, self._count = call, None, 0
+
+    def _after_step(self) -> Callable[..., None]:
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
+            if (call := self._call) is None:
+                return
+            if self._first is None:
+                self._first, self._thread = weakref.ref(optimizer), threading.get_ident()
+            if self._first() is optimizer and threading.get_ident() == self._thread:
+                self._count += 1
+                call(self._count)
+
+        vars(after_step)["_torchdynamo_disable"] = True
+        return after_step

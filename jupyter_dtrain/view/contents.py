@@ -1,0 +1,190 @@
+"""Variables across ranks as tables: what each rank's variables hold, and where a comparison has found a difference.
+
+Ranks with equal values share a row. A variable that is not the same on all ranks has a row for each group, marked with
+≠; a rank that has not answered is named below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Final
+
+import msgspec
+
+from jupyter_dtrain.core.contents import Amount, Compared, Difference, NamedValue
+from jupyter_dtrain.core.world import World, count_ranks, format_ranks
+
+from .labels import human, number
+from .tables import table
+
+DIFFERS: Final = "≠"
+SHOWN: Final = 16
+"""Parts that differ, in a table."""
+_DIGITS: Final = 10
+"""Characters of a digest, in a table."""
+
+
+class HeldRow(msgspec.Struct, frozen=True):
+    """A variable as a group of ranks has it."""
+
+    name: str
+    differs: bool
+    """Whether other ranks have something else."""
+    type: str
+    shape: str
+    """For a short value, the value itself."""
+    dtype: str
+    device: str
+    norm: str
+    digest: str
+    ranks: str
+
+
+def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | None]) -> list[HeldRow]:
+    """The variables, by name; one row for each group of ranks that have the same. ``size``: the world's ranks."""
+    told = {rank: held for rank, held in found.items() if held is not None}
+    rows = []
+    for name in sorted({name for held in told.values() for name in held}):
+        values = {rank: held.get(name) for rank, held in told.items()}
+        groups: dict[object, list[int]] = {}
+        for rank, value in values.items():
+            groups.setdefault(_identity(value), []).append(rank)
+        for ranks in groups.values():
+            on = "all" if len(ranks) == size else format_ranks(ranks)
+            shown = _cells({rank: values[rank] for rank in ranks})
+            kind, shape, dtype, device, norm, digest = shown
+            rows.append(HeldRow(name, len(groups) > 1, kind, shape, dtype, device, norm, digest, on))
+    return rows
+
+
+def inventory_table(
+    world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int
+) -> dict[str, str]:
+    """A MIME bundle. ``found``: by rank, and by name; None for a rank that has not answered."""
+    told = [rank for rank, held in found.items() if held is not None]
+    rows = inventory_rows(world.size, found)
+    different = len({row.name for row in rows if row.differs})
+    notes = [f"{left_out} more variables are left out: name those that you want to see."] if left_out else []
+    quiet = [rank for rank, held in found.items() if held is None]
+    if quiet:
+        notes.append(f"{count_ranks(quiet).capitalize()}: no answer.")
+    who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
+    words = f"{different} differ{'s' if different == 1 else ''}" if different else "all the same"
+    caption = f"Variables of world {world.name!r} on {who}: {words if rows else 'none yet'}"
+    headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
+    before = ""
+    cells = []
+    for row in rows:
+        name, *rest = (row.name, row.type, row.shape, row.dtype, row.device, row.norm, row.digest, row.ranks)
+        cells.append([DIFFERS if row.differs else "", "" if name == before else name, *rest])
+        before = name
+    return _with_notes(table(caption, headers, cells), notes)
+
+
+def _identity(value: NamedValue | None) -> object:
+    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place."""
+    if value is None:
+        return None
+    same = value.piece or value.digest
+    return (value.type, tuple(value.shape or ()), value.dtype, value.placement, value.parts, same, value.words)
+
+
+def _cells(values: Mapping[int, NamedValue | None]) -> list[str]:
+    """The cells of a group of ranks."""
+    one = next(iter(values.values()))
+    if one is None:
+        return ["not defined", "", "", "", "", ""]
+    devices = {value.device.partition(":")[0] for value in values.values() if value is not None and value.device}
+    shape = str(tuple(one.shape)) if one.shape is not None else ""
+    if one.parts:
+        shape = f"{one.parts} parts, {human(one.size)}"
+    device = one.device if len(values) == 1 else ", ".join(sorted(devices))
+    digest = "sharded" if one.piece else one.digest[:_DIGITS] or "not read"
+    norm = "" if one.norm is None or one.piece else number(one.norm)
+    return [one.type, one.words or shape, f"{one.dtype} {one.placement}".strip(), device, norm, digest]
+
+
+def comparison_table(found: Compared) -> dict[str, str]:
+    """A MIME bundle."""
+    caption, notes = describe_comparison(found)
+    if not found.differences:
+        text = "\n".join([caption, *notes])
+        return {"text/plain": text, "text/html": "".join(f"<div>{escape(line)}</div>" for line in [caption, *notes])}
+    headers = ["part", "kind", "differs on", "from", "largest difference", "norm of difference", "relative", "elements"]
+    rows = [row for one in found.differences[:SHOWN] for row in _rows(one)]
+    kept = [place for place in range(len(headers)) if any(row[place] for row in rows)]
+    bundle = table(caption, [headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    return _with_notes(bundle, notes)
+
+
+def describe_comparison(found: Compared) -> tuple[str, list[str]]:
+    """The result in one sentence, and remarks."""
+    kinds = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in found.kinds.items())
+    parts = kinds if len(found.kinds) > 1 or found.parts > 1 else ""
+    about = "; ".join(word for word in (parts, human(found.size) if found.size else "") if word)
+    took = f"{found.seconds:.2f} s"
+    who = count_ranks(found.ranks)
+    notes = []
+    if found.unread:
+        more = ", …" if len(found.unread) > 4 else ""  # noqa: PLR2004 — as many as fit in a line
+        notes.append(f"Not compared, because ranks cannot read them: {', '.join(found.unread[:4])}{more}.")
+    if not found.differences:
+        return f"{found.name} is the same on {who} ({f'{about}; ' if about else ''}{took}).", notes
+    first = found.differences[0]
+    count = len(found.differences) + found.left_out
+    if count > SHOWN:
+        notes.append(f"{count - SHOWN} more parts differ.")
+    if not any(one.what in {"missing", "shape", "placement"} for one in found.differences):
+        notes.append("%distributed resync --from RANK NAME gives all ranks the values of one.")
+    many = f" in {count} parts, first" if count > 1 else ""
+    return f"{found.name} differs{many} in {first.name}: {_how(first)} ({f'{about}; ' if about else ''}{took})", notes
+
+
+def _how(one: Difference) -> str:
+    who = count_ranks(one.ranks)
+    if one.what == "missing":
+        return f"{who} {'has' if len(one.ranks) == 1 else 'have'} none"
+    if one.what != "values":
+        return f"another {one.what} on {who}"
+    if one.amounts:
+        worst = max(one.amounts, key=lambda amount: amount.largest)
+        return f"{who} by up to {number(worst.largest)}"
+    return f"other values on {who}"
+
+
+def _rows(one: Difference) -> list[list[str]]:
+    base = [one.name, one.kind]
+    if one.what != "values" or not one.amounts:
+        groups: dict[str, list[int]] = {}
+        for rank in one.ranks:
+            groups.setdefault(one.words.get(rank, ""), []).append(rank)
+        said = one.words.get(one.reference, "")
+        reference = f"rank {one.reference}{f': {said}' if said else ''}"
+        what = "" if one.what in {"values", "missing"} else f"{one.what} "
+        return [
+            [*base, f"{format_ranks(ranks)}{f': {what}{words}' if words else ''}", reference, "", "", "", ""]
+            for words, ranks in groups.items()
+        ]
+    return [[*base, str(amount.rank), f"rank {one.reference}", *_amounts(one, amount)] for amount in one.amounts]
+
+
+def _amounts(one: Difference, amount: Amount) -> list[str]:
+    relative = amount.norm / one.norm if one.norm else math.nan
+    return [
+        number(amount.largest),
+        number(amount.norm),
+        number(relative) if math.isfinite(relative) else "",
+        f"{amount.count:,}",
+    ]
+
+
+def _plural(kind: str, count: int) -> str:
+    return kind if count == 1 else f"{kind}s"
+
+
+def _with_notes(bundle: dict[str, str], notes: list[str]) -> dict[str, str]:
+    plain = "\n".join([bundle["text/plain"], *notes])
+    html = bundle["text/html"] + "".join(f"<div>{escape(note)}</div>" for note in notes)
+    return {"text/plain": plain, "text/html": html}

@@ -1,0 +1,94 @@
+"""The messages by which a world is healed: between clients and the steward, and between the steward and ranks.
+
+:mod:`.messages` says how these travel. They are requests like those of :mod:`.steward_messages` and
+:mod:`.agent_messages`, which list them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from jupyter_dtrain.core.world import Rank
+
+from .messages import AgentRequest, Done, StewardRequest
+
+# From a client to the steward.
+
+
+class HealBegun(msgspec.Struct, frozen=True):
+    """The steward replaces the dead ranks."""
+
+    number: int
+    """Counts the heals of the world."""
+
+
+class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
+    """Replace the dead ranks. The steward refuses with the reason where it cannot."""
+
+    by: str
+    """The asking client, in words."""
+
+
+class HealState(msgspec.Struct, frozen=True):
+    """How a heal stands."""
+
+    phase: Literal["going on", "done", "failed"]
+    words: str
+    """How far it is, or why it has failed."""
+    ranks: list[Rank] = []
+    """The new ranks, once it is done."""
+    generation: int = 0
+    """The world's, once it is done."""
+    notes: list[str] = []
+    """Sentences on what it cannot make whole."""
+
+
+class ReadHeal(StewardRequest[HealState], frozen=True, tag="heal-state"):
+    """Ask how the heal ``number`` stands. The steward refuses for any but the newest."""
+
+    number: int
+
+
+# From the steward to the agent of a rank.
+
+
+class Heritage(msgspec.Struct, frozen=True):
+    """The answer of a rank before a heal."""
+
+    run: int | None
+    """The run that it works on."""
+    notes: list[str]
+    """Sentences of its frameworks on what a heal cannot make whole."""
+    obstacles: list[str] = []
+    """Clauses of its frameworks on why no heal can work."""
+
+
+class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):
+    """Ask whether the rank is idle, and what a heal cannot make whole in it."""
+
+
+class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
+    """Form MPI's world anew, with new processes in the place of ``ranks``. A report says what becomes of it."""
+
+    number: int
+    """Counts the tries."""
+    ranks: list[int]
+    generation: int
+    """The world's, once they are replaced."""
+    command: list[str]
+    """With one more argument it starts the process that hands a slot to the watch."""
+
+
+class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):
+    """All ranks have formed the world: take it for ``MPI.COMM_WORLD``."""
+
+    number: int
+
+
+class AbandonWorld(AgentRequest[Done], frozen=True, tag="abandon-world"):
+    """Forget the world that is being formed: a rank has died, or does not come."""
+
+
+AnyHealingRequest = ReadHeritage | FormWorld | TakeWorld | AbandonWorld

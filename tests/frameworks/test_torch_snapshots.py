@@ -1,0 +1,128 @@
+"""Snapshots of PyTorch's models and optimizers: loaded into worlds of other sizes, saved beside training."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from jupyter_dtrain import DistributedError
+from jupyter_dtrain.core.snapshots import newest, read_manifest
+from tests.session.cells import run
+from tests.steward.until import until
+
+MODEL = """
+import torch
+def build():
+    global model, opt
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    wrap()
+    opt = torch.optim.Adam(model.parameters(), lr=0.01)
+x = torch.linspace(-1, 1, 64).reshape(8, 8)
+def step():
+    opt.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
+SHARDED = """
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group()
+def wrap():
+    for layer in model: fully_shard(layer)
+    fully_shard(model)
+"""
+WHOLE = "def wrap(): pass\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of all snapshots."""
+    found = tmp_path_factory.mktemp("snapshots")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
+        yield found
+
+
+def losses(session):
+    """The losses of three more steps, on rank 0."""
+    return ast.literal_eval(run(session, "[step() for _ in range(3)]").results[0].data["text/plain"])
+
+
+@pytest.fixture(scope="module")
+def four(launch, folder):
+    """Four ranks with a sharded model that has trained a little."""
+    session = launch(n=4)
+    run(session, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
+    yield session
+    if not session.closed:
+        session.stop()
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(four, launch):
+    """With the same losses, and in a model that is not sharded at all."""
+    four.save("whole", ["model", "opt"])
+    wanted = losses(four)
+    run(four, "build()")
+    four.load("whole")
+    assert losses(four) == pytest.approx(wanted, abs=1e-6)
+    for size, wrapped in ((2, SHARDED), (1, WHOLE)):
+        with launch(n=size) as fewer:
+            run(fewer, MODEL + wrapped + "build()", timeout=180)
+            assert fewer.load("whole").notes == []
+            assert losses(fewer) == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_another_model_is_refused_with_the_keys_that_differ(four):
+    """Other names, and other shapes; nothing is changed."""
+    run(four, "build()")
+    four.save("kept", ["model", "opt"])
+    run(four, "other, model = model, torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.ReLU())")
+    with pytest.raises(DistributedError) as caught:
+        four.load("kept", ["model"])
+    words = caught.value.run.errors[0].evalue
+    assert "only in the snapshot: model.2.bias, model.2.weight" in words
+    assert "model.0.weight is (3, 8) here and (16, 8) in the snapshot" in words
+    run(four, "build()")
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_snapshots_are_saved_between_steps_of_a_cell(four, folder):
+    """By steps and by time; the cell trains on meanwhile."""
+    run(four, "build()")
+    four.save("steps", ["model", "opt"], every=10)
+    run(four, "for _ in range(25): step()\nat = [p.to_local().sum().item() for p in model.parameters()]")
+    until(lambda: read_manifest(newest(folder, "steps")).step == 20)
+    assert four.stop_saving("steps") == ["steps"]
+    run(four, "build()")
+    four.load("steps")
+    run(four, "for _ in range(5): step()")
+    again = run(four, "[p.to_local().sum().item() for p in model.parameters()] == at")
+    assert {result.data["text/plain"] for result in again.results.values()} == {"True"}
+    four.save("times", ["model"], every="0.2s")
+    run(four, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
+    until(lambda: (folder / "times").exists() and newest(folder, "times"))
+    four.stop_saving()
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_replicas_are_saved_once(launch, folder):
+    """The files of DDP's model are not larger for more ranks, and any optimizer of it has its names."""
+    with launch(n=2) as pair:
+        ddp = (
+            "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel\n"
+            "dist.init_process_group()\ndef wrap():\n    global model\n    model = DistributedDataParallel(model)\n"
+        )
+        run(pair, MODEL + ddp + "build()\nfor _ in range(3): step()", timeout=180)
+        pair.save("replicas", ["model", "opt"])
+        wanted = losses(pair)
+        run(pair, "build()")
+        pair.load("replicas")
+        assert losses(pair) == pytest.approx(wanted, abs=1e-6)
+    held = read_manifest(newest(folder, "replicas")).held
+    assert held == {"model": "torch", "opt": "torch"}

@@ -1,0 +1,236 @@
+"""``heal`` puts new processes in the place of dead ranks; the others keep their processes and variables."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksBusy, Session
+from tests.session.cells import begin, fail, pids, run, same, values
+from tests.steward.until import until
+
+pytestmark = pytest.mark.here("it kills processes of ranks")
+
+TOLD = """
+import os
+import jupyter_dtrain
+from mpi4py import MPI
+comm = jupyter_dtrain.comm
+(comm.allreduce(1), comm.rank, comm is MPI.COMM_WORLD, os.environ["RANK"], os.environ["OMPI_COMM_WORLD_RANK"])
+"""
+
+
+@pytest.fixture(scope="module")
+def healed(launch):
+    """Four ranks; each test leaves them alive."""
+    with launch(n=4) as session:
+        yield session
+
+
+def kill(session: Session, *ranks: int) -> None:
+    """Kill ``ranks``, and wait until the session knows."""
+    for rank in ranks:
+        os.kill(session.world.ranks[rank].pid, signal.SIGKILL)
+    until(lambda: {*ranks} <= {rank.rank for rank in session.world.dead})
+
+
+def whole(session: Session) -> bool:
+    """Whether MPI's world spans all ranks, each under its number, as the attribute and in the environment."""
+    size = session.world.size
+    return values(run(session, TOLD)) == {rank: (size, rank, True, str(rank), str(rank)) for rank in range(size)}
+
+
+def newcomer(session: Session) -> psutil.Process | None:
+    """The newest process that the watch has forked, if it is none of the world's ranks."""
+    known = {rank.pid for rank in session.world.ranks}
+    watch = psutil.Process(next(rank.pid for rank in session.world.ranks if rank.state != "dead")).parent()
+    new = [child for child in watch.children() if child.pid not in known]
+    return max(new, key=lambda child: child.create_time(), default=None)
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [(0,), *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in ((1,), (1, 3), (0, 1, 2)))],
+)
+def test_new_ranks_have_the_numbers_of_the_dead_and_the_others_keep_everything(healed, victims):
+    """One rank, rank 0, several at once, all but one."""
+    run(healed, "import os\nkept = [os.environ['RANK']]")
+    before = pids(healed)
+    kill(healed, *victims)
+    done = healed.heal()
+    assert f"imports among them: run those cells again with %%rank {victims[0]}" in str(done)
+    after = pids(healed)
+
+    assert done.ranks == [*victims]
+    assert whole(healed)
+    assert [rank for rank in range(4) if before[rank] != after[rank]] == [*victims]
+    assert values(run(healed, "globals().get('kept', 0)")) == {
+        rank: 0 if rank in victims else [str(rank)] for rank in range(4)
+    }
+    assert healed.world.dead == []
+
+
+def test_the_new_ranks_run_earlier_cells_and_get_variables(healed):
+    """Cells run on the new rank alone. Variables are copied to it; what has a state is equal everywhere then."""
+    first = run(healed, "import os\nran = [os.environ['RANK']]\ndef twice(x): return 2 * x")
+    run(
+        healed,
+        """
+class Counter:
+    def __init__(self): self.steps = 0
+    def state_dict(self): return {"steps": self.steps}
+    def load_state_dict(self, state): self.steps = state["steps"]
+counter = Counter()
+counter.steps = 7 if os.environ["RANK"] == "0" else 6
+holder = [counter]
+own = [int(os.environ["RANK"])]
+""",
+    )
+    kill(healed, 2)
+    done = healed.heal(["counter", "holder", "own"], 0, replay=[first.number])
+
+    assert values(run(healed, "ran, twice(2)")) == {rank: ([str(rank)], 4) for rank in range(4)}
+    assert same((7, True), 4) == values(run(healed, "(counter.steps, holder[0] is counter)"))
+    assert values(run(healed, "own")) == {0: [0], 1: [1], 2: [0], 3: [3]}
+    assert done.names == ["counter", "holder", "own"]
+    assert "Rank 2 is a new process" in str(done)
+
+
+def test_an_impossible_heal_is_refused_before_anything_happens(healed):
+    """Nobody dead, a dead source, a missing name, a source without names, cells that wait for all ranks, busy ranks."""
+    together = run(healed, f"{TOLD}\ndef later(): comm.barrier()")
+    hidden = run(healed, "def waits():\n    comm.barrier()\nif comm.rank < 0: waits()")
+    with pytest.raises(HealFailed, match=r"no rank is dead\. %distributed resync"):
+        healed.heal()
+    kill(healed, 1)
+    with pytest.raises(BadRequest, match=r"Rank 1 is dead: copy from a living rank, 0,2-3\."):
+        healed.heal(["comm"], 1)
+    with pytest.raises(BadRequest, match=r"modle is not defined on rank 0\. Nothing was replaced"):
+        healed.heal(["modle"], 0)
+    with pytest.raises(BadRequest, match="Name the variables"):
+        healed.heal(source=0)
+    with pytest.raises(BadRequest, match="There is no rank 4"):
+        healed.heal(["comm"], 4)
+    with pytest.raises(BadRequest, match=f"Run {together.number} calls allreduce, which waits for all ranks"):
+        healed.heal(replay=[together.number])
+    with pytest.raises(BadRequest, match=f"Run {hidden.number} calls barrier"):
+        healed.heal(replay=[hidden.number])
+    with pytest.raises(BadRequest, match="There is no run 99999"):
+        healed.heal(replay=[99999])
+    busy = begin(healed, "import time\nwhile True: time.sleep(0.01)", [2])
+    with pytest.raises(RanksBusy, match=f"Rank 2 still works on run {busy.number}"):
+        healed.heal()
+    healed.interrupt()
+    assert busy.wait(20)
+    assert [rank.rank for rank in healed.world.dead] == [1]
+    healed.heal()
+    assert whole(healed)
+
+
+def test_a_new_rank_is_released_and_its_world_made_again_like_any_other(healed):
+    """A rank that raises while others wait in MPI frees them, in the new world too."""
+    kill(healed, 3)
+    healed.heal()
+    failed = fail(healed, f"{TOLD}\nif comm.rank == 3: 1 / 0\ncomm.barrier()")
+
+    assert failed.errors[3].ename == "ZeroDivisionError"
+    assert {failed.errors[rank].waited for rank in range(3)} == {"barrier"}
+    assert whole(healed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["new", 0, 2])
+def test_a_death_during_a_heal_is_healed_too(healed, victim):
+    """The new rank itself dies, or a living one: the heal begins again, and ends with a whole world."""
+    struck = []
+
+    def strike(words):
+        if not struck and words == "rank 1 starts":
+            process = newcomer(healed) if victim == "new" else psutil.Process(healed.world.ranks[victim].pid)
+            if process is not None:
+                struck.append(process.pid)
+                process.kill()
+
+    kill(healed, 1)
+    done = healed.heal(progress=strike)
+
+    assert struck
+    assert done.ranks == ([1] if victim == "new" else sorted([1, victim]))
+    assert whole(healed)
+
+
+@pytest.mark.slow
+def test_ten_heals_in_a_row_keep_memory_and_descriptors(healed):
+    """A rank that lives through all of them, its watch and its steward."""
+    rank = psutil.Process(healed.world.ranks[2].pid)
+    watched = [rank, rank.parent(), rank.parent().parent()]
+
+    def heal(times):
+        for turn in range(times):
+            kill(healed, (0, 1, 3)[turn % 3])
+            healed.heal()
+            assert whole(healed)
+
+    def look():
+        return [(one.memory_full_info().uss, one.num_fds(), one.num_threads()) for one in watched]
+
+    heal(3)
+    before = look()
+    heal(10)
+    after = look()
+
+    for (memory, files, threads), (more, more_files, more_threads) in zip(before, after, strict=True):
+        assert more - memory < 6 << 20
+        assert more_files <= files + 6
+        assert more_threads <= threads + 1
+
+
+@pytest.mark.slow
+def test_a_world_can_replace_dead_ranks_by_itself(launch):
+    """With ``auto_heal``, once no cell runs."""
+    with launch(n=3, auto_heal=True) as session:
+        run(session, "import os\nkept = 1")
+        with pytest.raises(DistributedError):
+            run(session, "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)")
+        until(lambda: not session.world.dead)
+        assert whole(session)
+        assert values(run(session, "globals().get('kept', 0)")) == {0: 1, 1: 0, 2: 1}
+
+
+@pytest.mark.slow
+def test_a_client_that_joins_later_talks_to_the_new_ranks(healed):
+    """It reads the world from the steward."""
+    kill(healed, 0)
+    healed.heal()
+    with Session.attach(healed.name, take_over=True) as other:
+        assert whole(other)
+        assert pids(other) == pids(healed)
+    healed.take_over()
+    assert whole(healed)
+
+
+@pytest.mark.slow
+def test_where_it_cannot_work_it_says_why(launch):
+    """``mpiexec`` has ended; no rank is left; MPI cannot reach a new rank."""
+    with launch(n=2, env={"OMPI_MCA_btl": "self,sm", "OMPI_MCA_pml": "ob1"}) as session:
+        kill(session, 1)
+        with pytest.raises(HealFailed, match=r"OMPI_MCA_btl leaves out tcp.*%distributed restart"):
+            session.heal()
+    with launch(n=2) as session:
+        watch = psutil.Process(session.world.ranks[0].pid).parent()
+        mpiexec = next(one for one in watch.parent().children() if "prterun" in " ".join(one.cmdline()))
+        kill(session, 1)
+        mpiexec.kill()
+        until(lambda: "mpiexec" in str(_failure(session)))
+        kill(session, 0)
+        with pytest.raises(HealFailed, match=r"no rank is left.*%distributed restart"):
+            session.heal()
+
+
+def _failure(session: Session) -> Exception:
+    with pytest.raises(HealFailed) as caught:
+        session.heal()
+    return caught.value

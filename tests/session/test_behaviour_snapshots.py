@@ -1,0 +1,162 @@
+"""Snapshots without any framework: what is saved and loaded, what is refused, and what is left when saving fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError
+from jupyter_dtrain.core.snapshots import MANIFEST, SnapshotRefused, newest, numbers
+from tests.session.cells import run, same, values
+
+FRESH_WORLD = True
+
+PREPARE = """
+import os
+rank = int(os.environ["RANK"])
+
+class Model:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"]
+
+model = Model([float(rank)] * 3)
+epoch = 7
+mine = {"rank": rank}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of all snapshots."""
+    found = tmp_path_factory.mktemp("snapshots")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
+        yield found
+
+
+@pytest.fixture
+def saved(world, folder):
+    """Three ranks, and the snapshot ``first`` of them."""
+    run(world, PREPARE)
+    world.save("first", ["model", "epoch", "mine"])
+    return folder
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+class TestSnapshots:
+    """All need a folder that test and ranks see."""
+
+    @pytest.mark.usefixtures("saved")
+    def test_variables_come_back_and_an_object_with_a_state_stays_the_same_object(self, world):
+        """Each rank gets its own."""
+        run(world, "model.weight = None; epoch = 0; mine = None; before = id(model)")
+
+        answer = world.load("first")
+
+        assert sorted(answer.names) == ["epoch", "mine", "model"]
+        got = values(run(world, "(model.weight, epoch, mine, id(model) == before)"))
+        assert got == {rank: ([float(rank)] * 3, 7, {"rank": rank}, True) for rank in range(3)}
+        assert next((one.name, one.ranks, one.ours) for one in world.snapshots) == ("first", 3, True)
+
+    @pytest.mark.usefixtures("saved")
+    def test_some_variables_can_be_chosen(self, world):
+        """The others stay; one that was not saved is refused with the names that were."""
+        run(world, "epoch = 0; mine = 'other'")
+        world.load("first", ["epoch"])
+        assert values(run(world, "(epoch, mine)")) == same((7, "other"))
+        with pytest.raises(DistributedError, match=r"nothing not in the snapshot, which has model, epoch, mine"):
+            world.load("first", ["nothing"])
+
+    def test_a_newer_one_replaces_an_older_one_of_its_name(self, world, saved):
+        """One folder is left, which only this user can read."""
+        run(world, "epoch = 8")
+        world.save("first", ["epoch"])
+        assert len(numbers(saved / "first")) == 1
+        place = newest(saved, "first")
+        assert {file.stat().st_mode & 0o077 for file in place.rglob("*")} == {0}
+        world.load("first")
+        assert values(run(world, "epoch")) == same(8)
+
+    def test_a_changed_file_is_refused_unless_it_is_trusted(self, world, saved):
+        """Before anything is unpickled or changed: each file, the manifest, and a file that is gone."""
+        run(world, "epoch = 1")
+        place = newest(saved, "first")
+        file = place / "rank-1" / "epoch.pickle"
+        before = file.read_bytes()
+        file.write_bytes(before[:-2] + b"\x09" + before[-1:])
+        with pytest.raises(DistributedError, match=r"Refused: Nothing was loaded: rank-1/epoch\.pickle was changed"):
+            world.load("first")
+        assert values(run(world, "epoch")) == same(1)
+        file.unlink()
+        with pytest.raises(DistributedError, match="cannot be read"):
+            world.load("first")
+        file.write_bytes(before)
+        manifest = place / MANIFEST
+        manifest.write_bytes(manifest.read_bytes().replace(b'"size":3', b'"size":2'))
+        with pytest.raises(SnapshotRefused, match="--trust"):
+            world.load("first")
+        assert not world.snapshots[0].ours
+        manifest.write_bytes(manifest.read_bytes().replace(b'"size":2', b'"size":3'))
+        world.load("first", trust=True)
+        assert values(run(world, "epoch")) == same(7)
+
+    @pytest.mark.usefixtures("saved")
+    def test_another_key_refuses_it(self, world, tmp_path, monkeypatch):
+        """As another user's, or another machine's."""
+        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+        with pytest.raises(SnapshotRefused, match="not signed with your key"):
+            world.load("first", ["epoch"])
+        world.load("first", ["epoch"], trust=True)
+        assert (tmp_path / "dtrain" / "snapshot-key").stat().st_mode & 0o777 == 0o600
+
+    def test_a_failure_to_save_changes_nothing(self, world, saved):
+        """A name that is missing, a value that cannot be pickled, no name at all, a name that is a path."""
+        run(world, "import threading; lock = threading.Lock()\nif rank == 1: here = 1")
+        before = newest(saved, "first")
+        with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 0,2: here not defined"):
+            world.save("first", ["here"])
+        with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 0-2: .*'lock' cannot be saved"):
+            world.save("first", ["epoch", "lock"])
+        with pytest.raises(BadRequest, match="Name the variables"):
+            world.save("first", [])
+        with pytest.raises(BadRequest, match="cannot name a snapshot"):
+            world.save("../first", ["epoch"])
+        with pytest.raises(BadRequest, match=r"There is no snapshot 'second' in .*, only first"):
+            world.load("second")
+        assert newest(saved, "first") == before
+        assert [one.name for one in (saved / "first").iterdir()] == [before.name]
+
+    def test_a_folder_that_cannot_be_written_is_named(self, world, folder, monkeypatch):
+        """Here a file stands in its place."""
+        (folder / "file").write_text("")
+        monkeypatch.setenv("DTRAIN_SNAPSHOTS", str(folder / "file"))
+        run(world, "epoch = 7")
+        with pytest.raises(DistributedError, match=r"Nothing was saved: .*file cannot be written"):
+            world.save("first", ["epoch"])
+
+    def test_a_half_written_one_is_never_loaded(self, world, saved):
+        """A folder without a manifest is no snapshot, whatever its number."""
+        (saved / "first" / "999").mkdir()
+        (saved / "first" / "999" / "rank-0.pickle").write_bytes(b"half")
+        run(world, "epoch = 0")
+        world.load("first", ["epoch"])
+        assert values(run(world, "epoch")) == same(7)
+        (saved / "first" / "999" / "rank-0.pickle").unlink()
+        (saved / "first" / "999").rmdir()
+
+    @pytest.mark.usefixtures("saved")
+    def test_after_a_restart_what_needs_an_object_waits_for_it(self, world):
+        """Plain variables come at once."""
+        world.restart()
+        answer = world.load("first", ready=True)
+        assert (sorted(answer.names), answer.waiting) == (["epoch", "mine"], ["model"])
+        with pytest.raises(DistributedError, match="make model first"):
+            world.load("first")
+        run(world, PREPARE.replace("float(rank)", "-1.0"))
+        world.load("first")
+        assert values(run(world, "model.weight[0]")) == {0: 0.0, 1: 1.0, 2: 2.0}
