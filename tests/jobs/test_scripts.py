@@ -24,7 +24,7 @@ import torch.distributed as dist
 dist.init_process_group('gloo')
 x = torch.ones(1)
 dist.all_reduce(x)
-print('sum', x.item(), flush=True)
+print(f'sum {x.item()}\\n', end='', flush=True)
 """
 
 
