@@ -69,9 +69,7 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
         ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        # mpiexec's own folder goes with ours, also where it has to be killed before it could remove it.
-        env |= values_of(local.ROOT_VARIABLES) | {"TMPDIR": folder}
-        done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)
+        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES), farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
     for line in done.output.splitlines():

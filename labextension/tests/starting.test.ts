@@ -71,7 +71,7 @@ describe("an item of attention", () => {
     });
 
   it("has its next step", () => {
-    expect(steps(item({ kind: "dead" }), "running")).toEqual(["restart"]);
+    expect(steps(item({ kind: "dead" }), "running")).toEqual(["heal", "restart"]);
     expect(steps(item({ kind: "dead" }), null)).toEqual([]);
     expect(steps(item({ kind: "hung", cell: "c" }), "running", true)).toEqual(["stacks", "cell"]);
     expect(steps(item({ kind: "nan", run: 3, cell: "c" }), "running", true)).toEqual(["cell"]);

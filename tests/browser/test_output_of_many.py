@@ -16,6 +16,8 @@ from jupyter_dtrain.view.panel import metadata_of_panel
 from tests.browser.lab import shoot
 from tests.view.conftest import Recorder, Scene
 
+pytestmark = pytest.mark.slow
+
 LINES = 50
 WIDTH, HEIGHT = 240, 120
 ODD = 5

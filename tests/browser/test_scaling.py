@@ -11,7 +11,10 @@ from playwright.sync_api import expect
 
 from tests.browser.lab import run_all, save, shoot, wait_idle
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
 
 TRAIN = """%%distributed
 import time, torch, torch.distributed as dist

@@ -214,7 +214,7 @@ def test_a_world_that_was_left_is_no_world_any_more(link, steward):
     link.join(take_over=False)
     link.close()
 
-    assert Leave(link._me.id) in steward.asked
+    assert Leave(link.me.id) in steward.asked
     with pytest.raises(NoWorld):
         link.check()
 

@@ -270,6 +270,7 @@ def test_the_second_example_is_plain_pytorch_too(tmp_path):
     torchrun(LOSSES, tmp_path, lambda code: code.replace("steps=300", "steps=3"))
 
 
+@pytest.mark.slow
 def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, tmp_path):
     """A rank is killed, a new one takes its place, and the last loss is the same."""
     cells = execute(DEATH, tmp_path)
@@ -280,6 +281,7 @@ def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, t
     assert healed == pytest.approx(undisturbed, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):
     """Cells and job stand side by side; its script is a newcomer's own training."""
     cells = execute(JOB, tmp_path)

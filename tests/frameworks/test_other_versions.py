@@ -63,7 +63,7 @@ rpc.shutdown()
 answer
 """
 LOST = (
-    "module 'torch.utils.data.dataloader' has no _BaseDataLoaderIter): samples/s is not shown.",
+    "'torch.utils.data.dataloader' has no _BaseDataLoaderIter): samples/s and the batch of all ranks are not shown.",
     "has no _world, _new_process_group_helper): a process group is torch's own, so init_process_group() works once,",
     "has no _init_counter): torch.distributed.rpc is torch's own, so init_rpc() works once,",
     "has no _PipelineSchedule): a pipeline shows the values given to backward(), and no steps.",

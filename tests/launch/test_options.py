@@ -27,7 +27,8 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", *REMOTE, "chief", "ps", "torch_backend"]
+NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_heal", *REMOTE]
+NAMES += ["chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 """They need a Slurm; see test_slurm.py."""
 IN_BATCH = ["scheduler", "job"]
@@ -112,6 +113,7 @@ def example(tmp_path):
         "mpiexec": find_mpiexec(None),
         "tensorboard": str(tmp_path),
         "snapshot_every": "10m model opt",
+        "auto_heal": True,
         "chief": True,
         "ps": 1,
         "torch_backend": "gloo",
@@ -121,7 +123,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == ALL
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:6]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:7]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +138,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
     text = " ".join(f"{key}={value}" for key, value in example["env"].items()) if name == "env" else str(example[name])
     words = (
         option.flag
-        if name == "chief"
+        if example[name] is True
         else f"{option.flag}={shlex.quote(text)}"
         if name in REMOTE
         else f"{option.flag} {text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -69,7 +70,8 @@ def test_nbclient_leaves_a_notebook_that_reads_well(executed):
     print(*(text_of(cell) for cell in cells), sep="\n---\n")
 
     assert "World 'world' is up: 2 ranks" in text_of(cells[START])
-    assert "Run 1 on ranks 0-1: ok" in curve
+    # Numbers of runs go on in the store, where other worlds of this name have been.
+    assert re.search(r"Run \d+ on ranks 0-1: ok", curve)
     assert "loss" in curve
     assert "[0-1] scaled by 1" in curve
     assert "[0-1] 29" in curve

@@ -10,6 +10,8 @@ import jupyter_dtrain
 from jupyter_dtrain import BadRequest, BadSyntax
 from jupyter_dtrain.launch.worlds import list_worlds
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 240
 NAP = """
 import os, time

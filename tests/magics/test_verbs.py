@@ -81,9 +81,9 @@ def test_status_and_stacks_show_what_runs(ranks):
     assert [row.split()[-1] for row in status.splitlines()[2:]] == ["running"] * 3
     assert re.findall(r"^(Ranks? [0-9-]+): running$", stacks, re.MULTILINE) == ["Rank 0", "Ranks 1-2"]
     number = running.reply["execution_count"]
-    assert f"cell [{number}], line 7: wait()" in stacks
-    assert "line 9: wait()" in stacks
-    assert "line 4 in wait: while not" in stacks
+    assert f"cell [{number}], line 8: wait()" in stacks
+    assert "line 10: wait()" in stacks
+    assert "line 5 in wait: while not" in stacks
     assert "engine/" not in stacks
     assert one.startswith("Rank 2: running")
 

@@ -25,7 +25,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
     "/dtrain/worlds": "dtrain/worlds",
     "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
-    "/dtrain/worlds/([^/]+)/(interrupt|restart|kill|stacks|variables)": "dtrain/worlds/some/interrupt",
+    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables)": "dtrain/worlds/some/interrupt",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
     "/dtrain/launchers": "dtrain/launchers",

@@ -31,7 +31,8 @@ def test_the_options_that_pills_know_are_those_of_the_parser(types) -> None:
     """All that take a value, and no switch."""
     listed = msgspec.json.decode(types.options().partition(" = ")[2].rstrip(";"))
 
-    assert listed == ["--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"]
+    names = ("check", "every", "inputs", "output", "pull", "ranks", "run", "timeout")
+    assert listed == [*(f"--{name}" for name in names), "-i", "-o", "-r"]
 
 
 class Row(msgspec.Struct, array_like=True):

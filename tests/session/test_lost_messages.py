@@ -18,7 +18,7 @@ from jupyter_dtrain.launch.worlds import find_world
 from jupyter_dtrain.server.steward import Steward
 from jupyter_dtrain.wire.agent_messages import RunCell
 from jupyter_dtrain.wire.messages import HELLO_MESSAGE, RUN_MESSAGE, Cell, Watching
-from jupyter_dtrain.wire.steward_messages import RelayQuestion
+from jupyter_dtrain.wire.steward_messages import RelayQuestion, Restart
 from tests.losses import LossyWay, Message, lossy_way
 from tests.session.cells import Notes, begin, fail, run, same, texts, until, values
 from tests.steward.until import state_of
@@ -280,7 +280,7 @@ def test_a_restart_that_the_driver_does_not_hear_of(driver, first, way) -> None:
     lost = way.lose(tells("restarting"))
     first.take_over()
     driver.take_over()
-    first._link.restart()
+    first._link.ask(Restart(first._link.me.id, first._link.me.words))
 
     assert cell.wait(20)
     assert lost.lost

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from jupyter_dtrain import NoWorld, RanksDead, Refused
+from jupyter_dtrain.wire.steward_messages import Restart
 from tests.processes import wait_until_gone
 from tests.steward.until import child_named, runs, state_of, until
 
@@ -99,9 +100,10 @@ def test_a_restart_is_refused_while_another_is_under_way(launch) -> None:
     """A second client may request one at that moment."""
     session = launch(n=1)
     before = state_of(session).incarnation
-    first = session._link.restart()
+    me = session._link.me
+    first = session._link.ask(Restart(me.id, me.words)).incarnation
     with pytest.raises(Refused, match="The world is starting"):
-        session._link.restart()
+        session._link.ask(Restart(me.id, me.words))
     until(lambda: state_of(session).phase == "running")
     session.stop()
 

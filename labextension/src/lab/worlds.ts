@@ -228,7 +228,12 @@ export class Worlds {
   }
 
   /** `place`: where the button is, so that the notebook can say who interrupted its cell. */
-  async act(id: string, action: "interrupt" | "heal" | "restart" | "kill", ranks?: number[], place?: "cell"): Promise<void> {
+  async act(
+    id: string,
+    action: "interrupt" | "heal" | "restart" | "kill",
+    ranks?: number[],
+    place?: "cell",
+  ): Promise<void> {
     await request(this.settings, "POST", ["worlds", id, action], { ranks, place });
   }
 

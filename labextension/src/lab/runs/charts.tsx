@@ -145,9 +145,7 @@ export function Charts(props: {
       </ul>
       <Group title={trans.__("Metrics")} count={found.length}>
         {names.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}
-        {names.length > 0 && found.length === 0 && (
-          <p className="dtrain-quiet">{trans.__("No metric matches.")}</p>
-        )}
+        {names.length > 0 && found.length === 0 && <p className="dtrain-quiet">{trans.__("No metric matches.")}</p>}
         <div className="dtrain-runs-grid">{metrics.map(chart)}</div>
         {found.length > drawn.length && (
           <button
