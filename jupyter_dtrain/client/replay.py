@@ -1,4 +1,4 @@
-"""Which earlier cells a new rank can run again alone: those that call nothing that waits for all ranks.
+"""Finds the earlier cells that a new rank can run again alone: those that call nothing that waits for all ranks.
 
 Only the text decides. A definition calls nothing; a call of a function that one of the cells defines counts as what is
 in that function. A collective behind a name from elsewhere stays unseen: such a cell waits until it is interrupted.

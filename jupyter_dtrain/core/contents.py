@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the whole tensor is laid out over the ranks, such as ``Shard(dim=0)``; empty where this rank has all of it.
     """
     piece: str = ""
-    """Which piece of the whole this rank has: only ranks with the same piece must have the same values."""
+    """The piece of the whole that this rank has: only ranks with the same piece must have the same values."""
     size: int = 0
     """Bytes on this rank."""
     digest: str = ""

@@ -66,7 +66,7 @@ class Share:
         return count // self.size
 
     def of(self, count: int) -> range | list[int]:
-        """Which of ``count`` items are this rank's, in the order in which it reads them: a range where that says it.
+        """The numbers of this rank's items among ``count``, in the order in which it reads them; a range if that fits.
 
         All ranks shuffle alike, on any machine and with any version of Python. Raises as :meth:`length`.
         """

@@ -30,7 +30,7 @@ class Replacement(NamedTuple):
     ranks: tuple[int, ...]
     """All ranks that are replaced in one heal, in the order in which new processes come."""
     place: int
-    """Which of them this one is."""
+    """The place of this one among them."""
     generation: int
     """The world's, once they are replaced."""
 

@@ -1,4 +1,4 @@
-"""Which cells a job has: those that are chosen, and the local cells that they need."""
+"""The cells of a job: those that are chosen, and the local cells that they need."""
 
 from __future__ import annotations
 

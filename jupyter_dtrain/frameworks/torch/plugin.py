@@ -171,7 +171,7 @@ class Torch(Framework):
         return ([], {}) if "torch" not in sys.modules else snapshots.save_values(values, namespace, size)
 
     def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
-        """Which keys and shapes differ."""
+        """Name the keys and shapes that differ."""
         return snapshots.misfit(values, namespace, folder)
 
     def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which ranks train copies of one model: those whose gradients are averaged with this rank's.
+"""Finds the ranks that train copies of one model: those whose gradients are averaged with this rank's.
 
 DistributedDataParallel, both FSDPs and libraries (:func:`averages`) say so when they wrap a model. An optimizer belongs
 to the wrapper whose parameters it steps. Code that averages gradients by itself says nothing, so nothing is known.

@@ -92,7 +92,7 @@ def save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: i
 
 
 def misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
-    """Which keys differ between the saved states and those of ``values``."""
+    """Name the keys that differ between the saved states and those of ``values``."""
     import torch.distributed.checkpoint as dcp
 
     wrong = [name for name, value in values.items() if not saves(value)]

@@ -154,7 +154,12 @@ function Contents(props: {
       {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
       {selected !== null && selected.ready > 0 && (
         <Suspense fallback={null}>
-          <Variables key={selected.id} world={selected} {...shared} />
+          {/* A new process has other variables: what the old one held is forgotten. */}
+          <Variables
+            key={[selected.id, ...(details?.ranks.map((rank) => rank.pid) ?? [])].join()}
+            world={selected}
+            {...shared}
+          />
         </Suspense>
       )}
       <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>

@@ -36,7 +36,7 @@ export default function Variables({ world, actions, trans }: SectionProps & { wo
     <Section title={trans.__("Variables")} note={world.name}>
       <div className="dtrain-variables">
         <p className="dtrain-quiet">
-          <button disabled={busy} onClick={() => void look()}>
+          <button className="dtrain-step" disabled={busy} onClick={() => void look()}>
             {busy ? trans.__("Reading…") : found === null ? trans.__("Compare across ranks") : trans.__("Read again")}
           </button>
           {found !== null && <span role="status">{words}</span>}
@@ -77,7 +77,9 @@ function Row({ row, named, trans }: { row: HeldRow; named: boolean; trans: Secti
   const details = [row.type, row.shape, row.dtype, row.device, norm].filter((one) => one !== "").join(" · ");
   return (
     <tr data-differs={row.differs}>
-      <th scope="row">{named ? row.name : ""}</th>
+      <th scope="row" title={row.name}>
+        {named ? row.name : ""}
+      </th>
       <td title={row.digest}>{details}</td>
       <td>{row.differs ? `≠ ${row.ranks}` : ""}</td>
     </tr>
