@@ -30,6 +30,16 @@ def together(parts):
     return Counter(int(item) for part in parts for item in part)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quiet_environment():
+    """JAX and TensorFlow set variables when this process imports them; ranks of later tests must not get those."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch")

@@ -23,13 +23,17 @@ from jupyter_dtrain import log
 for step in range(30): log(loss=scale / (step + 1), step=step)
 print('scaled by', scale)
 step"""
+SHOW = """import time, jupyter_dtrain
+late = time.monotonic() + 20  # the steward stores a run a moment after its end
+while not jupyter_dtrain.runs(search="curve") and time.monotonic() < late: time.sleep(0.02)
+jupyter_dtrain.runs()"""
 CELLS = (
     "%load_ext jupyter_dtrain\n%distributed start -n 2\nimport matplotlib.pyplot",
     "scale = 1",
     LOGS,
     "%%distributed\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>bold</b>'))",
     "%distributed",
-    "import jupyter_dtrain\njupyter_dtrain.runs()",
+    SHOW,
 )
 START, SCALE, CURVE, RICH, STATUS, RUNS = range(len(CELLS))
 
