@@ -190,8 +190,6 @@ def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting, wait, calls
     assert same((3, True)) == values(run(waiting, LOOK))
 
 
-# About one of six ends with "Some ranks did not arrive": the cause is not known yet.
-@pytest.mark.slow
 def test_a_recovery_that_an_interrupt_cut_on_some_ranks_succeeds_in_the_next_cell(waiting):
     """The ranks that were interrupted have begun to make MPI's world again, and the late one has not."""
     fail(waiting, "if rank == 1: raise ValueError('a bug')\nMPI.COMM_WORLD.Barrier()", timeout=20)

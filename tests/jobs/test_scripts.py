@@ -50,7 +50,8 @@ def test_a_script_under_mpirun_has_torchrun_s_variables_and_its_ranks_meet(tmp_p
     ended = run("mpiexec", "-n", "2", sys.executable, "train.py", cwd=tmp_path)
 
     assert places(ended) == ["0 2 0 2 0", "1 2 1 2 0"]
-    assert len(set(re.findall(r"^127\.0\.0\.1 2\d{4}$", ended.stdout, re.MULTILINE))) == 1
+    [port] = set(re.findall(r"^127\.0\.0\.1 (\d+)$", ended.stdout, re.MULTILINE))
+    assert 20000 <= int(port) < 32000  # below those that systems give to connections
 
 
 def test_the_launch_line_for_mpirun_starts_all_ranks(tmp_path):

@@ -28,19 +28,21 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """A call of MPI that waits for all living ranks, on a thread of its own."""
+    """A call of MPI that waits for all living ranks, on a thread of its own; it begins with the first :meth:`wait`."""
 
     def __init__(self, call: Callable[[], T]) -> None:
-        """Begin ``call``.
+        """Keep ``call`` for :meth:`wait`: whoever has this object can find the call again after any interrupt.
 
         ``Ishrink``, which could be polled, fails with an internal error where the communicator is revoked (Open MPI
         5.0).
         """
         self._call = call
+        self._taken = threading.Lock()
         self._found: list[T | Exception] = []
-        threading.Thread(target=self._work, name="dtrain-mpi", daemon=True).start()
 
     def _work(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return  # an interrupt came while the thread began, so a second one was started
         try:
             self._found.append(self._call())
         except Exception as error:  # noqa: BLE001 — the waiting caller raises it
@@ -48,6 +50,8 @@ class Pending(Generic[T]):
 
     def wait(self) -> T:
         """The call's result, or its exception. Raises :class:`TimeoutError` when a rank does not arrive."""
+        if not self._taken.locked():
+            threading.Thread(target=self._work, name="dtrain-mpi", daemon=True).start()
         deadline = time.monotonic() + PATIENCE
         while not self._found:
             if time.monotonic() > deadline:
@@ -62,7 +66,7 @@ class Pending(Generic[T]):
 
 
 class Round:
-    """One round of this rank with all others that live."""
+    """One round of this rank with all others that live. It begins when the rank first waits for it."""
 
     def __init__(self, mpi: ModuleType, world: Any, run: int, *, whole: bool) -> None:
         """``world``: the present communicator of all ranks; ``whole``: whether this rank needs no other."""
