@@ -247,6 +247,7 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_the_panel_keeps_up_with_the_sidebar_while_the_kernel_stands_still(lab, browser):
     """A thread of the kernel holds the interpreter nearly all the time; both show the same clock, and the same step."""
     begin, end = lab.folder / "begin", lab.folder / "end"

@@ -176,6 +176,7 @@ def test_charts_and_points_are_saved_as_files(tab):
     assert len([row for row in csv.DictReader(io.StringIO(points)) if row["name"] == "loss"]) == 2 * STEPS
 
 
+@pytest.mark.slow
 def test_a_run_is_deleted_and_the_tab_comes_back_with_the_page(tab, stored):
     """A deleted run leaves the charts; a reloaded page shows those that were chosen."""
     page = tab.page

@@ -25,6 +25,7 @@ def shown():
     return picture(SIZE, nodes=NODES, points=60)
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_readable(shown, browser, lab):
     """In light and dark, without a kernel: the odd ranks above, hosts below, and the curves on the same screen."""
     cell = nbformat.v4.new_code_cell("%%distributed\ntrain()")
@@ -42,6 +43,7 @@ def test_a_saved_run_is_readable(shown, browser, lab):
     shoot(page, "thousand-saved")
 
 
+@pytest.mark.slow
 def test_the_sidebar_has_the_odd_ranks_first_and_unfolds_hosts(shown, browser, lab):
     """Each host is one row; with its ranks it is nine."""
     world = World(

@@ -224,6 +224,7 @@ def test_the_cells_run_unchanged_under_torchrun(tmp_path):
     assert len(re.findall(r"rank [01] epoch \d+ loss", ended.stdout)) == 20
 
 
+@pytest.mark.slow
 def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, tmp_path):
     """Both runs learn, are stored and compared; the notebook that is saved has their charts, and no widget."""
     pytest.importorskip("matplotlib")

@@ -17,3 +17,9 @@ def torch_pair(launch):
     session = launch(n=2)
     session.run(START, view=None, timeout=PATIENCE)
     return session
+
+
+@pytest.fixture(scope="session")
+def torch_three(launch):
+    """A world of three ranks, for tests with torch that leave it idle."""
+    return launch(n=3)

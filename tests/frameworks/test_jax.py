@@ -259,7 +259,8 @@ def test_each_rank_sees_the_gpu_of_its_own(launch, tmp_path):
     session.stop()
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_the_others_survive_a_rank_that_dies_and_end_as_they_should(launch, tmp_path, victim):
     session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
     play(session, BEGIN + UP + SUM)

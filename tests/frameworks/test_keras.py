@@ -116,6 +116,7 @@ losses
 """
 
 
+@pytest.mark.slow
 @needs("keras", "jax")
 def test_jax_trains_across_the_ranks_as_one_process_would(worlds):
     """Data parallel, each rank with its part of each batch, and model parallel."""

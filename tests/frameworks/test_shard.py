@@ -310,6 +310,7 @@ os.write(1, (json.dumps(own) + "\\n").encode())
 DIVIDED = Counter(json.dumps(jupyter_dtrain.shard(list(range(10)), shuffle=True, rank=rank, size=2)) for rank in (0, 1))
 
 
+@pytest.mark.slow
 def test_a_cell_and_scripts_of_all_launchers_divide_alike(torch_pair, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

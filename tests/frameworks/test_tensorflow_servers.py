@@ -187,6 +187,7 @@ def test_an_interrupt_ends_the_loop_with_all_that_it_has_scheduled(cluster):
     assert "on /job:ps" in on_chief(cluster, "loop(8)")
 
 
+@pytest.mark.slow
 def test_a_chief_whose_workers_do_steps_does_not_count_as_hung(cluster):
     """Its main thread waits; a note comes once the workers are stopped."""
     run, notes = begin_loop(cluster, steps=500, work=60)

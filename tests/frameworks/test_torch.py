@@ -158,6 +158,7 @@ def test_other_ways_to_meet_work_as_ever(torch_world, tmp_path):
     assert by_file == cell(torch_world, SUM) == dict.fromkeys(range(3), 6.0)
 
 
+@pytest.mark.slow
 def test_thirty_rounds_of_set_up_training_and_end_hold(torch_world):
     """The models of all rounds are still alive, which breaks plain torch on one port."""
     code = """
@@ -374,6 +375,7 @@ def test_the_store_listens_on_the_loopback_only_and_ends_with_its_world(launch):
     assert not store.is_running()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_slow_to_start_holds_up_no_stop(launch):
     """Ranks wait for it in Python, not in torch's native code."""
     session = launch(n=2)

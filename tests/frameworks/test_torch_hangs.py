@@ -55,6 +55,7 @@ def test_a_rank_that_does_not_come(watched):
     assert "  Rank 0 has not reached collective 1, all_reduce of float[3]." == said[-2]
 
 
+@pytest.mark.slow
 def test_ranks_that_move_are_not_reported(watched):
     """They move in the loop of a silent cell, for twice as long as a notice takes."""
     code = """
@@ -72,6 +73,7 @@ while go:
     assert ("ok", []) == (cell.outcome, notes.words)
 
 
+@pytest.mark.slow
 def test_ranks_that_work_say_so(watched):
     """Each rank works alone: in a loop of Python, in native code, in a call of torch through the package's code."""
     code = """

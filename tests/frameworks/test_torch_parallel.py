@@ -43,12 +43,11 @@ def in_parts(mesh):
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
+def pair(torch_pair):
     """Two ranks with a process group."""
-    session = launch(n=2)
-    run(session, DEFINE + "dist.init_process_group()")
-    yield session
-    session.stop()
+    run(torch_pair, DEFINE + "dist.init_process_group()")
+    yield torch_pair
+    run(torch_pair, "dist.is_initialized() and dist.destroy_process_group()")
 
 
 def test_a_group_to_which_a_rank_does_not_come(pair):

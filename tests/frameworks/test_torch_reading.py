@@ -37,10 +37,10 @@ def ddp():
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
-    session = launch(n=2)
-    session.run(START, view=None, timeout=PATIENCE)
-    return session
+def pair(torch_pair):
+    torch_pair.run(START, view=None, timeout=PATIENCE)
+    yield torch_pair
+    torch_pair.run("dist.is_initialized() and dist.destroy_process_group()", view=None, timeout=PATIENCE)
 
 
 def said(pair, code):

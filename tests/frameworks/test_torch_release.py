@@ -35,12 +35,11 @@ ADD = "t = torch.ones(1); dist.all_reduce(t); float(t)"
 
 
 @pytest.fixture(scope="module")
-def training(launch):
+def training(torch_three):
     """Three ranks that have trained a little."""
-    session = launch(n=3)
-    run(session, TRAIN)
-    yield session
-    session.stop()
+    run(torch_three, TRAIN)
+    yield torch_three
+    run(torch_three, "dist.is_initialized() and dist.destroy_process_group()")
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -32,12 +32,11 @@ train(3)
 
 
 @pytest.fixture(scope="module")
-def training(launch):
+def training(torch_three):
     """Three ranks that have trained a little."""
-    session = launch(n=3)
-    run(session, TRAIN)
-    yield session
-    session.stop()
+    run(torch_three, TRAIN)
+    yield torch_three
+    run(torch_three, "dist.is_initialized() and dist.destroy_process_group()")
 
 
 def alike(session):

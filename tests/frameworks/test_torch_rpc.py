@@ -153,6 +153,7 @@ found
     assert values(run(pair, several)) == {0: [4] * 3, 1: [3] * 3}
 
 
+@pytest.mark.slow
 def test_rrefs_after_the_first_shutdown_are_refused_with_the_cure(fresh):
     """torch's table of them is closed for good; a fresh process has another. Calls without RRefs work."""
     assert values(run(fresh, TRAIN)) == same(TRAINED, 2)

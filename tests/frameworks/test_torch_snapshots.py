@@ -53,23 +53,26 @@ def losses(session):
 
 
 @pytest.fixture(scope="module")
-def four(launch, folder):
-    """Four ranks with a sharded model that has trained a little."""
-    session = launch(n=4)
+def sharded(launch, folder):
+    """Two ranks with a sharded model that has trained a little."""
+    session = launch(n=2)
     run(session, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
     yield session
     if not session.closed:
         session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(four, launch):
+def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(launch, folder):
     """With the same losses, and in a model that is not sharded at all."""
-    four.save("whole", ["model", "opt"])
-    wanted = losses(four)
-    run(four, "build()")
-    four.load("whole")
-    assert losses(four) == pytest.approx(wanted, abs=1e-6)
+    with launch(n=4) as four:
+        run(four, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
+        four.save("whole", ["model", "opt"])
+        wanted = losses(four)
+        run(four, "build()")
+        four.load("whole")
+        assert losses(four) == pytest.approx(wanted, abs=1e-6)
     for size, wrapped in ((2, SHARDED), (1, WHOLE)):
         with launch(n=size) as fewer:
             run(fewer, MODEL + wrapped + "build()", timeout=180)
@@ -78,38 +81,39 @@ def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(four, launc
 
 
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_another_model_is_refused_with_the_keys_that_differ(four):
+def test_another_model_is_refused_with_the_keys_that_differ(sharded):
     """Other names, and other shapes; nothing is changed."""
-    run(four, "build()")
-    four.save("kept", ["model", "opt"])
-    run(four, "other, model = model, torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.ReLU())")
+    run(sharded, "build()")
+    sharded.save("kept", ["model", "opt"])
+    run(sharded, "other, model = model, torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.ReLU())")
     with pytest.raises(DistributedError) as caught:
-        four.load("kept", ["model"])
+        sharded.load("kept", ["model"])
     words = caught.value.run.errors[0].evalue
     assert "only in the snapshot: model.2.bias, model.2.weight" in words
     assert "model.0.weight is (3, 8) here and (16, 8) in the snapshot" in words
-    run(four, "build()")
+    run(sharded, "build()")
 
 
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_snapshots_are_saved_between_steps_of_a_cell(four, folder):
+def test_snapshots_are_saved_between_steps_of_a_cell(sharded, folder):
     """By steps and by time; the cell trains on meanwhile."""
-    run(four, "build()")
-    four.save("steps", ["model", "opt"], every=10)
-    run(four, "for _ in range(25): step()\nat = [p.to_local().sum().item() for p in model.parameters()]")
+    run(sharded, "build()")
+    sharded.save("steps", ["model", "opt"], every=10)
+    run(sharded, "for _ in range(25): step()\nat = [p.to_local().sum().item() for p in model.parameters()]")
     until(lambda: read_manifest(newest(folder, "steps")).step == 20)
-    assert four.stop_saving("steps") == ["steps"]
-    run(four, "build()")
-    four.load("steps")
-    run(four, "for _ in range(5): step()")
-    again = run(four, "[p.to_local().sum().item() for p in model.parameters()] == at")
+    assert sharded.stop_saving("steps") == ["steps"]
+    run(sharded, "build()")
+    sharded.load("steps")
+    run(sharded, "for _ in range(5): step()")
+    again = run(sharded, "[p.to_local().sum().item() for p in model.parameters()] == at")
     assert {result.data["text/plain"] for result in again.results.values()} == {"True"}
-    four.save("times", ["model"], every="0.2s")
-    run(four, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
+    sharded.save("times", ["model"], every="0.2s")
+    run(sharded, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
     until(lambda: (folder / "times").exists() and newest(folder, "times"))
-    four.stop_saving()
+    sharded.stop_saving()
 
 
+@pytest.mark.slow
 @pytest.mark.here("the snapshots' folder must be shared")
 def test_replicas_are_saved_once(launch, folder):
     """The files of DDP's model are not larger for more ranks, and any optimizer of it has its names."""

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import Finished
@@ -39,6 +40,7 @@ def ids_on(host: Host) -> set[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_death_is_told_before_the_output_that_waits(network: Network) -> None:
     """The connection takes nothing while a rank prints 100 MB and dies; the other rank, which waits, is freed."""
     session = start(network, "gpu1:1,gpu2:1")

@@ -83,6 +83,7 @@ def holds(network):
     return [pid for pid in network["gpu1"].processes() if "sh -s" in " ".join(psutil.Process(pid).cmdline())]
 
 
+@pytest.mark.slow
 def test_a_world_runs_on_the_hosts_of_a_job(network, pbs):
     (pbs / "busy").touch()
     said = []

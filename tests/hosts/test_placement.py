@@ -38,6 +38,7 @@ def world(network: Network) -> Iterator[Session]:
     until(lambda: left(network) == [])
 
 
+@pytest.mark.slow
 def test_ranks_know_their_place_on_hosts_of_different_sizes(world: Session, network: Network) -> None:
     """Each count is that of the rank's own host; all meet at the same address, which is none of a host's own."""
     found = values(world.run(PLACE, view=None))

@@ -116,6 +116,7 @@ def test_a_name_that_another_extension_owns_is_left_to_it(beside, name):
     assert "usage: %%" + name in notebook.ok(f"%%{name} -h").out
 
 
+@pytest.mark.slow
 def test_after_the_other_extension_is_unloaded_a_reload_has_the_names(beside):
     """The first of the two ways that the message names."""
     notebook = beside("distributed")

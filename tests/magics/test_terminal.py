@@ -201,7 +201,14 @@ def test_auto_mode_runs_plain_lines_on_the_ranks(opened):
     assert "42" in said[3]
 
 
-@pytest.mark.parametrize("end", ["exit", "exit in auto mode", "end of input"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "exit",
+        pytest.param("exit in auto mode", marks=pytest.mark.slow),
+        pytest.param("end of input", marks=pytest.mark.slow),
+    ],
+)
 def test_leaving_the_terminal_leaves_no_process(home, tmp_path, end):
     """``exit`` or Ctrl-D."""
     terminal = Terminal(tmp_path)

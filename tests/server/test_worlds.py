@@ -70,6 +70,7 @@ def watching(page, session):
     return page
 
 
+@pytest.mark.slow
 def test_an_idle_world_is_asked_seldom(watching, session):
     """The steward's kernel publishes messages for each question; they are no news that calls for the next question."""
     client = BlockingKernelClient(connection_file=find_world("seen").connection_file)

@@ -87,6 +87,7 @@ while time.monotonic() < end and rank > 0: hashlib.pbkdf2_hmac("sha256", b"word"
 WORK = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
 
 
+@pytest.mark.slow
 def test_a_rank_does_not_hang_while_its_child_processes_work(watched):
     """It waits for them at one line. A rank whose child processes rest is reported."""
     notes = Notes()

@@ -119,7 +119,20 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("losses", LOSSES.values(), ids=list(LOSSES))
+OFTEN = (
+    "the cell of one rank",
+    "the reply to a cell",
+    "output, and the answer",
+    "the end, and the answer",
+    "the beginning",
+)
+"""The rest is played by `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [pytest.param(lost, id=name, marks=() if name in OFTEN else pytest.mark.slow) for name, lost in LOSSES.items()],
+)
 def test_a_cell_runs_once_on_each_rank_whatever_is_lost(driver, way, losses) -> None:
     """It ends on its own, with all of its text."""
     run(driver, "ran = 0")

@@ -52,7 +52,7 @@ def files(folder) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(("s-", "c"))}
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
     """No descriptor, thread, memory or file: on ranks, watches, steward, controller, store and client."""
     pytest.importorskip("torch", reason="torch, in which a rank waits here, is not installed")

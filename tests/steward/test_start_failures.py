@@ -95,6 +95,7 @@ def test_an_mpiexec_that_nobody_may_execute_any_more(fails, tmp_path) -> None:
     fails("mpiexec cannot be started: .*Permission denied.*/once.*Name another mpiexec", mpiexec=once)
 
 
+@pytest.mark.slow
 def test_an_mpiexec_that_hangs(fails, tmp_path) -> None:
     """It never answers who it is, and has a child that holds its output open."""
     fails("hanging cannot be run.*timed out", mpiexec=script(tmp_path / "hanging", "sleep 300"))
@@ -183,6 +184,7 @@ def test_a_process_of_ours_that_is_killed_while_the_world_starts(fails, mark, pa
     killer.join()
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypatch) -> None:
     """No process works and no rank is ready: that start is over, and the next one works."""
     (tmp_path / "sitecustomize.py").write_text(

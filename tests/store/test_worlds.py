@@ -46,6 +46,7 @@ for step in range({points}):
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_points_of_each_of_four_ranks_are_stored_whole_and_in_order(launch, own_data):
     """Run.metrics has the same ones."""
     with launch(n=4) as session:
