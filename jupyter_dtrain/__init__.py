@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOMES = {
     "BadRequest": "core.errors",

@@ -100,7 +100,6 @@ def test_without_a_world_there_is_no_current_session():
 
 def test_the_front_end_has_the_packages_version():
     """npm knows no `.dev0`."""
-    from pathlib import Path
 
     package = Path(jupyter_dtrain.__file__).parents[1] / "labextension" / "package.json"
     if not package.exists():
@@ -109,16 +108,25 @@ def test_the_front_end_has_the_packages_version():
     assert json.loads(package.read_text())["version"] == jupyter_dtrain.__version__.partition(".dev")[0]
 
 
+def test_the_changelog_has_the_version_that_is_built():
+    """With the day of its release; a version with `.dev0` has what is unreleased."""
+    changelog = Path(jupyter_dtrain.__file__).parents[1] / "CHANGELOG.md"
+    if not changelog.exists():
+        pytest.skip("needs the repository, which is not installed")
+    version = jupyter_dtrain.__version__
+    wanted = r"## Unreleased" if ".dev" in version else rf"## {re.escape(version)} - \d{{4}}-\d\d-\d\d"
+
+    assert re.search(rf"^{wanted}$", changelog.read_text(), re.MULTILINE)
+
+
 def test_types_are_shipped():
     """py.typed lies beside the code."""
-    from pathlib import Path
 
     assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
 
 
 def test_the_files_that_jupyterlab_loads_are_small():
     """The sizes are those on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
-    from pathlib import Path
 
     static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
     if not static.exists():
@@ -140,7 +148,6 @@ def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
     """The widget, the extension of JupyterLab and its settings, and the file that enables the server's half."""
     import tarfile
     import zipfile
-    from pathlib import Path
 
     root = Path(jupyter_dtrain.__file__).parents[1]
     if not (root / "hatch_build.py").exists():
