@@ -272,17 +272,14 @@ class Agent:
             exception = error
         with contextlib.suppress(Exception):
             self._step_work.end()
-        try:
-            self._cell_end.end(
-                cell.run,
-                exception,
-                released=self._released,
-                recovering=self._recovering,
-                spent=self._spending.end(),
-            )
-        finally:
-            self._running, self._released = None, False
+        spent = self._spending.end()
+        self._cell_end.end(
+            cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
+        )
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
+
+    def _over(self) -> None:
+        self._running, self._released = None, False
 
     def _begin(self, cell: RunCell) -> None:
         self._released = False

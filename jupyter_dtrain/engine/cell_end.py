@@ -98,10 +98,12 @@ class CellEnd:
         released: bool = False,
         recovering: bool = False,
         spent: Spent | None = None,
+        over: Callable[[], None] = lambda: None,
     ) -> None:
         """End ``run``. ``exception`` ended its cell; ``released``: ranks were released before that.
 
         ``recovering``: something ended it while the frameworks were made whole, which is to be done again on all ranks.
+        ``over`` is called before the last event: whoever reads that may ask the rank at once, and must find it idle.
         ``spent``: how the rank spent its time, where the cell asked for that.
         """
         exception = self._interrupts.restored(exception)
@@ -140,6 +142,7 @@ class CellEnd:
                     self.say_failures()
         finally:
             self._sampler.end()
+            over()
             self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps, spent=spent)
 
     def say_failures(self) -> None:

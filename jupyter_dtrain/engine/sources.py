@@ -4,11 +4,15 @@
 each rerun of a cell is another source. A rank lives for days, so here it forgets all of them now and then. The next
 look at one of them reads it again.
 
+In a cell, ``executing`` looks once for each statement on the line, and gives up when it finds something twice: so it
+finds nothing in ``if rank == 0: work()`` or ``a = 1; work()``. There we look once for each statement of the cell.
+
 Under failure: code without readable source has no tree and no node. Any thread may ask.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import threading
 from types import FrameType, TracebackType
@@ -41,6 +45,8 @@ class _Sources:
                 self._forget()
             source = self._source
         found: Executing = source.executing(place)
+        if found.node is None and found.statements and len(found.statements) > 1:
+            return _found_in_cell(place, found)
         return found
 
     def _forget(self) -> None:
@@ -53,6 +59,35 @@ class _Sources:
                 function.cache_clear()  # type: ignore[union-attr]
         self._files.clear()
         self._looks = 0
+
+
+def _found_in_cell(place: FrameType | TracebackType, found: Executing) -> Executing:
+    """The same with its node, where the line has several statements and one of them alone can be meant."""
+    from executing.executing import NodeFinder, is_ipython_cell_code
+
+    if not is_ipython_cell_code(found.frame.f_code):
+        return found
+    statements: set[Any] = found.statements
+    at: dict[Any, Any] = {}
+    for whole in {_outermost(one) for one in statements}:
+        tree = ast.Module([whole], [])  # IPython compiles each by itself
+        with contextlib.suppress(Exception):  # the frame is in another one
+            finder = NodeFinder(found.frame, statements, tree, _last_instruction(place), found.source)
+            at[finder.result] = finder.decorator
+    if len(at) != 1:
+        return found
+    ((node, decorator),) = at.items()
+    return type(found)(found.frame, found.source, node, statements, decorator)
+
+
+def _outermost(statement: Any) -> Any:
+    while not isinstance(statement.parent, ast.Module):
+        statement = statement.parent
+    return statement
+
+
+def _last_instruction(place: FrameType | TracebackType) -> int:
+    return place.tb_lasti if isinstance(place, TracebackType) else place.f_lasti
 
 
 _sources = _Sources()

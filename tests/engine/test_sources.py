@@ -7,6 +7,7 @@ import gc
 import linecache
 import sys
 
+import pytest
 from executing import Source
 
 from jupyter_dtrain.engine import sources
@@ -30,6 +31,19 @@ def test_the_call_that_a_frame_makes_is_found_again_and_again():
     for number in range(2 * FILES):
         assert ast.unparse(run(number)) == "look(sys._getframe(), 'loss')"
     assert run(0, known=False) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if sys: value = look(sys._getframe(), 'loss')",
+        "for _ in '1': value = look(sys._getframe(), 'loss')",
+        "other = 1; value = look(sys._getframe(), 'loss')",
+        "def loss():\n    other = 1; return look(sys._getframe(), 'loss')\nvalue = loss()",
+    ],
+)
+def test_the_call_is_found_where_its_line_has_other_statements(code):
+    assert ast.unparse(run(0, code)) == "look(sys._getframe(), 'loss')"
 
 
 def test_little_stays_of_many_reruns_and_of_code_that_is_made_at_each_step():

@@ -197,7 +197,6 @@ def test_an_answer_that_does_not_come(pair):
     assert values(run(pair, INIT + CALL)) == CALLED
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_a_wait_for_an_answer(fresh):
     """The end of rpc does not wait for it later either."""
     waiting = begin(fresh, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")

@@ -94,15 +94,20 @@ def test_an_interrupt_reaches_the_ranks_whenever_it_comes(patient):
 
 
 def test_a_loop_of_questions_can_be_interrupted(patient):
-    """It is almost always in one of them."""
+    """It is almost always in one of them.
+
+    The answer tells, not the traceback: Python 3.11 has jumps without a line, and IPython cannot show an error there.
+    """
     patient.ok("%%distributed\nx = 1")
-    loop = "import jupyter_dtrain\nx = jupyter_dtrain.current()\nprint('in', flush=True)\nwhile True: x['x']"
+    first = "import jupyter_dtrain\nsession, told = jupyter_dtrain.current(), False\n"
+    # A press before the loop would end the cell too, but in no question.
+    loop = f"{first}while True:\n    session['x']\n    told = told or print('in', flush=True) or True"
     for _ in range(5):
         cell = patient.send(loop).wait_for(lambda cell: "in" in cell.out)
         patient.interrupt()
         cell.wait()
 
-        assert cell.ename == "KeyboardInterrupt"
+        assert (cell.reply["status"], cell.reply.get("ename")) == ("error", "KeyboardInterrupt"), cell.said
     assert patient.ok("%%distributed\nx").display_texts == ["[0-1] 1"]
 
 

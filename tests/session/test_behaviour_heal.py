@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksBusy, Session
+from jupyter_dtrain.wire.healing_messages import ReadHeritage
 from tests.session.cells import begin, fail, pids, run, same, values
 from tests.steward.until import until
 
@@ -128,6 +129,20 @@ def test_an_impossible_heal_is_refused_before_anything_happens(healed):
     assert [rank.rank for rank in healed.world.dead] == [1]
     healed.heal()
     assert whole(healed)
+
+
+def test_a_rank_is_idle_for_everybody_once_its_run_is_over(healed):
+    """A thread that a cell has left behind keeps the main thread from the interpreter just then."""
+    engines = [rank.engine for rank in healed.world.ranks]
+    run(healed, "import threading\ngo_on = True\ndef work():\n    while go_on: pass")
+    run(healed, "threading.Thread(target=work, daemon=True).start()")
+    found = []
+    for _ in range(20):
+        over = run(healed, "1")
+        asked = [healed._link.bound()[1].ask(engine, ReadHeritage()) for engine in engines]
+        found += [future.result(20).run == over.number for future in asked]
+    run(healed, "go_on = False")
+    assert not any(found)
 
 
 def test_a_new_rank_is_released_and_its_world_made_again_like_any_other(healed):
