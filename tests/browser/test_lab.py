@@ -173,6 +173,7 @@ def test_the_buttons_work_in_mid_cell(lab, browser):
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser):
     """A small GPT: its loss grows a curve without a line of code, and the panel's button ends the cell."""
     pytest.importorskip("torch")

@@ -115,6 +115,7 @@ def test_pictures_and_tables_of_ranks_are_side_by_side(printed):
     assert sorted(captions) == ['"Rank 0"', '"Rank 0"', '"Rank 1"', '"Rank 1"']
 
 
+@pytest.mark.slow
 def test_a_saved_notebook_is_read_the_same_way(printed, lab, browser):
     """Without its kernel. Converted to HTML, it has all lines as they were printed, and the ranks of the pictures."""
     save(printed)

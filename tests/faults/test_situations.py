@@ -27,6 +27,12 @@ from tests.faults.worlds import QUICK
 from tests.hosts.network import Network
 
 SIZE = 3
+LONG = ("native", "endless-mpi", "kernel-restarted", "kernel-shut-down", "no-ulfm")
+"""Rows whose play waits longest for what the table promises: slow tests."""
+PLANS = [
+    pytest.param(plan, id=str(plan), marks=[pytest.mark.slow] if plan.situation in LONG else [])
+    for plan in in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE)
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, hosts: Network | None) -> It
     assert stage.close() == []
 
 
-@pytest.mark.parametrize("plan", in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE), ids=str)
+@pytest.mark.parametrize("plan", PLANS)
 def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     """The table fixes outcome, time, words, the kept state and the next cell; and no process stays behind."""
     if plan.situation in HERE and stage.network is not None:

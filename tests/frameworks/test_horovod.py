@@ -155,6 +155,7 @@ words
             assert said.startswith(wanted)
 
 
+@pytest.mark.slow
 def test_one_rank_alone_keeps_its_gradients_as_they_are():
     """Missing ones and sparse ones too, as in Horovod."""
     code = """

@@ -186,6 +186,7 @@ def test_an_accelerator_can_be_made_again_with_other_settings_and_after_its_grou
     assert ended == plain
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has("accelerate"), reason="no accelerate")
 def test_a_prepared_model_goes_on_after_a_failure(pair):
     """The old accelerator, model and optimizer work in the new group."""

@@ -85,6 +85,7 @@ def other_torch(launch, tmp_path, monkeypatch):
     session.stop()
 
 
+@pytest.mark.slow
 def test_a_torch_without_what_is_private_trains_and_cells_say_once_what_is_lost(other_torch):
     """``import torch``, DDP, losses and a plain rpc go on."""
     runs = [run(other_torch, code) for code in (TRAIN, CALL, "rank")]

@@ -136,6 +136,7 @@ def begin_loop(session, steps=3000, work=2):
     return run, notes
 
 
+@pytest.mark.slow
 def test_a_script_of_tensorflows_own_runs_on_all_ranks_and_its_cell_ends(cluster):
     """A second time, too, with the same servers; code behind join() does not run, as in plain TensorFlow."""
     again = cluster.run(SCRIPT, view=None, timeout=PATIENCE)

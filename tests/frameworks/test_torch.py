@@ -104,6 +104,7 @@ def test_every_variable_that_torchrun_sets_is_set(torch_world, tmp_path):
     assert ours["NODE_RANK"] == "0"
 
 
+@pytest.mark.slow
 def test_a_process_group_without_arguments_takes_gloo_on_processors(torch_world):
     """The group works."""
     cell(torch_world, "dist.init_process_group()")
@@ -359,6 +360,7 @@ def test_the_frames_of_a_failed_set_up_are_torchs_and_the_users(torch_world):
     assert "init_process_group" in text
 
 
+@pytest.mark.slow
 def test_the_store_listens_on_the_loopback_only_and_ends_with_its_world(launch):
     """It is a child of the steward's: no rank's death takes it along."""
     session = launch(n=2, torch_backend="gloo")
@@ -437,6 +439,7 @@ whole
     assert found == [{rank: [0.0, 1.0, 2.0] for rank in range(3)}] * 3
 
 
+@pytest.mark.slow
 def test_processes_that_a_rank_spawns_are_a_world_of_their_own(torch_world, tmp_path):
     """A script under plain python does the same: it says where they meet, and keeps the store itself."""
     with socket.socket() as free:

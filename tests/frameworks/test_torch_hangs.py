@@ -41,6 +41,7 @@ def test_ranks_in_different_collectives(watched):
     assert same(3.0) == values(run(watched, "x = torch.ones(1); dist.all_reduce(x); float(x)"))
 
 
+@pytest.mark.slow
 def test_different_shapes(watched):
     """gloo lets some ranks pass, so the others wait in vain; the report has the collectives of all."""
     said = hang(watched, "dist.all_reduce(torch.ones(5 if rank == 1 else 3))")

@@ -50,6 +50,7 @@ def pair(torch_pair):
     run(torch_pair, "dist.is_initialized() and dist.destroy_process_group()")
 
 
+@pytest.mark.slow
 def test_a_group_to_which_a_rank_does_not_come(pair):
     """gloo would wait for it where nothing ends it; the rank is named, and the next group works."""
     failed = fail(pair, FAIL + "dist.new_group([0, 1])")

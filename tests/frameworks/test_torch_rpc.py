@@ -78,6 +78,7 @@ def pair(workers):
     run(workers, "answers.set()\n" + INIT + "rpc.shutdown()\nanswers = threading.Event()")
 
 
+@pytest.mark.slow
 def test_functions_that_cells_define_work_on_another_rank(fresh):
     """A function, an object that lives there, and a gradient that comes back from it."""
     assert values(run(fresh, "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))")) == {0: 4, 1: 3}
@@ -121,6 +122,7 @@ losses
     assert trained.steps == {0: {}, 1: {}}
 
 
+@pytest.mark.slow
 def test_an_address_of_the_cells_own_cannot_keep_ranks_from_meeting(workers):
     """PyTorch's examples do it: another program has the port, or a rank does not come."""
     kept = values(run(workers, "os.environ['MASTER_PORT']"))[0]

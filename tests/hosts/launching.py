@@ -31,15 +31,11 @@ def process_at(network: Network | None, session: Session, number: int, pid: int 
 
 
 def left(network: Network) -> list[str]:
-    """All that is left on the hosts: processes, and files among the temporary ones and in memory.
-
-    A cache of torch's compiler stays, as after any program that uses it.
-    """
+    """All that is left on the hosts: processes, and files among the temporary ones and in memory."""
     found = []
     for host in network.hosts:
         found += [f"{host.name}: process {pid}" for pid in host.processes()]
-        names = host.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split()
-        found += [f"{host.name}: {name}" for name in names if not name.startswith(("/", "torchinductor_"))]
+        found += [f"{host.name}: {name}" for name in host.temporary_files()]
     return found
 
 

@@ -104,6 +104,7 @@ class Host:
             stack.callback(self._inside.close)
             self._plug_in()
             self._serve()
+            self._given = self._in_temporary_folders()
             stack.pop_all()
 
     def _plug_in(self) -> None:
@@ -143,6 +144,17 @@ class Host:
     def processes(self) -> list[int]:
         """The ids, on this machine, of the host's processes, other than those that make it a host."""
         return [pid for pid in self._inside.processes() if pid not in self._inside.own | {self.listener}]
+
+    def _in_temporary_folders(self) -> set[str]:
+        return set(self.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split())
+
+    def temporary_files(self) -> list[str]:
+        """The names among temporary files and in memory, other than those of software that lies there on this machine.
+
+        A cache of torch's compiler counts as software: any program that uses the compiler leaves one.
+        """
+        found = self._in_temporary_folders() - self._given
+        return sorted(name for name in found if not name.startswith(("/", "torchinductor_")))
 
     def pid_here(self, pid: int) -> int:
         """The id, on this machine, of the process that has the id ``pid`` on the host."""

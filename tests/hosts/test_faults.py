@@ -138,6 +138,7 @@ def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: 
     until(lambda: left(network) == [])
 
 
+@pytest.mark.slow
 def test_an_mpiexec_that_cannot_be_started_is_the_reason(network: Network, tmp_path: Path) -> None:
     """It tells its version, and nobody may execute it when the watches are ready."""
     once = tmp_path / "once"

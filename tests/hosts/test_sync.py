@@ -293,6 +293,7 @@ def test_a_host_that_is_lost_while_it_copies_is_named(network: Network, folder: 
     wait_for(lambda: not programs(network["gpu2"]), "A program stays on the host", 90)
 
 
+@pytest.mark.slow
 def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder: Path) -> None:
     """The ranks' folder was missing: the result says that a restart moves them, and then they import what came."""
     session = start(network, "gpu1:1,gpu2:1")

@@ -162,6 +162,7 @@ def test_a_training_ends_with_the_same_weights_as_on_one_machine(world: Session)
     assert {rank: len(there.metrics["loss"][rank].values) for rank in there.ranks} == dict.fromkeys(range(4), 30)
 
 
+@pytest.mark.slow
 def test_a_client_that_attaches_has_the_variables(network: Network) -> None:
     """It takes over, and drives the same ranks over the same encrypted way."""
     first = start(network, "gpu1:1,gpu2:1", name="attached-elsewhere")

@@ -204,6 +204,7 @@ def count(listing):
     return max(0, len(listing.strip().splitlines()) - 2)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_interrupted_leaves_nothing(open_notebook):
     """The button works while the world comes up, too."""
     notebook = open_notebook()

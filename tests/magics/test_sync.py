@@ -89,6 +89,7 @@ def test_paths_and_options_are_completed(notebook, tmp_path):
     assert notebook.complete("%distributed sync x --ex") == ["--exclude"]
 
 
+@pytest.mark.slow
 def test_a_world_on_this_machine_needs_no_copy(ranks, tmp_path):
     cell = ranks.ok(f"%distributed sync {tmp_path}")
 

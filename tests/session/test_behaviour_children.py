@@ -172,6 +172,7 @@ workers = [worker.pid for worker in loader._iterator._workers]
 MADE = 'loader = DataLoader(Slow(), num_workers=2, persistent_workers=True, multiprocessing_context="fork")'
 
 
+@pytest.mark.slow
 def test_persistent_workers_outlive_a_stop_or_are_made_again(world, lives):
     """Workers of an earlier cell stay; the interrupted cell's own end, and the loader starts new ones."""
     pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")

@@ -58,6 +58,7 @@ def test_a_rank_that_is_stopped(watched, process_at):
     assert 1 == len(notes.words)
 
 
+@pytest.mark.slow
 def test_ranks_that_move_are_not_reported(watched):
     """They move in the loop of a silent cell, for twice as long as a notice takes."""
     notes = Notes()

@@ -9,7 +9,7 @@ from tests.session.cells import run, same, until, values
 from tests.steward.until import running
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_a_world_of_any_size_works(launch, n, process_at):
     """All ranks answer, values come back, MPI connects all; at the end nothing is left."""
     with launch(n=n) as session:

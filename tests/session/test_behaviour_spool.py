@@ -162,6 +162,7 @@ def test_a_request_that_cannot_be_read_is_answered(world):
     assert same(2) == values(run(world, "1 + 1"))
 
 
+@pytest.mark.slow
 def test_the_text_of_a_long_run_is_whole_and_memory_is_bounded(world):
     """20 MB: the run keeps its head, the spool has all."""
     line = "x" * 99
@@ -175,6 +176,7 @@ def test_the_text_of_a_long_run_is_whole_and_memory_is_bounded(world):
     assert cell.text(0) == f"{line}\n" * 200_000
 
 
+@pytest.mark.slow
 def test_past_the_cap_text_is_counted(launch):
     """One event says how much; what is no text is kept; the cell ends well, and the next run has a cap of its own."""
     with launch(n=1, settings=Settings(spool_cap=100_000)) as session:

@@ -83,6 +83,7 @@ def test_a_press_of_stop_ends_the_wait_for_a_view(world, view):
     assert cell.outcome == "ok"
 
 
+@pytest.mark.slow
 def test_a_death_is_noticed_while_a_view_blocks(launch, view, process_at):
     """The world knows it; who waits for the cell learns it within the deadline for views."""
     session = launch(n=2)

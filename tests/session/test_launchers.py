@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PLUGIN = """
 from typing import Annotated
 import msgspec
@@ -52,6 +54,7 @@ with Session.start(crater="tycho") as session:
 """
 
 
+@pytest.mark.slow
 def test_a_package_adds_a_launcher(tmp_path):
     """Those that cannot be loaded are logged and left out; the launcher of this machine stays."""
     metadata = tmp_path / "moon-1.dist-info"

@@ -287,6 +287,7 @@ def test_another_driver_that_a_client_does_not_hear_of(driver, first, way) -> No
     assert run(driver, "1").outcome == "ok"
 
 
+@pytest.mark.slow
 def test_a_restart_that_the_driver_does_not_hear_of(driver, first, way) -> None:
     """The run that goes on is lost, in words; the next cells go to the fresh ranks."""
     cell = begin(driver, "time.sleep(1000)")

@@ -136,15 +136,11 @@ class Site:
         return _ask("squeue", "-h", "-o", "%i %T %j").splitlines()
 
     def left(self) -> list[str]:
-        """All that worlds have left: jobs, and on the hosts processes and files.
-
-        A cache of torch's compiler stays, as after any program that uses it.
-        """
+        """All that worlds have left: jobs, and on the hosts processes and files."""
         found = [f"job {job}" for job in self.jobs()]
         for host in self.network.hosts:
             found += [f"{host.name}: process {pid}" for pid in host.processes() if pid not in self._own]
-            names = host.run(["sh", "-c", "ls /tmp /dev/shm /var/tmp"], capture_output=True).stdout.split()
-            found += [f"{host.name}: {name}" for name in names if not name.startswith(("/", "torchinductor_"))]
+            found += [f"{host.name}: {name}" for name in host.temporary_files()]
         return found
 
     def check_empty(self) -> None:

@@ -14,6 +14,7 @@ from tests.processes import loose_segments, wait_for_segments
 from tests.steward.until import family, steward_of, until
 
 WARM = 20
+RELEASES = 200
 """Releases before the first look: a rank keeps spools and sources of its last runs, and libraries fill their caches."""
 SPARE = 3
 """Descriptors that may be there for a moment, such as those of a connection that is being closed."""
@@ -52,8 +53,8 @@ def files(folder) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(("s-", "c"))}
 
 
-@pytest.mark.parametrize("times", [6, pytest.param(200, marks=pytest.mark.slow)])
-def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_releases_leave_nothing(launch, tmp_path, monkeypatch) -> None:
     """No descriptor, thread, memory or file: on ranks, watches, steward, controller, store and client."""
     pytest.importorskip("torch", reason="torch, in which a rank waits here, is not installed")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -67,7 +68,7 @@ def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
     before, there = held(processes), [files(folder) for folder in folders]
     memory = {one.pid: one.memory_info().rss for one in processes}
     shared = loose_segments()
-    for _ in range(times):
+    for _ in range(RELEASES):
         release(session)
 
     until(lambda: flat(before, held(processes)))
@@ -76,14 +77,15 @@ def test_releases_leave_nothing(launch, times, tmp_path, monkeypatch) -> None:
     ranks = {rank.pid: f"rank {number}" for number, rank in enumerate(session.world.ranks)}
     for one in processes:
         name = ranks.get(one.pid) or one.cmdline()[-1][-30:]
-        print(f"{grown[one.pid] / times / 1024:6.1f} kB a release: {name}")
-    assert {pid: size for pid, size in grown.items() if size > ONCE + PER_RELEASE * times} == {}
+        print(f"{grown[one.pid] / RELEASES / 1024:6.1f} kB a release: {name}")
+    assert {pid: size for pid, size in grown.items() if size > ONCE + PER_RELEASE * RELEASES} == {}
     assert [files(folder) for folder in folders] == there
     session.stop()
     assert wait_for_segments(shared) == set()
     assert files(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
     """Neither threads nor sockets, though its session is still there, says why, and can be stopped."""
     client, sessions, seen, there = psutil.Process(), [], [], set(threading.enumerate())

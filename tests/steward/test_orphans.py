@@ -184,6 +184,7 @@ def test_a_killed_mpiexec_leaves_no_files(launch, mark) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
+@pytest.mark.slow
 def test_ranks_may_finish_what_they_must(launch, mark, tmp_path) -> None:
     """At a stop, ``finally`` in a cell and functions registered with ``atexit`` run to their end."""
     session = launch(n=2, settings=Settings(stop_timeout=30))

@@ -145,6 +145,7 @@ def test_a_rank_that_never_comes(fails, tmp_path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
     """Its stack is in the message."""
     (tmp_path / "mpi4py.py").write_text(

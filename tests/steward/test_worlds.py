@@ -103,6 +103,7 @@ def test_the_files_of_a_dead_steward_are_no_world(own_home) -> None:
     assert worlds.list_worlds() == []
 
 
+@pytest.mark.slow
 def test_the_next_start_removes_what_a_killed_world_left(launch, mark) -> None:
     """No process was left to clean up: ranks' children live, and folders stay. Nothing of others is touched."""
     killed = launch(n=1)

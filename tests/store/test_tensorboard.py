@@ -121,6 +121,7 @@ def test_a_relative_folder_is_meant_from_here(tmp_path, monkeypatch):
     assert (tmp_path / "home" / "boards").is_dir()
 
 
+@pytest.mark.slow
 def test_the_verb_takes_the_folder(open_notebook, own_data, tmp_path):
     """A start cell that is run again keeps the world; one that names another folder is refused."""
     notebook = open_notebook()

@@ -100,6 +100,7 @@ def test_every_end_of_a_run_is_stored(launch, own_data):
     assert Store.open().finished_away() == []
 
 
+@pytest.mark.slow
 def test_a_restart_ends_what_ran_and_the_store_goes_on(launch, own_data):
     """The old run is lost, the new one is not."""
     with launch(n=2) as session:
