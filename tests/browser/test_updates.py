@@ -1,4 +1,4 @@
-"""What a second of 64 ranks costs the sidebar: a stream that the test plays, so that no rank takes the processor.
+"""The cost of a second of 64 ranks to the sidebar: the test plays the stream, so that no rank takes the processor.
 
 Times are printed, not asserted: they are this machine's, and of this hour. Messages come as often as a server sends
 them, each with new states and resources of all ranks and new points of each.

@@ -19,6 +19,8 @@ import pytest
 from jupyter_dtrain.engine.plugins import Plugins
 from tests.steward.until import child_named, family, state_of
 
+ROOT = Path(__file__).parents[2]
+
 HIDDEN = "correct-horse-0b7d"
 STRANGER = 65534
 """The user ``nobody``, whom every system has, and who owns nothing."""
@@ -82,7 +84,8 @@ def belongings(session) -> list[str]:
     for process in family(session):
         held = [file.path for file in process.open_files()] + [area.path for area in process.memory_maps()]
         found |= {path for path in held if path.startswith(("/tmp/", "/dev/shm/", "/var/tmp/"))}
-    return sorted(path for path in found if Path(path).exists())
+    software = {Path(word).resolve() for word in (sys.prefix, ROOT)}  # it may lie among the temporary files
+    return sorted(path for path in found if Path(path).exists() and software.isdisjoint(Path(path).resolve().parents))
 
 
 READ = """
