@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import sys
+import time
 
+import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
+
+PATIENCE = 30.0
+"""Seconds that the death of a killed kernel may take."""
 
 
 class ThisPython(KernelSpecManager):
@@ -43,8 +48,14 @@ class Notebook:
         return "".join(texts)
 
     def kill(self) -> None:
-        """SIGKILL to the kernel."""
-        os.kill(self.manager.provisioner.pid, signal.SIGKILL)
+        """SIGKILL to the kernel; returns once it runs no more, as a busy machine takes its time for that."""
+        process = psutil.Process(self.manager.provisioner.pid)
+        process.kill()
+        deadline = time.monotonic() + PATIENCE
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, "the killed kernel still runs"
+                time.sleep(0.01)
 
     def close(self) -> None:
         """End all that is left of it."""

@@ -51,6 +51,7 @@ def test_different_shapes(watched):
 
 def test_a_rank_that_does_not_come(watched):
     """It is named with where it is, and with what it has not reached; in groups that were made again, too."""
+    run(watched, "dist.destroy_process_group()\ndist.init_process_group()")
     said = hang(watched, "time.sleep(60) if rank == 0 else dist.all_reduce(t)")
     assert said[1].endswith("line 1: time.sleep(60) if rank == 0 else dist.all_reduce(t)")
     assert "  Rank 0 has not reached collective 1, all_reduce of float[3]." == said[-2]
