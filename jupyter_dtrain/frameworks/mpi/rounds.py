@@ -39,6 +39,8 @@ class Pending(Generic[T]):
         self._call = call
         self._taken = threading.Lock()
         self._found: list[T | Exception] = []
+        self.at = ""
+        """The step that the call is in, where it has several."""
 
     def _work(self) -> None:
         if not self._taken.acquire(blocking=False):
@@ -55,8 +57,9 @@ class Pending(Generic[T]):
         deadline = time.monotonic() + PATIENCE
         while not self._found:
             if time.monotonic() > deadline:
+                where = f" (this rank waits in {self.at})" if self.at else ""
                 raise TimeoutError(
-                    "Some ranks did not arrive to make MPI's world again: %distributed restart makes a new one."
+                    f"Some ranks did not arrive to make MPI's world again{where}: %distributed restart makes a new one."
                 )
             time.sleep(POLL)
         found = self._found[0]
@@ -73,10 +76,11 @@ class Round:
         flags = int(whole) | (run & _MASK) << 1 | (~run & _MASK) << 1 + _BITS
 
         def work() -> tuple[int, Any]:
+            self._pending.at = "Agree"
             agreed = world.Agree(flags)  # the bits that all ranks have set
-            return agreed, None if agreed & 1 else _shrunk(mpi, world)
+            return agreed, None if agreed & 1 else self._shrunk(mpi, world)
 
-        self._pending = Pending(work)
+        self._pending: Pending[tuple[int, Any]] = Pending(work)
 
     def wait(self, run: int) -> tuple[Any, bool]:
         """The new communicator, or None where the present one stays; and whether all ranks meant ``run``."""
@@ -84,14 +88,16 @@ class Round:
         runs = agreed >> 1 & _MASK, agreed >> 1 + _BITS & _MASK
         return new, runs == (run & _MASK, ~run & _MASK)
 
+    def _shrunk(self, mpi: ModuleType, world: Any) -> Any:
+        """A communicator of the living ranks of ``world``, when all of them have it.
 
-def _shrunk(mpi: ModuleType, world: Any) -> Any:
-    """A communicator of the living ranks of ``world``, when all of them have it.
-
-    A rank that still makes a communicator crashes if another one revokes that (Open MPI 5.0), as its next cell may do.
-    """
-    new = world.Shrink()
-    # A rank may have died since, or have left here and revoked it.
-    with contextlib.suppress(mpi.Exception):
-        new.Barrier()
-    return new
+        A rank that still makes a communicator crashes if another one revokes that (Open MPI 5.0), as its next cell may
+        do.
+        """
+        self._pending.at = "Shrink"
+        new = world.Shrink()
+        self._pending.at = "Barrier"
+        # A rank may have died since, or have left here and revoked it.
+        with contextlib.suppress(mpi.Exception):
+            new.Barrier()
+        return new
