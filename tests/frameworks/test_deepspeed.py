@@ -144,6 +144,7 @@ def test_a_model_goes_on_after_a_failure_in_another_engine(pair, stage):
     assert cell(pair, f"{makes}; train()") == undisturbed
 
 
+@pytest.mark.slow
 @DEEPSPEED
 def test_ranks_that_have_numbered_other_parameters_train(pair):
     """An interrupt may find one rank further in a ZeRO-3 engine's making than another."""

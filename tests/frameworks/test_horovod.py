@@ -27,6 +27,7 @@ def pair(launch):
     session.stop()
 
 
+@pytest.mark.slow
 def test_it_trains_as_ddp_does_and_one_step_is_one_point(pair):
     """It has momentum, and a state that only rank 0 had, over a hundred steps."""
     _, references = play(

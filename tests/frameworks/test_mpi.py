@@ -42,6 +42,7 @@ def test_messages_pass_between_cells(world):
     cell(world, "request.wait()\n0", "0")
 
 
+@pytest.mark.slow
 def test_mpi_and_torch_work_side_by_side(world):
     """Both know the same ranks."""
     if importlib.util.find_spec("torch") is None:
