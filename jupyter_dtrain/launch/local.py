@@ -28,6 +28,11 @@ DEFAULT_RANKS: Final = 2
 
 _SLOT_HOLDER: Final = Path(__file__).parent.parent / "engine" / "slot_holder.py"
 
+_PARAMETER: Final = "OMPI_MCA_"
+"""Begins the variables that set parameters of Open MPI."""
+_INTERFACES: Final = frozenset({"btl_tcp_if_include", "btl_tcp_if_exclude"})
+"""The parameters that choose interfaces for TCP; Open MPI refuses both at once."""
+
 _BOOTSTRAP = (
     "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
     "from {module} import main; gc.freeze(); gc.enable(); main()"
@@ -229,21 +234,28 @@ def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable
     for component in _BACKED_BY_FILES:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(scratch, why)
-    if not _chooses_transports(Path(request.options.mpiexec or "")):
+    chosen = _set_in_files(Path(request.options.mpiexec or ""))
+    if "btl" not in chosen:
         why = "MPI starts a second sooner: this transport serves rare networks, and sleeps when it finds none"
         wanted["OMPI_MCA_btl"] = Variable("^ofi", why)
+    given = {name.removeprefix(_PARAMETER) for name in plain_environment() | request.options.env}
+    if request.launcher == LOCAL and _INTERFACES.isdisjoint(chosen | given):
+        # Ranks that replace dead ones are reached by TCP. Open MPI takes the fastest interface for that, and waits for
+        # ever once a container's or a VPN's has gone.
+        why = "ranks of one machine meet on its loopback interface, which stays while networks come and go"
+        wanted[f"{_PARAMETER}btl_tcp_if_include"] = Variable("127.0.0.0/8", why)
     return wanted
 
 
-def _chooses_transports(mpiexec: Path) -> bool:
-    """Whether a settings file of Open MPI says which transports to use: a variable would override it."""
+def _set_in_files(mpiexec: Path) -> set[str]:
+    """The parameters that settings files of Open MPI set: variables would override them."""
+    found = set()
     places = Path.home() / ".openmpi" / "mca-params.conf", mpiexec.parent.parent / "etc" / "openmpi-mca-params.conf"
     for place in places:
         with contextlib.suppress(OSError):
             lines = place.read_text(errors="replace").splitlines()
-            if any(line.partition("=")[0].strip() == "btl" for line in lines):
-                return True
-    return False
+            found |= {line.partition("=")[0].strip() for line in lines if "=" in line}
+    return found
 
 
 class Local:

@@ -8,11 +8,11 @@ from jupyter_dtrain import Settings
 from jupyter_dtrain.launch import local, options, starting
 
 
-def transports(env: dict[str, str] | None = None, mpiexec: str | None = None) -> str | None:
-    """The variable that chooses Open MPI's transports, as ranks of a world get it."""
+def transports(env: dict[str, str] | None = None, mpiexec: str | None = None, name: str = "btl") -> str | None:
+    """The variable that chooses Open MPI's transports, or another one of its, as ranks of a world get it."""
     request = starting._make_request(options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec}), Settings(), None)
     starting._remove_folders(request)
-    return local.ranks_environment(request).get("OMPI_MCA_btl")
+    return local.ranks_environment(request).get(f"OMPI_MCA_{name}")
 
 
 @pytest.fixture
@@ -44,3 +44,17 @@ def test_transports_chosen_in_a_settings_file_stay(home, place):
     with open(settings, "a") as file:
         file.write("btl = self,sm\n")
     assert transports(mpiexec=str(mpiexec)) is None
+
+
+def test_ranks_of_this_machine_meet_on_the_loopback_interface(home, monkeypatch):
+    """Unless the person chooses interfaces, by a variable or in a settings file; Open MPI refuses two choices."""
+    for name in ("btl_tcp_if_include", "btl_tcp_if_exclude"):
+        monkeypatch.delenv(f"OMPI_MCA_{name}", raising=False)
+    assert transports(name="btl_tcp_if_include") == "127.0.0.0/8"
+    assert transports({"OMPI_MCA_btl_tcp_if_include": "eth0"}, name="btl_tcp_if_include") == "eth0"
+    assert transports({"OMPI_MCA_btl_tcp_if_exclude": "eth0"}, name="btl_tcp_if_include") is None
+
+    settings = home / ".openmpi" / "mca-params.conf"
+    settings.parent.mkdir()
+    settings.write_text("btl_tcp_if_exclude = eth1\n")
+    assert transports(name="btl_tcp_if_include") is None
