@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from jupyter_core.paths import jupyter_data_dir
 
+from jupyter_dtrain.core.causes import DistributedError
 from jupyter_dtrain.core.errors import BadRequest, TransferFailed
 from jupyter_dtrain.core.snapshots import (
     ANSWER,
@@ -100,7 +101,10 @@ class Snapshots:
         return answer
 
     def stop_saving(self, name: str = "") -> list[str]:
-        """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so."""
+        """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so.
+
+        What is being written is whole when this returns.
+        """
         self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
         return self._order("run_cancel", (name,), {}, "save --stop").names
 
@@ -118,11 +122,17 @@ class Snapshots:
         check_snapshot_name(name)
         for one in names:
             check_variable(one)
-        folder = newest(snapshots_folder(), name)
-        if not trust:
-            verify(key(), folder, read_manifest(folder))
-        place = (str(folder), list(names))
-        return self._order("run_load", place, {"trust": trust, "ready": ready}, f"load {name}")
+        while True:
+            folder = newest(snapshots_folder(), name)
+            if not trust:
+                verify(key(), folder, read_manifest(folder))
+            place = (str(folder), list(names))
+            try:
+                return self._order("run_load", place, {"trust": trust, "ready": ready}, f"load {name}")
+            except DistributedError:
+                # A save that ended meanwhile may have put a newer one in its place.
+                if newest(snapshots_folder(), name) == folder:
+                    raise
 
     @property
     def snapshots(self) -> list[Snapshot]:

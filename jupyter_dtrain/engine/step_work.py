@@ -23,6 +23,7 @@ from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.events import Body, Checked
 
 from .contents import parts_of
+from .snapshots import PATIENCE as WRITTEN
 from .snapshots import Order, Saving, stage
 from .words import words_of
 
@@ -95,11 +96,17 @@ class StepWork:
         self._orders[order.name] = _Standing(order, steps, seconds)
 
     def cancel(self, name: str) -> list[str]:
-        """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread."""
-        gone = [one for one in self._orders if name in ("", one)]
-        for one in gone:
-            del self._orders[one]
-        return gone
+        """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread.
+
+        It waits until their snapshots are written.
+        """
+        gone = {one: order for one, order in self._orders.items() if name in ("", one)}
+        self._orders = {one: order for one, order in self._orders.items() if one not in gone}
+        deadline = time.monotonic() + WRITTEN
+        for order in gone.values():
+            if order.saving is not None:
+                order.saving.done.wait(max(0.0, deadline - time.monotonic()))
+        return list(gone)
 
     def begin(self, watch: Watching, *, whole: bool) -> None:
         """A cell begins; ``whole``: on all ranks of the world. Main thread."""
