@@ -100,7 +100,6 @@ def test_without_a_world_there_is_no_current_session():
 
 def test_the_front_end_has_the_packages_version():
     """npm knows no `.dev0`."""
-
     package = Path(jupyter_dtrain.__file__).parents[1] / "labextension" / "package.json"
     if not package.exists():
         pytest.skip("needs the sources of the front end, which are not installed")
@@ -121,13 +120,11 @@ def test_the_changelog_has_the_version_that_is_built():
 
 def test_types_are_shipped():
     """py.typed lies beside the code."""
-
     assert (Path(jupyter_dtrain.__file__).parent / "py.typed").exists()
 
 
 def test_the_files_that_jupyterlab_loads_are_small():
     """The sizes are those on disk; the styles are a script as well. Nothing is loaded from elsewhere."""
-
     static = Path(jupyter_dtrain.__file__).parent / "labextension" / "static"
     if not static.exists():
         pytest.skip("needs the front end: `make front-end`")

@@ -103,7 +103,7 @@ class Snapshots:
     def stop_saving(self, name: str = "") -> list[str]:
         """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so.
 
-        A snapshot that is being written is whole when this returns.
+        It returns once the ranks have written what they were writing, after ten minutes at most.
         """
         self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
         return self._order("run_cancel", (name,), {}, "save --stop").names

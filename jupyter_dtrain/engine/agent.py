@@ -272,14 +272,17 @@ class Agent:
             exception = error
         with contextlib.suppress(Exception):
             self._step_work.end()
-        spent = self._spending.end()
-        self._cell_end.end(
-            cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
-        )
+        try:
+            spent = self._spending.end()
+            self._cell_end.end(
+                cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
+            )
+        finally:
+            self._over()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:
-        self._running, self._released = None, False
+        self._running, self._released = None, False  # it works on no run from here on
 
     def _begin(self, cell: RunCell) -> None:
         self._released = False

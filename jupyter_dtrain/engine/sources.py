@@ -63,8 +63,10 @@ class _Sources:
 
 def _found_in_cell(place: FrameType | TracebackType, found: Executing) -> Executing:
     """The same with its node, where the line has several statements and one of them alone can be meant."""
-    from executing.executing import NodeFinder, is_ipython_cell_code
-
+    try:
+        from executing.executing import NodeFinder, is_ipython_cell_code
+    except ImportError:  # neither is public, so a later version may lack them
+        return found
     if not is_ipython_cell_code(found.frame.f_code):
         return found
     statements: set[Any] = found.statements

@@ -98,7 +98,7 @@ class StepWork:
     def cancel(self, name: str) -> list[str]:
         """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread.
 
-        It waits until their snapshots are written.
+        It first waits for the snapshots of theirs that are being written, :data:`WRITTEN` seconds at most.
         """
         gone = {one: order for one, order in self._orders.items() if name in ("", one)}
         self._orders = {one: order for one, order in self._orders.items() if one not in gone}

@@ -28,9 +28,7 @@ DEFAULT_RANKS: Final = 2
 
 _SLOT_HOLDER: Final = Path(__file__).parent.parent / "engine" / "slot_holder.py"
 
-_PARAMETER: Final = "OMPI_MCA_"
-"""Begins the variables that set parameters of Open MPI."""
-_INTERFACES: Final = frozenset({"btl_tcp_if_include", "btl_tcp_if_exclude"})
+_INTERFACES: Final = ("btl_tcp_if_include", "btl_tcp_if_exclude")
 """The parameters that choose interfaces for TCP; Open MPI refuses both at once."""
 
 _BOOTSTRAP = (
@@ -238,12 +236,12 @@ def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable
     if "btl" not in chosen:
         why = "MPI starts a second sooner: this transport serves rare networks, and sleeps when it finds none"
         wanted["OMPI_MCA_btl"] = Variable("^ofi", why)
-    given = {name.removeprefix(_PARAMETER) for name in plain_environment() | request.options.env}
-    if request.launcher == LOCAL and _INTERFACES.isdisjoint(chosen | given):
-        # Ranks that replace dead ones are reached by TCP. Open MPI takes the fastest interface for that, and waits for
-        # ever once a container's or a VPN's has gone.
+    given = plain_environment() | request.options.env
+    if request.launcher == LOCAL and not any(one in chosen or f"OMPI_MCA_{one}" in given for one in _INTERFACES):
+        # MPI reaches ranks that replace dead ones by TCP, on the fastest interface that it finds, and waits for ever
+        # once that has gone, as a container's or a VPN's does.
         why = "ranks of one machine meet on its loopback interface, which stays while networks come and go"
-        wanted[f"{_PARAMETER}btl_tcp_if_include"] = Variable("127.0.0.0/8", why)
+        wanted["OMPI_MCA_btl_tcp_if_include"] = Variable("127.0.0.0/8", why)
     return wanted
 
 

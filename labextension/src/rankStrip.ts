@@ -230,7 +230,8 @@ export class RankStrip {
     });
     const scale = h("span", { class: "dtrain-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(heat).join()})`;
-    return h("label", { class: "dtrain-chooser" }, "colour by ", select, " low ", scale, " high");
+    const ends = h("span", { class: "dtrain-chooser" }, "low ", scale, " high");
+    return h("label", { class: "dtrain-chooser" }, "colour by ", select, ends);
   }
 
   private move(event: KeyboardEvent): void {

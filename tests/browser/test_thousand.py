@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import time
-
-import msgspec
 import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from jupyter_dtrain.server.messages import RanksMessage, RunMessage, World, WorldRank, WorldsMessage
-from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.saved import bundle
-from tests.browser.lab import execute, shoot
+from tests.browser.lab import shoot
+from tests.browser.stream import PlayedStream
 from tests.browser.test_stage import picture
 
 SIZE, NODES = 1024, 128
@@ -46,34 +41,9 @@ def test_a_saved_run_is_readable(shown, browser, lab):
 @pytest.mark.slow
 def test_the_sidebar_has_the_odd_ranks_first_and_unfolds_hosts(shown, browser, lab):
     """Each host is one row; with its ranks it is nine."""
-    world = World(
-        id="w", name="many", cwd="/", state="running", words="", progress="", failure=None, size=SIZE, ready=SIZE,
-        nodes=NODES, dead=1, frameworks=[], started=time.time(), lease_end=None, driver=None, run=None, runs=[],
-    )  # fmt: skip
     states = {rank: shown.states[rank] if rank < 6 else "idle" for rank in range(SIZE)} | {4: "dead"}
-    ranks = [
-        WorldRank(
-            rank, rank // 8, f"node-{rank // 8}", rank % 8, f"cuda:{rank % 8}", 1000 + rank, states[rank], "", "", ""
-        )
-        for rank in range(SIZE)
-    ]
-    messages = [
-        WorldsMessage(worlds=[world]),
-        RanksMessage(world="w", ranks=ranks),
-        RunMessage(world="w", source="", document={**document(shown, 60_000), "seq": 0}),
-    ]
-
-    def play(socket):
-        for message in messages:
-            socket.send(json.dumps(msgspec.to_builtins(message)))
-
-    lab.write("empty.ipynb", "1")
-    page = browser.new_page(viewport={"width": 1300, "height": 900})
-    page.route_web_socket("**/dtrain/stream*", play)
-    page.goto(lab.address("empty.ipynb"))
-    page.wait_for_selector(".jp-Notebook")
-    execute(page, "dtrain:show")
-    panel = page.get_by_role("region", name="Distributed Training")
+    stream = PlayedStream(lab, browser, shown, states)
+    page, panel = stream.page, stream.panel
     odd = panel.get_by_role("list", name="Odd ranks")
     expect(odd.locator("li").first).to_contain_text("rank 4")
     expect(odd.locator("li").first).to_contain_text("node-0")

@@ -7,18 +7,17 @@ them, each with new states and resources of all ranks and new points of each.
 from __future__ import annotations
 
 import base64
-import json
 import math
-import time
 from array import array
 
 import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from jupyter_dtrain.server.messages import NewsMessage, RanksMessage, RunMessage, World, WorldRank, WorldsMessage
-from jupyter_dtrain.view.document import document, little, status
-from tests.browser.lab import execute, shoot
+from jupyter_dtrain.server.messages import NewsMessage
+from jupyter_dtrain.view.document import little, status
+from tests.browser.lab import shoot
+from tests.browser.stream import WORLD, PlayedStream
 from tests.browser.test_many import FRAMES, script
 from tests.browser.test_stage import picture
 
@@ -34,10 +33,6 @@ FRESH = 5
 """New points of each rank in a message."""
 
 
-def plain(message):
-    return json.dumps(msgspec.to_builtins(message))
-
-
 def update(shown, number):
     """The message after ``number`` others: every rank has moved on."""
     first = POINTS + number * FRESH
@@ -49,37 +44,15 @@ def update(shown, number):
         for rank, sample in shown.samples.items()
     }
     packed = base64.b64encode(little("f", values)).decode()
-    return NewsMessage(world="w", seq=number, status=status(shown), names=["loss"], series=series, values=packed)
+    return NewsMessage(world=WORLD, seq=number, status=status(shown), names=["loss"], series=series, values=packed)
 
 
 def test_an_update_of_many_ranks_and_scrolling_among_them_are_light(browser, lab):
     """Every message is shown; the figures of both are printed."""
     shown = picture(RANKS, nodes=8, points=POINTS)
-    world = World(
-        id="w", name="many", cwd="/", state="running", words="", progress="", failure=None, size=RANKS, ready=RANKS,
-        nodes=8, dead=0, frameworks=[], started=time.time(), lease_end=None, driver=None, run=None, runs=[],
-    )  # fmt: skip
-    ranks = [
-        WorldRank(
-            rank, rank // 8, f"node-{rank // 8}", rank % 8, f"cuda:{rank % 8}", 1000 + rank, "running", "", "", ""
-        )
-        for rank in range(RANKS)
-    ]
-    opened = []
-
-    def begin(socket):
-        socket.send(plain(WorldsMessage(worlds=[world])))
-        socket.send(plain(RanksMessage(world="w", ranks=ranks)))
-        socket.send(plain(RunMessage(world="w", source="train()", document={**document(shown, 400_000), "seq": 0})))
-        opened.append(socket)
-
-    lab.write("empty.ipynb", "1")
-    page = browser.new_page(viewport={"width": 1300, "height": 900})
-    page.route_web_socket("**/dtrain/stream*", begin)
-    page.goto(lab.address("empty.ipynb"))
-    page.wait_for_selector(".jp-Notebook")
-    execute(page, "dtrain:show")
-    panel = page.get_by_role("region", name="Distributed Training")
+    stream = PlayedStream(lab, browser, shown, dict.fromkeys(range(RANKS), "running"))
+    page, panel = stream.page, stream.panel
+    panel.get_by_role("region", name="Losses").scroll_into_view_if_needed()  # charts are drawn where they are seen
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
     devtools = page.context.new_cdp_session(page)
     devtools.send("Performance.enable", {"timeDomain": "threadTicks"})  # not what others take of the processor
@@ -90,7 +63,7 @@ def test_an_update_of_many_ranks_and_scrolling_among_them_are_light(browser, lab
 
     used = script(devtools)
     for number in range(UPDATES):
-        opened[-1].send(plain(update(shown, number)))
+        stream.send(update(shown, number))
         page.wait_for_timeout(1000 * PAUSE)
     used = script(devtools) - used
     each = 1000 * (used - idle) / UPDATES
@@ -100,7 +73,7 @@ def test_an_update_of_many_ranks_and_scrolling_among_them_are_light(browser, lab
     # In turns with a page that stands still: what that loses, the machine takes.
     gaps = {scroll: [] for scroll in (False, True)}
     for turn in range(8):
-        opened[-1].send(plain(update(shown, UPDATES + turn)))
+        stream.send(update(shown, UPDATES + turn))
         gaps[turn % 2 == 1] += page.evaluate(FRAMES, turn % 2 == 1)
     for scroll, found in gaps.items():
         found.sort()
