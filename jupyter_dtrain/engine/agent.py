@@ -12,7 +12,6 @@ running, and never runs later. A request that has no answer gets the error as it
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import functools
 import os
@@ -23,10 +22,9 @@ import traceback
 import warnings
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
@@ -79,6 +77,7 @@ from .home import Bar
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
 from .inventory import Inventory
+from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, store_values
@@ -98,10 +97,8 @@ if TYPE_CHECKING:
 
     from .step_work import StepWork
 
-_NO_KEYBOARD = (
-    "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
-    "Set values with %%distributed -i NAMES, and look at variables with another %%distributed cell."
-)
+RELEASE_PATIENCE = 10.0
+"""Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
@@ -176,6 +173,8 @@ class Agent:
         self._taken: set[int] = set()
         """The runs that this rank has begun, or will never begin."""
         self._taking = threading.Lock()
+        self._releasing = threading.Lock()
+        """Held by a release, so that no cell begins before it is over: the cell would lose its new connections."""
         self._cell = Cell()
         """The notebook's cell that runs."""
         self._cells: dict[str, str] = {}
@@ -199,24 +198,13 @@ class Agent:
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
         shell.compile.get_code_name = self._code_name
-        shell.ask_exit = _refuse_exit
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         shell.showtraceback = self._showtraceback
         # IPython 9 formats every error for its history, which takes up to a second and is never read here.
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
-        builtins.input = _refuse("input()")
-        sys.breakpointhook = _refuse("breakpoint()")
-        with contextlib.suppress(ImportError):
-            import getpass
-
-            getpass.getpass = _refuse("getpass()")
-        import pdb  # noqa: T100 — to refuse it
-
-        pdb.set_trace = _refuse("pdb.set_trace()")
-        for magic in ("debug", "pdb"):
-            shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
+        refuse_keyboard(shell)
 
     def _code_name(self, _raw: str, code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
@@ -285,8 +273,11 @@ class Agent:
         self._running, self._released = None, False  # it works on no run from here on
 
     def _begin(self, cell: RunCell) -> None:
+        came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
         self._released = False
-        self._running, self._cell, self._code = cell.run, cell.cell, cell.code
+        self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
+        if came:
+            self._releasing.release()
         source = cell.code if self._rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
         self._metrics.begin()
@@ -297,7 +288,7 @@ class Agent:
         Bar.begin_run()
 
     def _prepare(self, cell: RunCell, buffers: Any) -> None:
-        self._generation = generation = cell.generation
+        generation = cell.generation
         with self._interrupts.enabled():
             self._plugins.before_cell(cell.run, generation, cell.watch)
         self._cell_end.say_failures()
@@ -469,32 +460,13 @@ class Agent:
         )
 
     def _release(self, request: ReleaseRank) -> None:
-        if request.generation < self._generation or self._running not in (None, request.run):
-            return  # it came late, or for a rank that was left behind: the groups that exist now are whole
-        self._released = self._running is not None
-        self._plugins.release(request.frameworks)
+        with self._releasing:
+            if request.generation < self._generation or self._running not in (None, request.run):
+                return  # it came late, or for a rank that was left behind: the groups that exist now are whole
+            self._released = self._running is not None
+            self._plugins.release(request.frameworks)
 
 
 def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _refuse(what: str) -> Any:
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise RuntimeError(_NO_KEYBOARD.format(what=what))
-
-    return refuse
-
-
-def _refuse_magic(name: str) -> Any:
-    def magic(line: str = "", cell: str | None = None) -> NoReturn:  # noqa: ARG001 — IPython's signature
-        raise UsageError(_NO_KEYBOARD.format(what=f"%{name}"))
-
-    return magic
-
-
-def _refuse_exit() -> NoReturn:
-    raise RuntimeError(
-        "exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook."
-    )

@@ -87,6 +87,26 @@ dist.barrier()
     assert same(3.0) == values(run(training, ADD))
 
 
+SLOWLY = """
+from jupyter_dtrain.engine.home import rank_home
+plugins = rank_home().plugins
+release = plugins.release
+def slowly(names):
+    time.sleep(0.5)
+    release(names)
+if rank == 1: plugins.release = slowly
+"""
+
+
+def test_a_release_that_is_late_does_not_reach_the_next_cell(training):
+    """As on a busy machine: a rank that has failed still ends its old connections when the next cell makes new ones."""
+    run(training, SLOWLY)
+    fail(training, "if rank == 1: raise ValueError('a bug')\ndist.all_reduce(torch.ones(1))")
+    found = run(training, f"for _ in range(40):\n    time.sleep(0.02)\n    dist.barrier()\n{ADD}")
+    run(training, "plugins.release = release")
+    assert same(3.0) == values(found)
+
+
 def test_one_raises_while_a_thread_of_others_is_in_a_collective(training):
     """Their main threads wait for that thread."""
     code = """
