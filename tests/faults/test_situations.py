@@ -27,8 +27,11 @@ from tests.faults.worlds import QUICK
 from tests.hosts.network import Network
 
 SIZE = 3
-LONG = ("native", "endless-mpi", "kernel-restarted", "kernel-shut-down", "no-ulfm")
-"""Rows whose play waits longest for what the table promises: slow tests."""
+LONG = (
+    *("native", "native-locked", "endless-mpi", "no-ulfm", "kernel-restarted", "kernel-shut-down"),
+    *("kernel-killed", "mpiexec-killed", "watch-killed", "controller-killed"),
+)
+"""Slow tests: rows whose play waits longest, or that tests/steward shows as well."""
 PLANS = [
     pytest.param(plan, id=str(plan), marks=[pytest.mark.slow] if plan.situation in LONG else [])
     for plan in in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE)

@@ -104,7 +104,7 @@ def test_stop_ends_a_plugin_that_never_returns(launch, install):
     session.stop()
 
 
-@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+@pytest.mark.parametrize("error", ["RuntimeError", pytest.param("SystemExit", marks=pytest.mark.slow)])
 def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     """Cells end well, a failure frees the other rank, the world stops; each member is named at most once."""
     runs = [run(broken, FIRST)]

@@ -28,7 +28,12 @@ def has(library):
 
 
 def each_library(function):
-    marks = [pytest.param(one, marks=pytest.mark.skipif(not has(one), reason=f"no {one}")) for one in LIBRARIES]
+    # Most of transformers' training is accelerate's.
+    slow = {"transformers": [pytest.mark.slow]}
+    marks = [
+        pytest.param(one, marks=[*slow.get(one, []), pytest.mark.skipif(not has(one), reason=f"no {one}")])
+        for one in LIBRARIES
+    ]
     return pytest.mark.parametrize("library", marks)(function)
 
 

@@ -149,6 +149,7 @@ def test_a_script_of_tensorflows_own_runs_on_all_ranks_and_its_cell_ends(cluster
     assert [rank.role for rank in cluster.world.ranks] == ["chief", "worker", "worker", "ps"]
 
 
+@pytest.mark.slow
 def test_ten_strategies_one_after_the_other(cluster):
     """Each with variables of its own."""
     found = on_chief(cluster, "for _ in range(10):\n    make()\n    loop(8)")

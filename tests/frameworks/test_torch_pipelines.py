@@ -63,12 +63,10 @@ def train(name, steps={STEPS}, **options):
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
+def pair(torch_pair):
     """A world of two ranks in which pipelines can be made."""
-    session = launch(n=RANKS)
-    session.run(START, view=None, timeout=PATIENCE)
-    yield session
-    session.stop()
+    torch_pair.run(START, view=None, timeout=PATIENCE)
+    return torch_pair
 
 
 def losses(run):

@@ -53,12 +53,10 @@ GONE = (
 
 
 @pytest.fixture(scope="module")
-def workers(launch):
+def workers(torch_pair):
     """Two ranks that know some functions."""
-    session = launch(n=2)
-    run(session, DEFINE)
-    yield session
-    session.stop()
+    run(torch_pair, DEFINE)
+    return torch_pair
 
 
 @pytest.fixture
@@ -191,6 +189,7 @@ def test_an_end_to_which_a_rank_does_not_come(fresh):
     run(fresh, "rpc.shutdown()")
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_come(pair):
     """The rank that should give it has failed, but for a thread; who waits is released."""
     failed = fail(pair, "if rank: raise ValueError('a bug')\nrpc.rpc_sync('worker1', wait_here, timeout=0)")

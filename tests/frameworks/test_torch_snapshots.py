@@ -72,13 +72,11 @@ def losses(session):
 
 
 @pytest.fixture(scope="module")
-def sharded(launch, folder):
+def sharded(torch_pair, folder):
     """Two ranks with a sharded model that has trained a little."""
-    session = launch(n=2)
-    run(session, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
-    yield session
-    if not session.closed:
-        session.stop()
+    run(torch_pair, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
+    yield torch_pair
+    run(torch_pair, "dist.is_initialized() and dist.destroy_process_group()")
 
 
 @pytest.mark.slow

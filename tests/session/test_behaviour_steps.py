@@ -142,7 +142,9 @@ def test_a_rank_that_dies_by_itself_does_not_count_as_killed_by_us(quick):
         quick.kill(2)
 
 
-@pytest.mark.parametrize(("presses", "code", "busy"), [(2, STUBBORN, []), (3, DEAF, [0])])
+@pytest.mark.parametrize(
+    ("presses", "code", "busy"), [(2, STUBBORN, []), pytest.param(3, DEAF, [0], marks=pytest.mark.slow)]
+)
 def test_more_presses_skip_ahead(world, presses, code, busy):
     """The second goes on to the exception, the third ends the waiting."""
 

@@ -225,6 +225,7 @@ def test_a_run_that_ended_meanwhile(first, attach) -> None:
     assert session.run("1", view=None).outcome == "ok"
 
 
+@pytest.mark.slow
 def test_an_observer_hears_of_a_restart(launch) -> None:
     """The ranks that it knows are gone; it can join again."""
     session = launch(n=1, name="again")
@@ -254,6 +255,7 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
         session.stop()
 
 
+@pytest.mark.slow
 def test_an_interrupt_goes_on_although_its_client_has_left(launch) -> None:
     """One rank ends; the other one waits for it in MPI, which no signal ends: the steward frees it."""
     session = launch(n=2, name="left-early")
