@@ -24,7 +24,7 @@ from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.compare import check_model
 from jupyter_dtrain.client.facts import SessionFacts
 from jupyter_dtrain.client.fold import Fold
-from jupyter_dtrain.client.healing import Healed, Heals
+from jupyter_dtrain.client.healing import Healed, Heals, Resized
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
@@ -324,7 +324,7 @@ class Session(SessionFacts, Variables, Snapshots):
         found.check()
         return found
 
-    # Dead ranks.
+    # New ranks.
 
     def heal(
         self,
@@ -343,6 +343,23 @@ class Session(SessionFacts, Variables, Snapshots):
         Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` where it cannot be, with the reason.
         """
         return self._heals.heal(names, source, replay, self.names, progress or (lambda _: None))
+
+    def resize(
+        self,
+        n: int,
+        names: Iterable[str] = (),
+        source: int | None = None,
+        *,
+        replay: Iterable[int] = (),
+        progress: Callable[[str], None] | None = None,
+    ) -> Resized:
+        """Give the world ``n`` ranks: new ones come, or the highest ones end; the others keep processes and variables.
+
+        MPI's world, ``WORLD_SIZE`` and the frameworks' groups follow; dead ranks are replaced on the way. Samplers and
+        whatever else the user's code has divided by the number of ranks stay as they were. ``names``, ``source``,
+        ``replay`` and ``progress``, and what is raised: as for :meth:`heal`.
+        """
+        return self._heals.resize(n, names, source, replay, self.names, progress or (lambda _: None))
 
     # Ending.
 
@@ -400,7 +417,7 @@ class Session(SessionFacts, Variables, Snapshots):
 
     def _choose(self, ranks: Ranks) -> list[int]:
         self._link.check()
-        return parse_ranks(ranks, self.request.size)
+        return parse_ranks(ranks, self.world.size)
 
     def _choose_living(self, ranks: Ranks) -> list[int]:
         self._link.check_drives()

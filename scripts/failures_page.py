@@ -42,6 +42,9 @@ The fault suite heals the world after every play in which a rank has died on thi
   replaces all ranks that are dead by then. So does a try in which no rank makes a step for `start_timeout`. After three
   tries the heal has failed; the living ranks have their variables, and a later heal may work.
 * **`mpiexec` dies meanwhile**: the heal ends within 0.5 s.
+* **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
+  to lose, and waits up to 3 s for that. It refuses before that if a model is sharded or the ranks have roles. If it
+  fails later, the ranks that it has ended are dead, and a heal starts them again.
 * **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
   world is whole by then.
 

@@ -80,7 +80,7 @@ class Cells:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's."""
         self._link.check_alive()
         self._link.check()
-        chosen = parse_ranks(ranks, self._request.size)
+        chosen = parse_ranks(ranks, self._link.world.size)
         try:
             # The runs that it did not know were on their way when this client took over.
             self._follow(self._link.confirm_drives(), lambda _: None)
@@ -114,7 +114,7 @@ class Cells:
 
     def _await_end_of_world(self, run: Run) -> None:
         """Where all ranks of other hosts were lost at once, their hosts were taken away: the steward finds out why."""
-        if self._request.launcher == LOCAL or len(run.lost) < self._request.size:
+        if self._request.launcher == LOCAL or len(run.lost) < run.size:
             return
         deadline = time.monotonic() + END_PATIENCE
         while not self._link.over and time.monotonic() < deadline:
@@ -151,7 +151,9 @@ class Cells:
         return run
 
     def _make(self, number: int, code: str, ranks: list[int]) -> Run:
-        run = Run(number, code, ranks, self._request.size, self._requests.read_events, self._request.id)
+        # A run that another client has begun may be from before a resize.
+        size = max(self._link.world.size, max(ranks, default=0) + 1)
+        run = Run(number, code, ranks, size, self._requests.read_events, self._request.id)
         self._known.add(number)
         if self.last is None or number >= self.last.number:
             self.last = run

@@ -97,4 +97,4 @@ class SessionFacts:
     def __repr__(self) -> str:
         if self.closed:
             return f"<Session of world {self.name!r}: stopped>"
-        return f"<Session of world {self.name!r}: {self.request.size} ranks{'' if self.drives else ', observed'}>"
+        return f"<Session of world {self.name!r}: {self.world.size} ranks{'' if self.drives else ', observed'}>"

@@ -153,9 +153,9 @@ class Fold:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
 
-    def ranks_replaced(self, ranks: list[Rank]) -> None:
-        """Talk to ``ranks`` from now on: they are in the place of dead ones."""
-        self._tasks.put(lambda: self._change(ranks))
+    def ranks_replaced(self, ranks: list[Rank], size: int) -> None:
+        """Talk to ``ranks`` from now on: they are new, and the world has ``size`` of them."""
+        self._tasks.put(lambda: self._change(ranks, size))
 
     def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         """Take the steward's news that it cannot free ranks of ``run``, with the call in which each waits."""
@@ -353,8 +353,8 @@ class Fold:
             if rank in entry.run.unfinished:
                 entry.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
-    def _change(self, ranks: list[Rank]) -> None:
-        self._world = self._world and self._world.changed(ranks)
+    def _change(self, ranks: list[Rank], size: int | None = None) -> None:
+        self._world = self._world and self._world.changed(ranks, size)
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
@@ -440,7 +440,7 @@ class Fold:
     def _unexplained(self, entry: Entry) -> list[int]:
         """The ranks that said that they must end, and that the steward has not reported dead."""
         assert self._world is not None
-        return [rank for rank in entry.run.lost if self._world.ranks[rank].state != "dead"]
+        return [rank.rank for rank in self._world.ranks if rank.rank in entry.run.lost and rank.state != "dead"]
 
     def _end(self, entry: Entry) -> None:
         if not self._runs.end(entry):

@@ -1,4 +1,4 @@
-"""How a session has dead ranks replaced: the heal itself, earlier cells again on the new ranks, variables for them.
+"""How a session heals and resizes its world: the change itself, earlier cells again on new ranks, variables for them.
 
 Under failure: what can be wrong with the request is found before anything happens, and raises
 :class:`~jupyter_dtrain.core.errors.BadRequest`. A heal that cannot work raises
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, RanksDead, Refused, WorldLost
-from jupyter_dtrain.core.world import count_ranks, format_ranks, parse_ranks
+from jupyter_dtrain.core.world import MAX_RANKS, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.spool import read_beginning
@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 
 POLL: Final = 0.02
 """Seconds between two looks."""
+DATA: Final = (
+    "Samplers, data loaders and what else your code has divided by the number of ranks stay as they were: make them "
+    "again."
+)
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
+
+
+_VERBS: Final = ("resized", "healed")
 
 
 class Healed(NamedTuple):
@@ -72,8 +79,28 @@ class Healed(NamedTuple):
         return ". ".join(said) + "."
 
 
+class Resized(NamedTuple):
+    """The result of a resize."""
+
+    before: int
+    """How many ranks the world had."""
+    size: int
+    """How many it has."""
+    healed: Healed
+    """As for a heal: the ranks that are new, and what they got."""
+
+    def __str__(self) -> str:
+        count = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        words = f"The world has {count} instead of {self.before}"
+        if self.healed.ranks:
+            said = f"{words}. {self.healed}"
+        else:
+            said = ". ".join([f"{words} after {self.healed.seconds:.1f} s", *self.healed.notes]) + "."
+        return f"{said} {DATA}"
+
+
 class Heals:
-    """The heals that one session asks for."""
+    """The heals and resizes that one session asks for."""
 
     def __init__(self, link: Link, fold: Fold, cells: Cells, request: WorldRequest) -> None:
         """``request``: what the world was asked to be."""
@@ -91,35 +118,65 @@ class Heals:
         progress: Callable[[str], None],
     ) -> Healed:
         """As :meth:`.Session.heal`; ``rank_names``: the names that live on the ranks."""
+        return self._do(None, names, source, replay, rank_names, progress)
+
+    def resize(
+        self,
+        size: int,
+        names: Iterable[str],
+        source: int | None,
+        replay: Iterable[int],
+        rank_names: RankNames,
+        progress: Callable[[str], None],
+    ) -> Resized:
+        """As :meth:`.Session.resize`; ``rank_names``: the names that live on the ranks."""
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS:
+            raise BadRequest(f"A world has 1 to {MAX_RANKS} ranks, not {size!r}.")
+        before = self._link.world.size
+        return Resized(before, size, self._do(size, names, source, replay, rank_names, progress))
+
+    def _do(
+        self,
+        size: int | None,
+        names: Iterable[str],
+        source: int | None,
+        replay: Iterable[int],
+        rank_names: RankNames,
+        progress: Callable[[str], None],
+    ) -> Healed:
         self._link.check_drives()
         names, cells = list(names), self._sources(list(replay))
-        chosen = self._choose(names, source, rank_names)
+        chosen = self._choose(names, source, rank_names, size)
         if busy := self._fold.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
         began = time.monotonic()
         try:
-            state = self._await(self._link.ask(Heal(self._link.me.words)).number, progress)
+            state = self._await(self._link.ask(Heal(self._link.me.words, size)).number, _VERBS[size is None], progress)
         except Refused as refused:
-            raise HealFailed(f"World {self._request.name!r} cannot be healed: {refused}.") from None
+            verb = _VERBS[size is None]
+            raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
         ranks = [rank.rank for rank in state.ranks]
         seconds = time.monotonic() - began
-        if cells:
+        if cells and ranks:
             # A cell that sets up a process group again does nothing where there is one.
             progress("making the groups of all ranks again")
             self._run("pass", None, "heal")
-        for number, code in cells.items():
+        for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
             self._run(code, ranks, f"{number} again")
-        if names:
+        if names and ranks:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
             self._run(code, None, f"heal: {', '.join(names)}")
-        return Healed(ranks, seconds, names, chosen, list(cells), state.notes)
+        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes)
 
-    def _choose(self, names: Sequence[str], source: int | None, rank_names: RankNames) -> int:
-        """The rank to copy from. Raises :class:`BadRequest` where it cannot give what is asked for."""
+    def _choose(self, names: Sequence[str], source: int | None, rank_names: RankNames, size: int | None) -> int:
+        """The rank to copy from, in a world that gets ``size`` ranks.
+
+        Raises :class:`BadRequest` where it cannot give what is asked for.
+        """
         for name in names:
             check_variable(name)
         world = self._link.world
@@ -128,8 +185,8 @@ class Heals:
             source = min(living, default=0)
         elif not names:
             raise BadRequest(f"Name the variables to copy from rank {source}, such as --from {source} model opt.")
-        (chosen,) = parse_ranks(source, world.size)
-        if not names or len(living) == world.size:
+        (chosen,) = parse_ranks(source, min(world.size, size or world.size))
+        if not names or (size is None and len(living) == world.size):
             return chosen  # the steward says that nobody is dead
         if chosen not in living:
             raise BadRequest(f"Rank {chosen} is dead: copy from a living rank, {format_ranks(living)}.")
@@ -153,20 +210,20 @@ class Heals:
                 )
         return found
 
-    def _await(self, number: int, progress: Callable[[str], None]) -> HealState:
+    def _await(self, number: int, verb: str, progress: Callable[[str], None]) -> HealState:
         """Wait for the end of a heal, which the steward bounds. Raises :class:`HealFailed` and :class:`WorldLost`."""
         said, name = "", self._request.name
         while True:
             state = self._link.ask(ReadHeal(number))
             if state.phase == "failed":
-                raise HealFailed(f"World {name!r} could not be healed: {state.words}.")
+                raise HealFailed(f"World {name!r} could not be {verb}: {state.words}.")
             if state.phase == "done":
                 break
             if state.words != said:
                 said = state.words
                 progress(said)
             time.sleep(POLL)
-        self._link.ranks_replaced(state.ranks, state.generation)
+        self._link.ranks_replaced(state.ranks, state.size, state.generation)
         channel = self._link.bound()[1]
         late = channel.hello([rank.engine for rank in state.ranks], time.monotonic() + GREETING)
         if late:

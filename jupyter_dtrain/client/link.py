@@ -390,8 +390,10 @@ class Link:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
-        if new := [rank for rank in news.replaced if rank.engine != self._world.ranks[rank.rank].engine]:
-            self.ranks_replaced(new, news.generation)
+        engines = {rank.engine for rank in self._world.ranks}
+        new = [rank for rank in news.replaced if rank.engine not in engines]
+        if (new or news.size != self._world.size) and news.generation >= self._world.generation:
+            self.ranks_replaced(new, news.size, news.generation)
         for rank in self._world.ranks:
             if rank.rank in news.dead:
                 self._rank_died(rank.rank, news.dead[rank.rank], news.last.get(rank.rank, []))
@@ -403,20 +405,20 @@ class Link:
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         """Take the news of a death, once, from whichever message brings it first."""
         with self._lock:
-            if self._world is None or self._world.ranks[rank].state == "dead":
+            if self._world is None or rank >= self._world.size or self._world.ranks[rank].state == "dead":
                 return
             self._set_rank(rank, state="dead", words=words)
         if self._fold is not None:
             self._fold.rank_died(rank, words, events)
 
-    def ranks_replaced(self, ranks: list[Rank], generation: int) -> None:
-        """Take the news of a heal: ``ranks`` are in the place of dead ones."""
+    def ranks_replaced(self, ranks: list[Rank], size: int, generation: int) -> None:
+        """Take the news of a heal: ``ranks`` are new, and the world has ``size`` of them."""
         with self._lock:
             assert self._world is not None
             generation = max(self._world.generation, generation)
-            self._set_world(ranks=self._world.changed(ranks).ranks, generation=generation)
+            self._set_world(ranks=self._world.changed(ranks, size).ranks, generation=generation)
         if self._fold is not None:
-            self._fold.ranks_replaced(ranks)
+            self._fold.ranks_replaced(ranks, size)
 
     def _heard(self, event: AnyBroadcast) -> None:
         match event:
@@ -440,7 +442,7 @@ class Link:
                 self._rank_died(rank, words, event.events)
                 self._set_world(generation=event.generation)
             case RanksReplaced():
-                self.ranks_replaced(event.ranks, event.generation)
+                self.ranks_replaced(event.ranks, event.size, event.generation)
             case RankPaused():
                 self._set_rank(event.rank, state=event.state, words=event.words)
                 if event.words and self._fold is not None:

@@ -185,6 +185,8 @@ class RankRequests:
             # The disk was full: the rest is in the rank's memory, as long as that keeps it.
             from_seq = last.seq + 1
         world, channel = self._bound()
+        if rank >= world.size:
+            raise WorldLost(f"The log of rank {rank} cannot be read: the world has {world.size} ranks now.")
         while True:
             future = channel.ask(world.ranks[rank].engine, ReadEvents(run.number, from_seq))
             try:

@@ -99,10 +99,11 @@ class World(msgspec.Struct, frozen=True):
         """The ranks that have ended."""
         return [rank for rank in self.ranks if rank.state == "dead"]
 
-    def changed(self, ranks: Iterable[Rank]) -> World:
-        """The world with ``ranks`` in the places of those with their numbers."""
-        new = {rank.rank: rank for rank in ranks}
-        return msgspec.structs.replace(self, ranks=[new.get(rank.rank, rank) for rank in self.ranks])
+    def changed(self, ranks: Iterable[Rank], size: int | None = None) -> World:
+        """The world with ``ranks`` in the places of those with their numbers; ``size``: how many ranks it has then."""
+        found = {rank.rank: rank for rank in (*self.ranks, *ranks)}
+        kept = range(self.size if size is None else size)
+        return msgspec.structs.replace(self, ranks=[found[number] for number in kept if number in found])
 
 
 def check_name(name: str) -> str:
@@ -202,8 +203,11 @@ def first_ranks(whole: str) -> str:
     return whole[: whole.rindex(",", 0, _NAMED_SET)] + ",…"
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """Where one rank sits in its world. All counts are in ranks, but for ``nodes``."""
+class Placement(msgspec.Struct):
+    """Where one rank sits in its world. All counts are in ranks, but for ``nodes``.
+
+    All rooms of a rank hold the same one, which only :meth:`become` changes, while the rank is idle.
+    """
 
     rank: int
     size: int
@@ -211,6 +215,11 @@ class Placement(msgspec.Struct, frozen=True):
     local_size: int
     node: int
     nodes: int
+
+    def become(self, other: Placement) -> None:
+        """Take what ``other`` says: the world has another number of ranks now."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
 
 
 def placements(hosts: Sequence[str]) -> list[Placement]:
@@ -227,15 +236,8 @@ def placements(hosts: Sequence[str]) -> list[Placement]:
     return places
 
 
-def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, Variable]:
-    """The variables that a rank gets before any user code: those that torchrun sets, with its meanings.
-
-    Each framework's plug-in adds its own, such as the settings of its watchdogs, which torchrun sets as well.
-
-    Source: ``_start_workers`` in torchrun's ``local_elastic_agent.py``, version 2.13.
-    ``NODE_RANK`` is not torchrun's, but scripts read it; ``TORCHELASTIC_USE_AGENT_STORE`` is true because the store
-    at ``MASTER_ADDR:MASTER_PORT`` is the steward's, as it is the agent's under torchrun.
-    """
+def place_environment(place: Placement) -> dict[str, Variable]:
+    """Those variables of :func:`rank_environment` that say where the rank sits."""
     return {
         "RANK": Variable(str(place.rank), "the rank's number in the world"),
         "WORLD_SIZE": Variable(str(place.size), "number of ranks in the world"),
@@ -246,6 +248,20 @@ def rank_environment(place: Placement, *, master_addr: str, master_port: int, ru
         "GROUP_WORLD_SIZE": Variable(str(place.nodes), "number of hosts of the world"),
         "ROLE_RANK": Variable(str(place.rank), "equals RANK: there is only one torchrun role"),
         "ROLE_WORLD_SIZE": Variable(str(place.size), "equals WORLD_SIZE: there is only one torchrun role"),
+    }
+
+
+def rank_environment(place: Placement, *, master_addr: str, master_port: int, run_id: str) -> dict[str, Variable]:
+    """The variables that a rank gets before any user code: those that torchrun sets, with its meanings.
+
+    Each framework's plug-in adds its own, such as the settings of its watchdogs, which torchrun sets as well.
+
+    Source: ``_start_workers`` in torchrun's ``local_elastic_agent.py``, version 2.13.
+    ``NODE_RANK`` is not torchrun's, but scripts read it; ``TORCHELASTIC_USE_AGENT_STORE`` is true because the store
+    at ``MASTER_ADDR:MASTER_PORT`` is the steward's, as it is the agent's under torchrun.
+    """
+    return {
+        **place_environment(place),
         "ROLE_NAME": Variable("default", "the only torchrun role"),
         "MASTER_ADDR": Variable(master_addr, "where ranks meet: the world's own store"),
         "MASTER_PORT": Variable(str(master_port), "where ranks meet: the world's own store"),

@@ -67,7 +67,7 @@ class Start:
         return ""
 
     def meet(self, introductions: list[str]) -> None:
-        """Take the introductions of all ranks to this framework, by rank."""
+        """Take the introductions of all ranks to this framework, by rank: at the start, and before :meth:`rejoin`."""
 
     def environment(self, *_: Any, **__: Any) -> dict[str, Variable]:
         """``environment(place: Placement, spec: RankSpec)``: return variables to set, each with its reason.
@@ -289,34 +289,44 @@ class Recovery:
         return []
 
     def cannot_heal(self) -> str:
-        """Return a sentence on what stays broken here when new processes replace dead ranks; empty where nothing does.
+        """Return a sentence on what stays broken here when ranks are replaced or added; empty where nothing does.
 
-        Asked on the control thread, before ranks are replaced.
+        Asked on the control thread, before a heal or a resize.
         """
         return ""
 
     def forbids_heal(self) -> str:
-        """Return why no new process can take a dead rank's place here, as a clause; empty where one can.
+        """Return why no heal and no resize can work here, as a clause; empty where they can.
 
         Asked like :meth:`cannot_heal`.
         """
         return ""
 
+    def forbids_fewer(self) -> str:
+        """Return why the world cannot lose ranks that live, as a clause; empty where it can.
+
+        Such as a variable that is spread over all ranks: its parts on those that end would be lost. Asked like
+        :meth:`cannot_heal`, before a resize to fewer ranks.
+        """
+        return ""
+
     def bequeath(self) -> str:
-        """Return what a rank that replaces a dead one must know to come along in :meth:`recover`; empty for nothing.
+        """Return what a rank that is new must know to come along in :meth:`recover`; empty for nothing.
 
         Asked in a living rank, on a thread of its own, while it runs no cell.
         """
         return ""
 
     def inherit(self, _heritage: dict[int, str], /) -> None:
-        """``inherit(heritage)``: in a rank that replaces a dead one, take what living ranks have left, by rank.
+        """``inherit(heritage)``: in a rank that is new in a world that runs, take what living ranks have left, by rank.
 
         Called once, on the main thread, after ``prepare``.
         """
 
     def rejoin(self) -> None:
-        """In a living rank: new processes have taken the place of dead ranks, and MPI's world is a new one.
+        """In a living rank: there are new ranks, or fewer ones, and MPI's world is a new one.
+
+        The :class:`~jupyter_dtrain.core.world.Placement` that ``prepare`` got says how many ranks there are now.
 
         Called on the control thread, while the rank runs no cell. The next cell of all ranks recovers.
         """

@@ -1,8 +1,8 @@
-"""A rank's part when the world is healed: living ranks and new processes form MPI's world again.
+"""A rank's part when the world is healed or resized: living ranks and new processes form MPI's world again.
 
-The ranks that live agree on who they are (``Shrink``), have ``mpiexec`` start a process for each dead rank (``Spawn``;
+The ranks that live agree on who they are (``Shrink``), have ``mpiexec`` start a process for each new rank (``Spawn``;
 its slot goes to the watch as in a start), and join with the new ones in one communicator, in which every rank has its
-old number. All of it happens on a thread of its own, beside an idle main thread. It changes nothing that a cell can
+number. All of it happens on a thread of its own, beside an idle main thread. It changes nothing that a cell can
 see: only when the steward knows that every rank has come so far does it have them take the new world
 (:class:`~jupyter_dtrain.wire.healing_messages.TakeWorld`). So either all ranks have it, or none has.
 
@@ -14,13 +14,15 @@ another try, from the communicator of the last world that all ranks had, and the
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.processors import Processors, read_processors
-from jupyter_dtrain.core.world import placements
+from jupyter_dtrain.core.variables import given
+from jupyter_dtrain.core.world import place_environment, placements
 from jupyter_dtrain.wire.healing_messages import AbandonWorld, AnyHealingRequest, FormWorld, Heritage, ReadHeritage
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.reports import Formed, Report
@@ -95,6 +97,10 @@ class _Try:
         """The communicator of the ranks that live, while they spawn others."""
         self.world: Any = None
         """The communicator of the whole world, once every rank has it."""
+        self.place: Placement | None = None
+        """This rank's place in that world."""
+        self.told: list[Introduction] = []
+        """The words of all its ranks."""
 
 
 class Healing:
@@ -125,7 +131,8 @@ class Healing:
         """Answer the steward. ``running``: the run that the rank works on."""
         match request:
             case ReadHeritage():
-                return Heritage(running, self._plugins.cannot_heal(), self._plugins.forbids_heal())
+                plugins = self._plugins
+                return Heritage(running, plugins.cannot_heal(), plugins.forbids_heal(), plugins.forbids_fewer())
             case FormWorld():
                 self._try = _Try(request.number)
                 threading.Thread(target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True).start()
@@ -147,14 +154,14 @@ class Healing:
 
     def _meet(self, order: FormWorld, mine: _Try) -> Any:
         living = self._base.Shrink()
-        if living.size + len(order.ranks) != self._place.size:
+        if living.size + len(order.ranks) != order.size:
             raise RuntimeError("another rank has died")
         mine.living = living
         members = _let_in(living, Replacement(tuple(order.ranks), -1, order.generation), order.command)
         mine.living = None
         world = members.Split(0, key=self._place.rank)
-        told = self._own._replace(heritage=self._plugins.bequeath())
-        world.allgather(told)
+        mine.told = world.allgather(self._own._replace(heritage=self._plugins.bequeath()))
+        mine.place = place_of(mine.told, world.rank)
         # No rank goes on before all have it: one that still makes a communicator crashes when another revokes that.
         world.Barrier()
         return world
@@ -171,10 +178,15 @@ class Healing:
 
     def _take(self, number: int) -> None:
         mine, self._try = self._try, None
-        if mine is None or mine.number != number or mine.world is None:
+        if mine is None or mine.number != number or mine.world is None or mine.place is None:
             return
         self._base = mine.world
         self._mpi.COMM_WORLD = mine.world
+        if mine.place != self._place:
+            self._place.become(mine.place)
+            given.put(place_environment(mine.place))
+            adopt(os.environ, mine.place)
+        self._plugins.meet([one.frameworks for one in mine.told])
         self._plugins.rejoin()
 
 

@@ -347,6 +347,10 @@ class Plugins:
         """Why no new process can take a dead rank's place."""
         return [words for _, words in self._answers("forbids_heal", as_text) if words]
 
+    def forbids_fewer(self) -> list[str]:
+        """Why the world cannot lose ranks that live."""
+        return [words for _, words in self._answers("forbids_fewer", as_text) if words]
+
     def bequeath(self) -> dict[str, str]:
         """The words that this rank leaves to new ones, by plug-in."""
         return {name: words for name, words in self._answers("bequeath", as_text) if words}

@@ -60,7 +60,7 @@ class Keras(Framework):
     def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
         """Wait for the parts of Keras to be imported."""
         self._metrics = metrics
-        self._size = place.size
+        self._place = place
         self._on = False
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
@@ -179,7 +179,7 @@ class Keras(Framework):
         def span(*args: Any, **kwargs: Any) -> Any:
             with contextlib.suppress(Exception):  # a version that is not supported, or wrong arguments
                 distribution = chosen(*args, **kwargs)
-                if self._size > 1 and distribution is not None and (why := _spans_one_rank(distribution)):
+                if self._place.size > 1 and distribution is not None and (why := _spans_one_rank(distribution)):
                     self._metrics.complain(why)
             return original(*args, **kwargs)
 

@@ -34,7 +34,7 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 from . import local
 from .leftovers import MARK, remove_leftovers
 from .options import Asked, assign_roles
-from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place
+from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place, write_listing
 
 MAX_PORT = 65535
 
@@ -333,10 +333,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         this_place(),
         request.passing_folders,
     )
-    file = folder / "world.json"
-    with contextlib.suppress(OSError):
-        file.touch(mode=0o600)
-        file.write_bytes(msgspec.json.encode(listing))
+    write_listing(folder, listing)
     return listing
 
 

@@ -103,6 +103,23 @@ def _listings() -> Iterator[tuple[Path, Listing]]:
                 yield file.parent, msgspec.json.decode(file.read_bytes(), type=readable(Listing))
 
 
+def write_listing(folder: str | Path, listing: Listing) -> None:
+    """Write the file of a world in its run-time ``folder``, at once or not at all; readers never see a part of it."""
+    file = Path(folder) / "world.json"
+    with contextlib.suppress(OSError):
+        new = file.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_bytes(msgspec.json.encode(listing))
+        new.replace(file)
+
+
+def list_size(folder: str, size: int) -> None:
+    """Have the file of a world in its run-time ``folder`` say that it has ``size`` ranks now."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))
+        write_listing(folder, msgspec.structs.replace(listing, size=size))
+
+
 def is_alive(listing: Listing) -> bool:
     """Whether the world's steward still runs."""
     return still_runs(listing.steward, listing.created)

@@ -1,4 +1,4 @@
-"""The verb that replaces dead ranks."""
+"""The verbs that replace dead ranks and change how many ranks there are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from jupyter_dtrain.session import current
 from .offers import rank_names
 from .parsing import MagicParser, Parsed
 from .worlds import ProgressLine
+
+
+def resize_arguments(parser: MagicParser) -> None:
+    """Arguments of ``resize``."""
+    parser.add_argument("size", type=int, metavar="N", help="how many ranks the world has then")
+    heal_arguments(parser)
 
 
 def heal_arguments(parser: MagicParser) -> None:
@@ -45,6 +51,17 @@ def heal(args: Parsed) -> None:
     finally:
         line.end()
     print(healed)
+
+
+def resize(args: Parsed) -> None:
+    """``%distributed resize N [--from RANK NAME …] [--replay CELLS]``."""
+    replay = _runs(args.replay)
+    line = ProgressLine()
+    try:
+        resized = current().resize(args.size, args.names, args.source, replay=replay, progress=line.say)
+    finally:
+        line.end()
+    print(resized)
 
 
 def _runs(text: str) -> list[int]:

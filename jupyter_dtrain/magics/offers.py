@@ -21,7 +21,7 @@ MOST_RUNS: Final = 20
 
 def some_ranks(_start: str) -> list[str]:
     """Ranks of the current world, in the ways that they can be named."""
-    size = current().request.size
+    size = current().world.size
     numbers = [str(rank) for rank in range(min(size, MOST_RANKS))]
     return ["all", *numbers, *([f"0-{size - 1}"] if size > 1 else []), "-1"]
 

@@ -59,6 +59,12 @@ _OWN: tuple[Verb, ...] = (
         healing.heal_arguments,
         healing.heal,
     ),
+    Verb(
+        "resize",
+        "change how many ranks the world has; those that stay keep their processes and variables",
+        healing.resize_arguments,
+        healing.resize,
+    ),
     Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
     Verb(
         "vars", "show what variables hold on each rank, and where ranks differ", across.vars_arguments, across.show_vars

@@ -106,7 +106,7 @@ def _keep(session: Session, asked: Asked) -> None:
             f"World {session.name!r} is running in this notebook, and its options differ from those asked for: "
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."
         )
-    ranks = f"{request.size} rank{'s' if request.size > 1 else ''}"
+    ranks = f"{session.world.size} rank{'s' if session.world.size > 1 else ''}"
     print(f"World {session.name!r} with {ranks} is already running; %distributed restart gives it fresh ranks.")
 
 

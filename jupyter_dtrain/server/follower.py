@@ -49,8 +49,9 @@ class FollowedRun:
 
     def __init__(self, number: int, size: int, started: Event, begun: Started, hosts: Mapping[int, str]) -> None:
         self.number = number
-        self.size = size
         self.ranks = list(begun.ranks)
+        self.size = size = max(size, *(rank + 1 for rank in self.ranks))
+        """How many ranks the world had; a run may be from before a resize."""
         self.source = begun.source
         self.cell_id = begun.cell_id
         self.started = started.time
@@ -176,7 +177,7 @@ class Follower:
     def __init__(self, source: Source, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
         """``size``: ranks of the world. ``hear`` gets all events in small batches, on the polling thread."""
         self._source = source
-        self._size = size
+        self.size = size
         self._hear = hear
         self.hosts: dict[int, str] = {}
         """Those of the world's ranks."""
@@ -217,7 +218,7 @@ class Follower:
             with contextlib.suppress(OSError):
                 first = next(iter(self._source.read(number, rank, 0).events), None)
                 if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    self.runs[number] = FollowedRun(number, self._size, first, first.body, self.hosts)
+                    self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
                     return
 
     def _read(self, run: FollowedRun) -> bool:

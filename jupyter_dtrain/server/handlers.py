@@ -150,7 +150,7 @@ class Action(Handler):
 
     async def _variables(self, observer: Monitor) -> None:
         observer.check_protocol()
-        size = observer.listing.size
+        size = observer.size
         asked = self.ranks(observer) or list(range(size))
         found = (await observer.steward().relay("variables", asked)).variables or {}
         held = {rank: None if answer is None else answer.found for rank, answer in found.items()}

@@ -82,7 +82,7 @@ class Monitor:
     """Observes one world. All methods are for the server's event loop."""
 
     def __init__(self, listing: worlds.Listing, observatory: House) -> None:
-        self.listing = listing
+        self.listing, self.size = listing, listing.size
         self._observatory = observatory
         self._alarms = Alarms(listing, observatory.attention)
         self._steward: Steward | None = None
@@ -117,7 +117,6 @@ class Monitor:
 
     def _summarise(self) -> World:
         state, listing = self._state, self.listing
-        there = state is not None and state.driven
         young = state is None and time.time() - listing.created < YOUNG
         phase = "unreachable" if self._silent and not young else "starting" if state is None else state.phase
         if self._failure is not None:
@@ -132,13 +131,13 @@ class Monitor:
             words=self._silent if phase == "unreachable" else other or ("" if state is None else state.reason),
             progress=self._progress() if phase == "starting" else "",
             failure=self._failure,
-            size=listing.size,
+            size=self.size,
             ready=listing.size if other else len(self._ranks),
             nodes=len({rank.node for rank in self._ranks}),
             dead=sum(rank.state == "dead" for rank in self._ranks),
             frameworks=self._frameworks,
             started=listing.created,
-            lease_end=self._lease_end(driver_is_there=there),
+            lease_end=self._lease_end(driver_is_there=state is not None and state.driven),
             driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
             runs=[one.summary() for one in runs if one.run.unfinished],
@@ -291,12 +290,12 @@ class Monitor:
     def _take_state(self, state: WorldState) -> None:
         known, self._state = self._state is not None, state
         self._ranks = state.world.ranks
-        hosts = {rank.rank: rank.host for rank in self._ranks}
+        self.size = state.size
         if self._follower is None:
             self._hang_notice = state.hang_notice
-            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), self.listing.size, self._hear)
-            self._replays = Replays(SpoolFolder(state.spool), self.listing.id, self.listing.size)
-        self._follower.hosts = hosts
+            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size, self._hear)
+            self._replays = Replays(SpoolFolder(state.spool), self.listing.id)
+        self._follower.hosts, self._follower.size = {rank.rank: rank.host for rank in self._ranks}, state.size
         restarted = known and state.incarnation != self._incarnation
         self._incarnation = state.incarnation
         if restarted:
@@ -481,7 +480,7 @@ class Monitor:
         known = followed is None and newest is not None and run < newest.number and going_on is not None
         over = known and run not in (going_on or ())
         lost = {} if followed is None else followed.lost
-        return await asyncio.to_thread(self._replays.answer, run, replay, since, lost, over=over)
+        return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
     def tell_end(self) -> bool:
         """Report that the world is gone; whether it has to stay in the list because a page has started it in vain."""

@@ -81,6 +81,7 @@ class Replay:
         self._source = source
         self._number = number
         self._ranks = list(begun.body.ranks)
+        size = max(size, *(rank + 1 for rank in self._ranks))  # the run may be from before a resize
         self._positions = dict.fromkeys(self._ranks, 0)
         self._waiting: dict[int, deque[Event]] = {rank: deque() for rank in self._ranks}
         self._more: set[int] = set()
@@ -206,27 +207,28 @@ class Replay:
 class Replays:
     """The replays of one world."""
 
-    def __init__(self, source: Source, world: str, size: int) -> None:
+    def __init__(self, source: Source, world: str) -> None:
         self._source = source
         self._world = world
-        self._size = size
         self._lock = threading.Lock()
         self._found: dict[int, Replay] = {}
 
-    def answer(self, run: int, token: str, since: int, lost: Mapping[int, str], *, over: bool) -> CellOutputs | None:
+    def answer(
+        self, run: int, size: int, token: str, since: int, lost: Mapping[int, str], *, over: bool
+    ) -> CellOutputs | None:
         """The output of the cell of ``run`` after that which the page has: None where there is no such run.
 
-        ``lost``: the ranks that will send no more, and what happened to each. ``over``: no rank will send more. Reads
-        files, for a second at most.
+        ``size``: how many ranks the world has now. ``lost``: the ranks that will send no more, and what happened to
+        each. ``over``: no rank will send more. Reads files, for a second at most.
         """
-        replay = self._find(run)
+        replay = self._find(run, size)
         if replay is None:
             return None
         with replay.lock:
             more = replay.read(_Gone(lost, over=over))
             return replay.answer(since if token == replay.token else 0, more=more)
 
-    def _find(self, run: int) -> Replay | None:
+    def _find(self, run: int, size: int) -> Replay | None:
         with self._lock:
             now = time.monotonic()
             for number, replay in list(self._found.items()):
@@ -238,7 +240,7 @@ class Replays:
                     return None
                 while len(self._found) >= MOST:
                     del self._found[min(self._found, key=lambda number: self._found[number].asked)]
-                self._found[run] = Replay(self._source, self._world, run, self._size, begun)
+                self._found[run] = Replay(self._source, self._world, run, size, begun)
             self._found[run].asked = now
             return self._found[run]
 

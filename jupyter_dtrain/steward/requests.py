@@ -93,7 +93,7 @@ class Requests:
         self._owner = owner
         self._answers: Answers = {
             ReadState: self._read_state,
-            ReadRequest: lambda _: Requested(self._request),
+            ReadRequest: lambda _: Requested(self._state.request),
             Join: self._join,
             Renew: self._renew,
             Leave: self._leave,

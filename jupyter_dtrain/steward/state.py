@@ -64,13 +64,19 @@ class State:
         self.has_ulfm = False
         """Whether MPI can go on without dead ranks."""
         self._replaced: set[int] = set()
-        """The ranks that a heal has put in the place of dead ones."""
+        """The ranks that a heal has put in the place of dead ones, or has added."""
         self.ends = 0.0
         """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
         self.mpi = ""
         """The version of MPI; empty until it is known."""
 
     # Facts.
+
+    @property
+    def request(self) -> WorldRequest:
+        """The request that started the world, with the number of ranks that it has now."""
+        with self._lock:
+            return self._request
 
     @property
     def ranks(self) -> list[Rank]:
@@ -119,6 +125,7 @@ class State:
                 [rank.rank for rank in ranks if rank.state == "stopped"],
                 [*self._notices, *self._launch_notices],
                 runs,
+                self._request.size,
                 [rank for rank in ranks if rank.rank in self._replaced],
                 {rank: events for rank, events in self._last.items() if rank not in known},
             )
@@ -195,13 +202,17 @@ class State:
             self._last[number] = events
         return True
 
-    def replace(self, ranks: list[Rank]) -> int:
-        """These ranks have taken the place of dead ones; the generation of what runs from now on."""
+    def replace(self, ranks: list[Rank], size: int) -> int:
+        """``ranks`` are new, and the world has ``size`` of them; the generation of what runs from now on."""
         with self._lock:
             for rank in ranks:
                 self._ranks[rank.rank] = rank
                 self._last.pop(rank.rank, None)
                 self._replaced.add(rank.rank)
+            self._ranks = {number: rank for number, rank in self._ranks.items() if number < size}
+            self._last = {number: events for number, events in self._last.items() if number < size}
+            self._replaced = {number for number in self._replaced if number < size}
+            self._request = self._request.resized(size)
             return self._generation
 
     def forget_ranks(self) -> None:

@@ -28,7 +28,7 @@ from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.launch import launcher_of, local
+from jupyter_dtrain.launch import launcher_of, local, worlds
 from jupyter_dtrain.launch.launcher import Mpi
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
@@ -70,7 +70,6 @@ FAILED_PATIENCE = 10.0
 TICK = 0.5
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
-MORE_TIME = "Ask for fewer ranks, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 REPORT_PATIENCE = 4.0
 """Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
@@ -315,6 +314,9 @@ class Supervisor:
 
     def _ranks_replaced(self, ranks: list[int]) -> None:
         self._keeper.ranks_replaced(ranks)
+        if self._request.size != (request := self._state.request).size:
+            self._request, self._launcher = request, launcher_of(request)
+            worlds.list_size(request.folder, request.size)
 
     def _ranks_failed(self, error: StartFailed) -> None:
         if self._state.phase == "starting":
@@ -394,7 +396,7 @@ class Supervisor:
         elif self._silence is not None and now > self._state.deadline:
             self._fail(self._silence)
         elif self._silence is None and (why := self._state.progress.explain_end()):
-            self._silence = self._explain_silence(why)
+            self._silence = self._cluster.explain_silence(why)
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
             self._state.deadline = now + ABORT_PATIENCE
@@ -428,12 +430,6 @@ class Supervisor:
             if rank in open_run.ranks:
                 self._actions.failed(open_run.run)
         self._mark_dead(rank, describe_unknown_end(rank, why), None, [])
-
-    def _explain_silence(self, why: str) -> StartFailure:
-        _log.error("The start is over: %s These processes are left: %s", why, describe_descendants())
-        said = {name: relevant(self._cluster.said(name), 4) for name in ("mpiexec", "controller")}
-        log = "\n".join(f"{name} said: {line}" for name, lines in said.items() for line in lines.splitlines())
-        return StartFailure(why, MORE_TIME, log)
 
     def _renew_watches(self) -> None:
         channel = self._cluster.connect()

@@ -29,6 +29,8 @@ class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
 
     by: str
     """The asking client, in words."""
+    size: int | None = None
+    """How many ranks the world has then: the highest ones end, or new ones come. None: as many as now."""
 
 
 class HealState(msgspec.Struct, frozen=True):
@@ -39,6 +41,8 @@ class HealState(msgspec.Struct, frozen=True):
     """How far it is, or why it has failed."""
     ranks: list[Rank] = []
     """The new ranks, once it is done."""
+    size: int = 0
+    """How many ranks the world has, once it is done."""
     generation: int = 0
     """The world's, once it is done."""
     notes: list[str] = []
@@ -63,6 +67,8 @@ class Heritage(msgspec.Struct, frozen=True):
     """Sentences of its frameworks on what a heal cannot make whole."""
     obstacles: list[str] = []
     """Clauses of its frameworks on why no heal can work."""
+    spread: list[str] = []
+    """Clauses of its frameworks on why the world cannot lose ranks that live."""
 
 
 class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):
@@ -70,10 +76,12 @@ class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):
 
 
 class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
-    """Form MPI's world anew, with new processes in the place of ``ranks``. A report says what becomes of it."""
+    """Form MPI's world anew, with new processes for ``ranks``. A report says what becomes of it."""
 
     number: int
     """Counts the tries."""
+    size: int
+    """How many ranks the world has then."""
     ranks: list[int]
     generation: int
     """The world's, once they are replaced."""

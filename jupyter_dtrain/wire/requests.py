@@ -152,6 +152,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
         assert self.options.n is not None
         return self.options.n
 
+    def resized(self, size: int) -> WorldRequest:
+        """The request for the same world with ``size`` ranks."""
+        return msgspec.structs.replace(self, options=msgspec.structs.replace(self.options, n=size))
+
     def options_of_launcher(self, kind: type[Options]) -> Options:
         """The launcher's own options as the Struct that it declares."""
         return msgspec.convert(self.launcher_options, readable(kind))
@@ -238,5 +242,3 @@ class ServerSpec(msgspec.Struct, frozen=True):
 
     secret: str
     """Every request of a rank carries it, so that the server ignores other processes of the host."""
-    size: int
-    """The number of ranks."""

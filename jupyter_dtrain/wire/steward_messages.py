@@ -115,8 +115,10 @@ class WorldNews(msgspec.Struct, frozen=True):
     notices: list[str]
     runs: list[OpenRun]
     """The runs that go on, oldest first."""
+    size: int = 0
+    """How many ranks the world has."""
     replaced: list[Rank] = []
-    """The ranks that a heal has put in the place of dead ones, as they are now."""
+    """The ranks that a heal has put in the place of dead ones or has added, as they are now."""
     last: dict[int, list[Event]] = {}
     """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
 
@@ -367,9 +369,12 @@ class RankDied(Broadcast, frozen=True, tag="died"):
 
 
 class RanksReplaced(Broadcast, frozen=True, tag="replaced"):
-    """A heal has put new processes in the place of dead ranks."""
+    """A heal has put new processes in the place of dead ranks, or has given the world another number of ranks."""
 
     ranks: list[Rank]
+    """The new ones."""
+    size: int
+    """How many ranks the world has now."""
     generation: int
 
 

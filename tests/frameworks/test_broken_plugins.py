@@ -154,6 +154,6 @@ ASKED = set(MEMBERS) - {
     *("prepare", "release", "can_release", "children_ended", "rendezvous", "server"),
     # Where a process reads data; only of variables that are compared, of snapshots, of dead ranks that are replaced.
     *("fetches", "parts", "states", "follow_steps", "save_values", "misfit", "load_values"),
-    *("cannot_heal", "forbids_heal", "bequeath", "inherit", "rejoin"),
+    *("cannot_heal", "forbids_heal", "forbids_fewer", "bequeath", "inherit", "rejoin"),
 }
 """The members that these cells come by."""

@@ -39,14 +39,14 @@ def coordinators():
 @pytest.fixture
 def meetings(coordinators):
     """No rank is there."""
-    return Meetings("host", 2, coordinators)
+    return Meetings("host", coordinators)
 
 
 @pytest.fixture
 def server(meetings):
     """Serves the meetings; its address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = Server(listening, meetings, ServerSpec(SECRET, 2))
+    server = Server(listening, meetings, ServerSpec(SECRET))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield Desk(*listening.getsockname(), SECRET)
@@ -57,31 +57,31 @@ def server(meetings):
 
 def test_the_coordinator_begins_when_all_are_there(meetings, coordinators):
     """Once; a rank that asks again gets the same."""
-    assert meetings.arrive("a", 1, comes=True) == {"here": [1], "absent": [], "address": "", "problem": ""}
+    assert meetings.arrive("a", 1, 2, comes=True) == {"here": [1], "absent": [], "address": "", "problem": ""}
     assert coordinators.sizes == []
-    assert meetings.arrive("a", 0, comes=True)["address"] == "host:1"
-    assert meetings.arrive("a", 1, comes=True)["address"] == "host:1"
+    assert meetings.arrive("a", 0, 2, comes=True)["address"] == "host:1"
+    assert meetings.arrive("a", 1, 2, comes=True)["address"] == "host:1"
 
     assert coordinators.sizes == [2]
 
 
 def test_a_rank_that_went_away_is_not_there_any_more(meetings, coordinators):
     """It may come again; no rank leaves a meeting that has taken place."""
-    meetings.arrive("a", 0, comes=True)
+    meetings.arrive("a", 0, 2, comes=True)
     meetings.leave("a", 0)
     meetings.leave("unknown", 0)
-    assert meetings.arrive("a", 1, comes=True)["here"] == [1]
-    meetings.arrive("a", 0, comes=True)
+    assert meetings.arrive("a", 1, 2, comes=True)["here"] == [1]
+    meetings.arrive("a", 0, 2, comes=True)
     meetings.leave("a", 0)
 
-    assert meetings.arrive("a", 1, comes=True)["here"] == [0, 1]
+    assert meetings.arrive("a", 1, 2, comes=True)["here"] == [0, 1]
     assert coordinators.sizes == [2]
 
 
 def test_a_rank_that_will_not_come_is_named(meetings, coordinators):
     """It is not there."""
-    meetings.arrive("a", 0, comes=True)
-    found = meetings.arrive("a", 1, comes=False)
+    meetings.arrive("a", 0, 2, comes=True)
+    found = meetings.arrive("a", 1, 2, comes=False)
 
     assert (found["here"], found["absent"], found["address"]) == ([0], [1], "")
     assert coordinators.sizes == []
@@ -90,14 +90,14 @@ def test_a_rank_that_will_not_come_is_named(meetings, coordinators):
 def test_a_coordinator_that_cannot_begin_is_the_reason_for_all(meetings, coordinators):
     """It is not tried again for this meeting; the next one may go well."""
     coordinators.fails = RuntimeError("no port")
-    meetings.arrive("a", 0, comes=True)
-    assert meetings.arrive("a", 1, comes=True)["problem"] == "RuntimeError: no port"
-    assert meetings.arrive("a", 0, comes=True)["problem"] == "RuntimeError: no port"
+    meetings.arrive("a", 0, 2, comes=True)
+    assert meetings.arrive("a", 1, 2, comes=True)["problem"] == "RuntimeError: no port"
+    assert meetings.arrive("a", 0, 2, comes=True)["problem"] == "RuntimeError: no port"
     assert coordinators.sizes == [2]
     coordinators.fails = None
-    meetings.arrive("b", 0, comes=True)
+    meetings.arrive("b", 0, 2, comes=True)
 
-    assert meetings.arrive("b", 1, comes=True)["address"] == "host:2"
+    assert meetings.arrive("b", 1, 2, comes=True)["address"] == "host:2"
 
 
 def test_ranks_meet(server):
@@ -128,12 +128,12 @@ def test_a_rank_that_has_gone_is_not_counted(server, meetings):
     """Its connection shows that."""
     with pytest.raises(TimeoutError):
         meet("init()", server, "a", 0, 2, 0.0, lambda: False)
-    until(lambda: meetings.arrive("a", 1, comes=False)["here"] == [])
+    until(lambda: meetings.arrive("a", 1, 2, comes=False)["here"] == [])
 
 
 def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
     """The wait ends at once."""
-    stay_away(server, "a", 1)
+    stay_away(server, "a", 1, 2)
     with pytest.raises(Absent, match="rank 1 had not set it up"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: False)
 
@@ -141,34 +141,35 @@ def test_a_rank_that_stays_away_ends_the_wait_of_others(server):
 def test_a_rank_learns_why_there_is_no_coordinator(server, meetings, coordinators):
     """The error has the words of the failure."""
     coordinators.fails = OSError("no port")
-    meetings.arrive("a", 1, comes=True)
+    meetings.arrive("a", 1, 2, comes=True)
     with pytest.raises(RuntimeError, match=r"init\(\): JAX's coordinator cannot start: OSError: no port"):
         meet("init()", server, "a", 0, 2, 10.0, lambda: False)
 
 
 STRANGE = [
     b'{"meeting":"x","rank":0,"size":1,"comes":true}\n',
-    b'{"secret":"","meeting":"x","rank":0,"comes":true}\n',
-    b'{"secret":"5ec7e8","meeting":"x","rank":0,"comes":true}\n',
-    b'{"secret":"5ec7e7","meeting":"x","rank":2,"comes":true}\n',
-    b'{"secret":"5ec7e7","meeting":"x","rank":-1,"comes":true}\n',
-    b'{"secret":"\xff","meeting":"x","rank":0,"comes":true}\n',
+    b'{"secret":"","meeting":"x","rank":0,"size":2,"comes":true}\n',
+    b'{"secret":"5ec7e8","meeting":"x","rank":0,"size":2,"comes":true}\n',
+    b'{"secret":"5ec7e7","meeting":"x","rank":2,"size":2,"comes":true}\n',
+    b'{"secret":"5ec7e7","meeting":"x","rank":-1,"size":2,"comes":true}\n',
+    b'{"secret":"\xff","meeting":"x","rank":0,"size":2,"comes":true}\n',
+    b'{"secret":"5ec7e7","meeting":"x","rank":0,"size":100000,"comes":true}\n',
     b"[]\n",
     b"\n",
     b" " * LONGEST,
 ]
-"""Lines that no rank sends: a wrong secret or none, a rank that does not exist, no JSON, a line without an end."""
+"""Lines that no rank sends: a wrong secret or none, a rank or a world that cannot be, no JSON, an endless line."""
 
 
 @pytest.mark.parametrize("line", STRANGE, ids=lambda line: line[:40].decode(errors="replace").strip() or "blank")
 def test_a_client_that_is_no_rank_gets_no_answer(server, meetings, coordinators, line):
     """The connection is closed, and no coordinator began or ended."""
-    meetings.arrive("a", 0, comes=True)
+    meetings.arrive("a", 0, 2, comes=True)
     with socket.create_connection(server[:2], 10) as stranger:
         stranger.sendall(line)
 
         assert stranger.recv(1) == b""
-    assert meetings.arrive("a", 0, comes=True)["here"] == [0]
+    assert meetings.arrive("a", 0, 2, comes=True)["here"] == [0]
     assert coordinators.sizes == []
 
 
@@ -185,7 +186,7 @@ def test_a_silent_connection_is_closed(server, monkeypatch, drip):
 def test_a_rank_that_is_known_may_be_silent(server, monkeypatch):
     """It may be stopped for a while."""
     monkeypatch.setattr(coordinator, "SILENCE", 0.05)
-    line = b'{"secret":"5ec7e7","meeting":"a","rank":0,"comes":true}\n'
+    line = b'{"secret":"5ec7e7","meeting":"a","rank":0,"size":2,"comes":true}\n'
     with socket.create_connection(server[:2], 10) as rank:
         rank.sendall(line)
         assert rank.recv(1000)

@@ -126,6 +126,26 @@ def test_a_config_of_the_users_stays(launch, monkeypatch):
     assert (hidden.value, hidden.hidden) == (None, True)
 
 
+@pytest.mark.here("it kills processes of ranks")
+def test_the_cluster_is_that_of_the_ranks_that_there_are(launch):
+    """After a heal and a resize every rank has the others' addresses; its own one stays where the rank does."""
+    with launch(n=2) as session:
+        before = configs(session)[0]["cluster"]["worker"]
+        session.kill(1)
+        session.heal()
+        healed = configs(session)[0]["cluster"]["worker"]
+        session.run(MEETING, view=None, timeout=60)
+        session.resize(3)
+        session.run(MEETING, view=None, timeout=60)
+        found = configs(session)
+
+    assert healed[0] == before[0]
+    assert healed[1] != before[1]
+    assert [config["task"]["index"] for config in found.values()] == [0, 1, 2]
+    assert [config["cluster"]["worker"][:2] for config in found.values()] == [healed] * 3
+    assert len({address for config in found.values() for address in config["cluster"]["worker"]}) == 3
+
+
 @needs_tensorflow
 @pytest.mark.slow
 def test_the_strategy_of_several_workers_spans_the_ranks(world):

@@ -33,7 +33,7 @@ class World:
     def __init__(self, folder, size=2) -> None:
         self.folder = folder
         self.seq = dict.fromkeys(range(size), 0)
-        self.replays = Replays(SpoolFolder(folder), "w-1", size)
+        self.replays = Replays(SpoolFolder(folder), "w-1")
         for rank in range(size):
             self.say(rank, 0.0, Started(1, "here", "", ranks=list(range(size)), cell=4, cell_id="abc"))
 
@@ -49,7 +49,7 @@ class World:
     def ask(self, before=None, lost=NOBODY, *, over=False):
         """The answer after ``before``."""
         found = self.replays.answer(
-            1, "" if before is None else before.replay, 0 if before is None else before.version, lost, over=over
+            1, 2, "" if before is None else before.replay, 0 if before is None else before.version, lost, over=over
         )
         assert found is not None
         return found
@@ -95,7 +95,7 @@ def test_a_later_answer_has_only_what_is_new(world):
     assert changed[place]["data"] == {"text/plain": "[0] figure 2"}
     assert world.ask(second).outputs == []
     # A page that has the answer of another replay, say of a server that has restarted, begins anew.
-    world.replays = Replays(SpoolFolder(world.folder), "w-1", 2)
+    world.replays = Replays(SpoolFolder(world.folder), "w-1")
     assert text_of(world.ask(second)) == "[0] one\n[0] two\n"
 
 
@@ -135,4 +135,4 @@ def test_a_run_that_its_world_does_not_know_any_more_has_ended(world):
     last = world.ask(over=True)
     assert last.over
     assert "does not say how it ended" in last.outputs[-1][1]["evalue"]
-    assert world.replays.answer(2, "", 0, NOBODY, over=True) is None
+    assert world.replays.answer(2, 2, "", 0, NOBODY, over=True) is None

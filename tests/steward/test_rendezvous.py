@@ -24,7 +24,7 @@ connection.sendall(sys.argv[3].encode() + sys.stdin.buffer.read())
 connection.recv(1)
 """
 """Serves one connection, prints its port and its input, and ends when that closes, like a store that dies."""
-TOLD = ServerSpec("secret", 2)
+TOLD = ServerSpec("secret")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_store_begins_when_a_rank_comes(meeting, folder):
     """It serves what had connected before it was there."""
     assert starts(folder) == 0
     with socket.create_connection(("127.0.0.1", meeting.port), 10) as rank:
-        assert rank.recv(100) == f"--port={meeting.port}".encode() + b'{"secret":"secret","size":2}'
+        assert rank.recv(100) == f"--port={meeting.port}".encode() + b'{"secret":"secret"}'
 
     assert starts(folder) == 1
 

@@ -71,6 +71,13 @@ class DeepSpeed(Framework):
         """DeepSpeed is in use once it is imported."""
         return "DeepSpeed" if "deepspeed" in sys.modules else ""
 
+    def forbids_fewer(self) -> str:
+        """ZeRO divides an engine's state among the ranks."""
+        engines = sys.modules.get("deepspeed.runtime.engine")
+        kind = getattr(engines, "DeepSpeedEngine", None)
+        names = [name for name, value in user_names() if kind is not None and isinstance(value, kind)]
+        return f"{', '.join(names)}: DeepSpeed divides its state among the ranks" if names else ""
+
     def recover(self) -> list[str]:
         """Name the existing engines, which the user must make again."""
         if "deepspeed.comm.comm" not in sys.modules:

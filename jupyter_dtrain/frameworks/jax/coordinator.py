@@ -9,9 +9,9 @@ A rank connects and asks, in lines of JSON, which ranks are here. Once all are, 
 coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier
 set-ups then end, because no rank is connected to them any more.
 
-Each line carries the world's secret, which the steward gives to the ranks, and to this process together with the number
-of ranks. JAX's own coordinator asks for no password, so the whole process accepts connections of this user only
-(:mod:`jupyter_dtrain.engine.callers`).
+Each line carries the world's secret, which the steward gives to the ranks and to this process, and how many ranks meet:
+a resize changes that. JAX's own coordinator asks for no password, so the whole process accepts connections of this user
+only (:mod:`jupyter_dtrain.engine.callers`).
 
 Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
 This module closes a connection that says anything but a rank's line, or nothing for :data:`SILENCE`. The process ends
@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.engine.callers import keep_for_this_user
 from jupyter_dtrain.wire.requests import ServerSpec
 
@@ -63,29 +64,25 @@ class Meeting:
 class Meetings:
     """All meetings. Thread-safe."""
 
-    def __init__(self, host: str, size: int, begin: Callable[[int], str] | None = None) -> None:
-        """``size``: the number of ranks. ``begin`` begins a coordinator for them, by default JAX's.
-
-        It returns the address, or raises.
-        """
+    def __init__(self, host: str, begin: Callable[[int], str] | None = None) -> None:
+        """``begin`` begins a coordinator for so many ranks, by default JAX's; it returns the address, or raises."""
         self._host = host
-        self._size = size
         self._begin = begin or self._begin_service
         self._lock = threading.Lock()
         self._meetings: dict[str, Meeting] = {}
         self._coordinators: list[Any] = []
 
-    def arrive(self, name: str, rank: int, *, comes: bool) -> dict[str, Any]:
-        """Note that ``rank`` is at a meeting; return who else is, and the coordinator once all ranks are.
+    def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
+        """Note that ``rank`` is at a meeting; return who else is, and the coordinator once all ``size`` ranks are.
 
         Without ``comes``, ``rank`` declares to the others that it will not come.
         """
         with self._lock:
             meeting = self._meetings.setdefault(name, Meeting())
             (meeting.here if comes else meeting.absent).add(rank)
-            if len(meeting.here) == self._size and not meeting.address and not meeting.problem:
+            if len(meeting.here) == size and not meeting.address and not meeting.problem:
                 try:
-                    meeting.address = self._begin(self._size)
+                    meeting.address = self._begin(size)
                 except Exception as error:  # noqa: BLE001 — the ranks report it
                     meeting.problem = f"{type(error).__name__}: {error}"
                 self._meetings = {name: meeting}
@@ -132,7 +129,7 @@ class Handler(socketserver.BaseRequestHandler):
             while (asked := self._hear(deadline)) is not None:
                 deadline = None
                 at = asked.meeting, asked.rank
-                answer = self.server.meetings.arrive(*at, comes=asked.comes)
+                answer = self.server.meetings.arrive(*at, asked.size, comes=asked.comes)
                 self.request.sendall(json.dumps(answer).encode() + b"\n")
         except (OSError, msgspec.MsgspecError):
             pass  # it has disconnected, or is no rank
@@ -168,7 +165,7 @@ class Server(socketserver.ThreadingTCPServer):
     def knows(self, arrival: Arrival) -> bool:
         """Whether a rank of this world sent it."""
         mine = hmac.compare_digest(arrival.secret.encode(), self._spec.secret.encode())
-        return mine and 0 <= arrival.rank < self._spec.size
+        return mine and 0 <= arrival.rank < arrival.size <= MAX_RANKS
 
 
 def main() -> None:
@@ -181,7 +178,7 @@ def main() -> None:
     args = parser.parse_args()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
     keep_for_this_user(args.peer)
-    Server(socket.socket(fileno=args.fd), Meetings(args.host, spec.size), spec).serve_forever()
+    Server(socket.socket(fileno=args.fd), Meetings(args.host), spec).serve_forever()
 
 
 if __name__ == "__main__":

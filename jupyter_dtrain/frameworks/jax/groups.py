@@ -264,7 +264,7 @@ class JaxGroups:
         whole = self._whole if self.is_up else None
         if whole is None:
             with contextlib.suppress(OSError):
-                stay_away(self._desk, name, self._place.rank)
+                stay_away(self._desk, name, self._place.rank, self._place.size)
         if not self.is_up:
             return []
         carried = self._leave()

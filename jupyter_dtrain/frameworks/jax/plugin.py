@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.engine.imports import require, when_imported
 
 from . import contents
@@ -125,6 +125,18 @@ class Jax(Framework):
         if not self._groups.is_up:
             return ""
         return "JAX's set-up does not reach a new process: call jax.distributed.initialize() again on all ranks"
+
+    def forbids_fewer(self) -> str:
+        """An array that is spread over processes would lose the parts of the ranks that end."""
+        jax: Any = sys.modules.get("jax")
+        if jax is None or not self._groups.is_up:
+            return ""
+        names = [
+            name
+            for name, value in user_names()
+            if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
+        ]
+        return f"{', '.join(names)}: each rank holds a part of it" if names else ""
 
     def recover(self) -> list[str]:
         """Set up JAX's processes as before, and keep the arrays that the user's names hold."""

@@ -35,6 +35,8 @@ class Arrival(msgspec.Struct, frozen=True):
     secret: str
     meeting: str
     rank: int
+    size: int
+    """How many ranks meet."""
     comes: bool
 
 
@@ -53,7 +55,7 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
     deadline = time.monotonic() + timeout
     with socket.create_connection(desk[:2], ANSWER_PATIENCE) as connection:
         while True:
-            _send(connection, Arrival(desk.secret, name, rank, comes=True))
+            _send(connection, Arrival(desk.secret, name, rank, size, comes=True))
             read = b""
             while not read.endswith(b"\n"):
                 part = connection.recv(65536)
@@ -73,10 +75,10 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
             time.sleep(ARRIVAL_POLL)
 
 
-def stay_away(desk: Desk, name: str, rank: int) -> None:
-    """Declare at the meeting ``name`` that ``rank`` will not come."""
+def stay_away(desk: Desk, name: str, rank: int, size: int) -> None:
+    """Declare at the meeting ``name`` of ``size`` ranks that ``rank`` will not come."""
     with socket.create_connection(desk[:2], ANSWER_PATIENCE) as connection:
-        _send(connection, Arrival(desk.secret, name, rank, comes=False))
+        _send(connection, Arrival(desk.secret, name, rank, size, comes=False))
         connection.recv(1)
 
 

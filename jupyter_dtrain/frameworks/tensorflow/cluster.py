@@ -11,11 +11,12 @@ that the user has set stays as it is.
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.core.variables import Variable
+from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework
 
 from .ports import hold_port, keep_here
@@ -42,6 +43,8 @@ class TensorFlowCluster(Framework):
         self._port: socket.socket | None = None
         """Holds the port of this rank until the process ends."""
         self._addresses: list[str] = []
+        self._made_for: tuple[Placement, RankSpec] | None = None
+        """The place and the world for which ``TF_CONFIG`` was made."""
         self._task = (WORKER, 0)
         self._servers: TensorFlowServers | None = None
         self._serves = False
@@ -63,6 +66,7 @@ class TensorFlowCluster(Framework):
         """``TF_CONFIG``: every rank is a worker unless it has another role."""
         if not all(self._addresses):
             return {}
+        self._made_for = place, spec
         addresses = self._addresses
         if place.nodes == 1:
             addresses = [on_loopback(address) for address in addresses]
@@ -80,6 +84,16 @@ class TensorFlowCluster(Framework):
         self._serves = "ps" in spec.roles and self._task[0] in SERVING
         if self._servers is not None and "ps" in spec.roles:
             self._servers.install(metrics.shield)
+
+    def rejoin(self) -> None:
+        """Have ``TF_CONFIG`` name the ranks that there are now; not one that the user's code has set.
+
+        No server runs yet: :meth:`.TensorFlow.forbids_heal`. Roles stay as they were.
+        """
+        if self._servers is None or self._made_for is None or self._made_for[1].roles:
+            return
+        if os.environ.get(TF_CONFIG) == self._servers.config:
+            given.put(self.environment(*self._made_for), self.name)
 
     def worked(self) -> int:
         """The steps of a chief's loop: its main thread waits while workers make them."""

@@ -52,7 +52,7 @@ class TensorFlowServers:
 
     def __init__(self, config: str, addresses: list[str]) -> None:
         """``config``: this rank's ``TF_CONFIG`` as we have made it; ``addresses``: of all ranks, by rank."""
-        self._config = config
+        self.config = config
         self._addresses = addresses
         self._made: dict[bytes, Any] = {}
         """Servers of this process, by definition. We keep them: collecting a server would stop it."""
@@ -83,9 +83,9 @@ class TensorFlowServers:
 
     def _serve(self, tensorflow: Any) -> None:
         """Start this rank's server, if its role calls for one and the user has no other plans."""
-        if os.environ.get(TF_CONFIG) != self._config:
+        if os.environ.get(TF_CONFIG) != self.config:
             return
-        config = json.loads(self._config)
+        config = json.loads(self.config)
         cluster, task = config["cluster"], config["task"]
         if "ps" not in cluster or task["type"] not in SERVING:
             return

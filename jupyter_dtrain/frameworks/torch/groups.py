@@ -60,16 +60,30 @@ class _SetUp(NamedTuple):
     init_method: str | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    whole: bool
+    """Whether the group spans all ranks of the world, in their order, as far as the arguments show."""
 
-    def is_whole(self, place: Placement) -> bool:
-        """Whether the group spans all ranks of the world, in their order, as far as the arguments show."""
-        own = {"rank": (-1, place.rank), "world_size": (-1, place.size)}
-        return not self.args and all(self.kwargs.get(name, -1) in plain for name, plain in own.items())
+    @classmethod
+    def of(
+        cls, backend: str | None, init_method: str | None, args: tuple[Any, ...], kwargs: dict[str, Any], at: Placement
+    ) -> _SetUp:
+        """The set-up with these arguments, by the rank that is ``at`` this place."""
+        own = {"rank": (-1, at.rank), "world_size": (-1, at.size)}
+        whole = not args and all(kwargs.get(name, -1) in plain for name, plain in own.items())
+        return cls(backend, init_method, args, kwargs, whole)
 
-    def again(self, place: Placement) -> str:
+    def at(self, place: Placement) -> dict[str, Any]:
+        """The named arguments for the rank at ``place``: a resize changes how many ranks there are."""
+        numbers = {"rank": place.rank, "world_size": place.size}
+        return {name: numbers.get(name, value) for name, value in self.kwargs.items()}
+
+    @property
+    def again(self) -> str:
         """A key that is equal on ranks that can make their group again together; empty where that is unknown."""
-        by_address = (self.init_method or "env://").startswith(("env://", "tcp://"))
-        if not by_address or not self.is_whole(place) or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
+        by_address = (self.init_method or "env://").startswith(("env://", "tcp://")) and "?" not in (
+            self.init_method or ""
+        )
+        if not by_address or not self.whole or set(self.kwargs) - {*PLAIN, "rank", "world_size"}:
             return ""
         return f"{self.backend} {self.kwargs.get('timeout')}"
 
@@ -96,7 +110,7 @@ class TorchGroups:
         self._released = False
         self._arriving = False
         self._healed = False
-        """Whether a new process has taken a dead rank's place since the default group was made."""
+        """Whether ranks were replaced, or their number has changed, since the default group was made."""
         self._loops: set[int] = set()
         """gloo's epoll instances."""
 
@@ -156,13 +170,13 @@ class TorchGroups:
                         f"torch.distributed.destroy_process_group() before you set it up with {backend!r}."
                     )
                 dist.destroy_process_group()
-            set_up = _SetUp(backend, init_method, args, kwargs)
+            set_up = _SetUp.of(backend, init_method, args, kwargs, self._place)
             self._loops.clear()
             if backend is None and kwargs.get("device_id") is None:
                 backend, _ = self.backends.choose(at_set_up=True)
-                self.backends.check(dist, backend, by_option=True, whole=set_up.is_whole(self._place))
+                self.backends.check(dist, backend, by_option=True, whole=set_up.whole)
             elif backend is not None:
-                self.backends.check(dist, backend, by_option=False, whole=set_up.is_whole(self._place))
+                self.backends.check(dist, backend, by_option=False, whole=set_up.whole)
             # A failed set-up leaves this counter different across ranks; the next set-up would then wait forever.
             c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
             self._half_made = True
@@ -292,7 +306,7 @@ class TorchGroups:
     def bequeath(self) -> str:
         """How this rank makes the default group, in words for :meth:`inherit`; empty where that cannot be said."""
         dist = sys.modules.get("torch.distributed")
-        if self._set_up is None or dist is None or not dist.is_initialized() or not self._set_up.again(self._place):
+        if self._set_up is None or dist is None or not dist.is_initialized() or not self._set_up.again:
             return ""
         seconds = getattr(self._set_up.kwargs.get("timeout"), "total_seconds", lambda: None)()
         return json.dumps([self._set_up.backend, self._set_up.init_method, seconds])
@@ -300,12 +314,14 @@ class TorchGroups:
     def inherit(self, plan: str) -> None:
         """Take part in the next :meth:`recover` as if this rank had made the group like the others."""
         backend, init_method, seconds = json.loads(plan)
-        kwargs = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
-        self._set_up = _SetUp(backend, init_method, (), kwargs)
+        kwargs: dict[str, Any] = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
+        if (init_method or "").startswith("tcp://"):
+            kwargs |= {"rank": self._place.rank, "world_size": self._place.size}
+        self._set_up = _SetUp.of(backend, init_method, (), kwargs, self._place)
         self._healed = True
 
     def rejoin(self) -> None:
-        """A new process has taken a dead rank's place."""
+        """A new process has taken a dead rank's place, or the world has another number of ranks."""
         self._healed = True
 
     def recover(self) -> list[str]:
@@ -318,7 +334,7 @@ class TorchGroups:
             return []
         mine = "none"
         if dist.is_initialized() or (self._healed and self._set_up is not None):
-            mine = (self._set_up and self._set_up.again(self._place)) or "unknown"
+            mine = (self._set_up and self._set_up.again) or "unknown"
         plans = self._agree(dist, mine)
         if mine == "none" and set(plans.values()) == {"none"}:
             return []
@@ -360,7 +376,8 @@ class TorchGroups:
         modules = [module for module in modules if "reducer" in vars(module)]
         meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
-        backend, init_method, args, kwargs = self._set_up
+        backend, init_method, args, *_ = self._set_up
+        kwargs = self._set_up.at(self._place)
         living = set(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 — torch has no public list of its groups
         dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
         notes = []

@@ -1,4 +1,4 @@
-"""DDP modules in a world with a rank that is new.
+"""DDP modules in a world with a rank that is new, or with another number of ranks.
 
 A DDP module sorts its gradients into buckets, first by the order of its parameters, then by the order in which the
 first backward pass meets them. A rank that gets the module by pickle has the first order, and a rank that has trained

@@ -35,7 +35,7 @@ from .remote_training import hook_autograd, hook_optimizer
 from .replicas import hook_fully_shard, hook_wrapper
 from .spawn import hook_spawn
 from .step_hook import StepHook
-from .values import number, on_host, read
+from .values import number, on_host, read, spread_names
 from .waits import call_that_waits
 
 if TYPE_CHECKING:
@@ -229,6 +229,10 @@ class Torch(Framework):
     def release(self) -> None:
         """Close the connections of gloo's groups, and abort NCCL's groups."""
         self._groups.release()
+
+    def forbids_fewer(self) -> str:
+        """Whatever is sharded would lose the parts of the ranks that end."""
+        return spread_names()
 
     def bequeath(self) -> str:
         """How the default group is made, if it can be made again."""

@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jupyter_dtrain.engine.framework import user_names
+
 MAX_DEPTH = 4
 """How deep in a batch its first tensor may lie."""
 MAX_LOOK = 16
@@ -214,6 +216,28 @@ def first_size(batch: Any, depth: int = 0) -> int | None:
         if size is not None:
             return size
     return None
+
+
+def spread_names() -> str:
+    """The user's models and tensors of which each rank holds a part, as a clause; empty where there are none.
+
+    Also those of FSDP's older form, whose parameters look like others: by the name of its class.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return ""
+    names = [name for name, value in user_names() if _is_spread(torch, value)]
+    return f"{', '.join(names)}: each rank holds a part of it" if names else ""
+
+
+def _is_spread(torch: Any, value: Any) -> bool:
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        return hasattr(kind, "to_local") and not all(one.is_replicate() for one in value.placements)
+    if not issubclass(kind, torch.nn.Module):
+        return False
+    sharded = any(type(one).__name__ == "FullyShardedDataParallel" for one in value.modules())
+    return sharded or any(_is_spread(torch, one) for one in value.parameters())
 
 
 def on_host(value: Any) -> Any:

@@ -1,0 +1,64 @@
+"""A world gets more ranks, then fewer, in the middle of training: the replicas stay equal, and the training goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import HealFailed
+from tests.frameworks.test_torch_heal import FUNCTIONS, IMPORTS, MAKE, NAMES
+from tests.session.cells import run, same, values
+
+pytestmark = [pytest.mark.slow, pytest.mark.here("it kills processes of ranks")]
+
+WEIGHTS = "[round(float(p.detach().double().sum()), 9) for p in model.parameters()], step, dist.get_world_size()"
+
+
+@pytest.mark.parametrize(
+    "how", ["", "'gloo', init_method='env://', world_size=int(os.environ['WORLD_SIZE']), rank=int(os.environ['RANK'])"]
+)
+def test_training_goes_on_with_more_ranks_and_with_fewer(launch, how):
+    """2, 4, 3 ranks: equal weights after each, and the gradient is that of all ranks' batches."""
+    with launch(n=2) as session:
+        cells = [run(session, code).number for code in (IMPORTS, FUNCTIONS)]
+        run(session, MAKE.replace("init_process_group()", f"init_process_group({how})"))
+        run(session, "train(8)")
+        for size, until in ((4, 16), (3, 24)):
+            session.resize(size, NAMES, 0, replay=cells)
+            run(session, f"train({until})")
+            found = values(run(session, WEIGHTS))
+            assert same(found[0], size) == found
+            assert found[0][1:] == (until, size)
+            # One process with the batches of all ranks makes the same step.
+            alone = run(
+                session,
+                """
+import copy
+twin = copy.deepcopy(model)
+tuned = torch.optim.Adam(twin.parameters(), lr=1e-3)
+tuned.load_state_dict(copy.deepcopy(opt.state_dict()))
+x, y = map(torch.cat, zip(*(batch(step, rank) for rank in range(dist.get_world_size()))))
+tuned.zero_grad()
+((twin(x) - y) ** 2).mean().backward()
+tuned.step()
+train(step + 1)
+max(float((a - b).abs().max()) for a, b in zip(twin.parameters(), model.parameters()))
+""",
+            )
+            assert all(off < 1e-5 for off in values(alone).values())
+            run(session, f"step = {until}")
+        # Eight of each size; the two that were made to compare are no part of the training.
+        assert all(len(losses) == 26 for losses in session.pull("losses").values())
+
+
+def test_a_sharded_model_is_not_lost_with_the_ranks_that_hold_it(launch):
+    """Fewer ranks are refused with the way; more ranks are not."""
+    with launch(n=2) as session:
+        run(session, f"{IMPORTS}\nfrom torch.distributed.fsdp import fully_shard\ndist.init_process_group()")
+        run(session, "model = nn.Linear(8, 8)\nfully_shard(model)")
+        with pytest.raises(HealFailed, match=r"model: each rank holds a part of it\. %distributed save keeps it"):
+            session.resize(1)
+        assert session.world.size == 2
+        assert session.world.dead == []
+        run(session, "del model")
+        session.resize(1)
+        assert session.world.size == 1
