@@ -3,10 +3,10 @@
     python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4] [--on-hosts]
 
 Every situation, in torch and in MPI, and a rank that raises in each library on PyTorch that is installed, on each
-number of ranks; from one repeat to the next another rank is the victim,
-and a client looks on, is gone, or interrupts. Each play is a line of ``build/faults.jsonl`` once it is over; a run that
-is begun again goes on with what is missing there. ``build/faults.md`` sums all lines up. The exit status is 0 only if
-no play of this code had a problem.
+number of ranks; from one repeat to the next another rank is the victim, and a client looks on, is gone, or interrupts.
+Then heals and resizes in which something dies. Each play is a line of ``build/faults.jsonl`` once it is over; a run
+that is begun again goes on with what is missing there. ``build/faults.md`` sums all lines up. The exit status is 0 only
+if no play of this code had a problem.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from statistics import median
 from typing import Any
 
 from jupyter_dtrain.core.failures import situations
-from tests.faults.plans import HERE, ROWS, Plan, all_plans
+from tests.faults.changes import LIMIT
+from tests.faults.plans import CHANGES, HERE, ROWS, Plan, all_plans
 from tests.faults.stage import Stage
 from tests.faults.worlds import HANG
 from tests.hosts.network import Network, why_not
@@ -72,14 +73,15 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
         "| situation | plays | good | torch | MPI | libraries | seconds to the end: median, most | the table |",
         "|" + " --- |" * 8,
     ]
-    for name, row in ROWS.items():
-        own = rows.get(name, [])
+    for name in (*ROWS, *CHANGES):
+        row, own = ROWS.get(name), rows.get(name, [])
         if not own:
             text.append(f"| {name} | 0 | | | | | | |")
             continue
         good = [line for line in own if not line["problems"]]
-        ended = [line["seconds"] for line in good if line["mode"] != "interrupted" and row.ends is not None]
-        stopped = [line["seconds"] for line in good if line["mode"] == "interrupted" or row.ends is None]
+        until_stop = row is not None and row.ends is None
+        ended = [line["seconds"] for line in good if line["mode"] != "interrupted" and not until_stop]
+        stopped = [line["seconds"] for line in good if line["mode"] == "interrupted" or until_stop]
         each = [
             f"{median(part):.1f}, {max(part):.1f}{words}"
             for part, words in ((ended, ""), (stopped, " after Stop"))
@@ -87,7 +89,7 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
         ]
         of = [sum(line["framework"] == name for line in own) for name in ("torch", "mpi")]
         counts = " | ".join(map(str, [len(own), len(good), *of, len(own) - sum(of)]))
-        limit = "Stop: 10 s" if row.ends is None else f"{row.ends}; Stop: 10 s"
+        limit = f"{LIMIT:g} s" if row is None else "Stop: 10 s" if row.ends is None else f"{row.ends}; Stop: 10 s"
         text.append(f"| {name} | {counts} | {'; '.join(each)} | {limit} |")
     bad = [line for own in rows.values() for line in own if line["problems"]]
     everything = sum(map(len, rows.values()))

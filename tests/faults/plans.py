@@ -35,7 +35,13 @@ DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed
 SERVERS = ("worker-killed", "server-killed")
 """Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""
 SERVERS_SIZE = 4
-HERE = ("mpiexec-killed", "save-killed", "save-no-disk")
+CHANGES = (
+    *("heal-new-killed", "heal-other-killed", "heal-mpiexec-killed", "heal-no-process"),
+    *("grow-new-killed", "grow-other-killed", "grow-mpiexec-killed", "grow-no-process"),
+    *("shrink-other-killed", "shrink-mpiexec-killed"),
+)
+"""Heals and resizes in which something dies, or no process can be started; see :mod:`.changes`."""
+HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *CHANGES)
 """Situations that are another one where the ranks are on hosts, or that need a folder which all ranks share."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
@@ -56,7 +62,7 @@ class Plan(NamedTuple):
 
 def frameworks_of(situation: str) -> list[Framework]:
     """The frameworks in which the situation can come about."""
-    only = ROWS[situation].framework
+    only = "" if situation in CHANGES else ROWS[situation].framework
     if only == "tensorflow":
         return ["tensorflow"] if importlib.util.find_spec("tensorflow") else []
     found: list[Framework] = [name for name in get_args(Framework)[:2] if only in ("", name)]
@@ -65,6 +71,8 @@ def frameworks_of(situation: str) -> list[Framework]:
 
 def modes_of(situation: str) -> list[Mode]:
     """The modes that make sense for the situation."""
+    if situation in CHANGES:
+        return ["attended"]
     if situation in SERVERS:
         return ["attended", "interrupted"]
     if situation in KERNELS:
@@ -78,7 +86,7 @@ def modes_of(situation: str) -> list[Mode]:
 def all_plans(size: int, turn: int = 0) -> list[Plan]:
     """Each situation in each framework, once; with ``turn``, counted from 0, victims and modes change."""
     plans = []
-    for index, situation in enumerate(ROWS):
+    for index, situation in enumerate([*ROWS, *CHANGES]):
         if situation in SERVERS and size != SERVERS_SIZE:
             continue
         for framework in frameworks_of(situation):

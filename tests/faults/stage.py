@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from jupyter_dtrain import DistributedInterrupt
+from tests.faults.changes import ChangePlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import KERNELS, SERVERS, Plan
+from tests.faults.plans import CHANGES, KERNELS, SERVERS, Plan
 from tests.faults.play import Play
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
@@ -28,8 +29,12 @@ class Stage(Worlds):
 
     def play(self, plan: Plan) -> Played:
         """Play it. Mistakes of the world are in :attr:`Played.problems`; a play raises no exception for them."""
-        kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
-        play = kinds.get(plan.situation, Play)(self, plan)
+        play: Play | ChangePlay
+        if plan.situation in CHANGES:
+            play = ChangePlay(self, plan)
+        else:
+            kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
+            play = kinds.get(plan.situation, Play)(self, plan)
         try:
             seconds, outcome = play.run()
         except (Exception, DistributedInterrupt) as error:  # noqa: BLE001 — a broken world may raise anything

@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_dtrain.core.failures import situations
 from tests.faults.plans import (
+    CHANGES,
     HERE,
     LIBRARIES,
     SERVERS,
@@ -52,6 +53,17 @@ def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     if plan.situation in HERE and stage.network is not None:
         pytest.skip("on this machine only: the ranks of hosts end without mpiexec, see tests/hosts/test_faults.py")
     played = stage.play(plan)
+
+    assert played.problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("situation", CHANGES)
+def test_a_change_in_which_something_dies_ends_and_the_world_is_whole(stage: Stage, situation: str) -> None:
+    """A heal or a resize: it succeeds, or says why it cannot; a further one makes the world whole then."""
+    if stage.network is not None:
+        pytest.skip("on this machine only: no rank is started on other hosts in a world that runs")
+    played = stage.play(Plan(situation, "torch", SIZE, SIZE - 1, "attended"))
 
     assert played.problems == []
 
