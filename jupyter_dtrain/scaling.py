@@ -234,7 +234,7 @@ def _take_work(size: Size, run: Run) -> None:
 def _sharing(session: Session) -> list[str]:
     """Whether ranks share processors, so that they cannot be as fast as where each has its own."""
     processors = len(os.sched_getaffinity(0))
-    ranks = session.request.size
+    ranks = session.world.size
     if session.request.launcher != LOCAL or ranks <= processors:
         return []
     return [f"they share {processors} processors, so they cannot be as fast as where each rank has one."]

@@ -82,7 +82,7 @@ class Session(SessionFacts, Variables, Snapshots):
         self._heals = Heals(self._link, self._fold, self._cells, request)
         self._relay: CommRelay | None = None
         self._started_here = False
-        self._orders = {}
+        self._orders, self._ordered = {}, set()
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
@@ -221,6 +221,8 @@ class Session(SessionFacts, Variables, Snapshots):
         that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
         named = check_run_name(name)
+        if ranks is None and self._ordered:
+            self._renew_orders()
 
         def make_view(run: Run) -> RunView | None:
             return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view

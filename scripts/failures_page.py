@@ -36,6 +36,8 @@ The fault suite heals the world after every play in which a rank has died on thi
 * **The steward asks the living ranks** whether they are idle. One that works on a cell, or does not answer within 3 s,
   ends the heal. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM, the ranks are
   on other hosts, or `OMPI_MCA_btl` leaves out tcp. The error says which, and names `%distributed restart`.
+* **No cell begins** until the heal has ended: the world would change under it. The error says so. A cell that was on
+  its way when the ranks said that they are idle ends the heal, and keeps the world that it has.
 * **The living ranks form the world again** with a new process for each dead rank. They take it only when every rank has
   come so far, so they all have it or none has.
 * **A rank that dies meanwhile**, a new one or another, ends the try: the new processes are killed. The next try
@@ -43,7 +45,7 @@ The fault suite heals the world after every play in which a rank has died on thi
   tries the heal has failed; the living ranks have their variables, and a later heal may work.
 * **`mpiexec` dies meanwhile**: the heal ends within 0.5 s.
 * **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
-  to lose, and waits up to 3 s for that. It refuses before that if a model is sharded or the ranks have roles. If it
+  to lose, and waits up to 15 s for that. It refuses before that if a model is sharded or the ranks have roles. If it
   fails later, the ranks that it has ended are dead, and a heal starts them again.
 * **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
   world is whole by then.

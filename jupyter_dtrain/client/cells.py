@@ -80,12 +80,12 @@ class Cells:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's."""
         self._link.check_alive()
         self._link.check()
-        chosen = parse_ranks(ranks, self._link.world.size)
         try:
             # The runs that it did not know were on their way when this client took over.
             self._follow(self._link.confirm_drives(), lambda _: None)
         finally:
             self._notices.show()
+        chosen = parse_ranks(ranks, self._link.world.size)
         check_syntax(code, cell.above if cell is not None else 0)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")

@@ -278,7 +278,7 @@ class Fold:
             self._world_lost(self._gone)
             return
         for rank in entry.run.ranks:
-            place = self._world.ranks[rank]
+            place = self._world.rank(rank)
             if place.state == "dead":
                 self._rank_died(rank, place.words, [])
                 continue
@@ -298,7 +298,7 @@ class Fold:
         self._watch(entry)
         if entry.timeout is not None:
             entry.deadline = now + entry.timeout
-        places = [self._world.ranks[rank] for rank in run.ranks]
+        places = [self._world.rank(rank) for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # They died while the cell was queued; the others would wait for them.
             run.not_sent = "; ".join(place.words for place in dead)
@@ -346,7 +346,7 @@ class Fold:
         if (bound := self._bound()) is None:
             return None
         world, channel = bound
-        return channel.ask(world.ranks[rank].engine, ReadEvents(run, from_seq))
+        return channel.ask(world.rank(rank).engine, ReadEvents(run, from_seq))
 
     def _rank_fell(self, rank: int, words: str) -> None:
         for entry in self._runs.sent:
@@ -358,7 +358,7 @@ class Fold:
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
-            self._change([msgspec.structs.replace(self._world.ranks[rank], state="dead", words=words)])
+            self._change([msgspec.structs.replace(self._world.rank(rank), state="dead", words=words)])
         for entry in self._runs.sent:
             if rank in entry.run.lost:
                 self._end_if_done(entry)

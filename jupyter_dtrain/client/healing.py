@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.requests import WorldRequest
+    from jupyter_dtrain.wire.steward_messages import WorldNews
 
     from .cells import Cells
     from .fold import Fold
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 POLL: Final = 0.02
 """Seconds between two looks."""
 DATA: Final = (
-    "Samplers, data loaders and what else your code has divided by the number of ranks stay as they were: make them "
-    "again."
+    "Samplers, data loaders and what else your code has divided by the number of ranks have not changed, so make them "
+    "anew."
 )
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
@@ -90,6 +91,8 @@ class Resized(NamedTuple):
     """As for a heal: the ranks that are new, and what they got."""
 
     def __str__(self) -> str:
+        if self.size == self.before:
+            return str(self.healed)
         count = f"{self.size} rank{'s' if self.size > 1 else ''}"
         words = f"The world has {count} instead of {self.before}"
         if self.healed.ranks:
@@ -185,7 +188,9 @@ class Heals:
             source = min(living, default=0)
         elif not names:
             raise BadRequest(f"Name the variables to copy from rank {source}, such as --from {source} model opt.")
-        (chosen,) = parse_ranks(source, min(world.size, size or world.size))
+        (chosen,) = parse_ranks(source, world.size)
+        if names and size is not None and chosen >= size:
+            raise BadRequest(f"Rank {chosen} ends: copy from a rank that stays, below {size}.")
         if not names or (size is None and len(living) == world.size):
             return chosen  # the steward says that nobody is dead
         if chosen not in living:
@@ -242,6 +247,12 @@ class Heals:
             watch=Watching(metrics=False),
             cell=Cell(run_name=name),
         )
+
+
+def check_still(news: WorldNews | None) -> None:
+    """Raise :class:`RanksBusy` while a heal or a resize goes on: the world would change under a cell."""
+    if news is not None and news.changing:
+        raise RanksBusy(f"{news.changing}: run the cell when that has ended, in a few seconds.")
 
 
 def check_living(world: World, ranks: Sequence[int]) -> None:

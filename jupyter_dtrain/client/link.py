@@ -51,7 +51,7 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldRestarting,
 )
 
-from .healing import check_living
+from .healing import check_living, check_still
 from .notebook import kernel_id
 
 if TYPE_CHECKING:
@@ -257,7 +257,9 @@ class Link:
         runs: list[OpenRun] = []
         with contextlib.suppress(WorldLost, Refused):
             # It announces the number of the next run too: a client that takes over now gives its own another one.
-            runs = self._take_driven(self._steward.ask(self._renewal(self._next_run), CONFIRM))
+            driven = self._steward.ask(self._renewal(self._next_run), CONFIRM)
+            runs = self._take_driven(driven)
+            check_still(driven.news)
         self.check_drives()
         return runs
 
@@ -375,10 +377,7 @@ class Link:
         return Renew(self.me.id, self.me.auto, last_run, list(followed), dead)
 
     def _take_driven(self, driven: Driven) -> list[OpenRun]:
-        """Take what the steward answers: the driver, and whatever broadcasts were missed. Returns the runs that go on.
-
-        Any thread.
-        """
+        """Take the steward's answer, the driver and missed broadcasts; returns the runs that go on. Any thread."""
         self._set_driver(driven.driver)
         news = driven.news
         if news is None or self._world is None:
@@ -392,7 +391,7 @@ class Link:
             return []
         engines = {rank.engine for rank in self._world.ranks}
         new = [rank for rank in news.replaced if rank.engine not in engines]
-        if (new or news.size != self._world.size) and news.generation >= self._world.generation:
+        if new or news.size != self._world.size:
             self.ranks_replaced(new, news.size, news.generation)
         for rank in self._world.ranks:
             if rank.rank in news.dead:
@@ -412,10 +411,11 @@ class Link:
             self._fold.rank_died(rank, words, events)
 
     def ranks_replaced(self, ranks: list[Rank], size: int, generation: int) -> None:
-        """Take the news of a heal: ``ranks`` are new, and the world has ``size`` of them."""
+        """Take the news of a heal: ``ranks`` are new, and the world has ``size`` of them; unless they are late."""
         with self._lock:
             assert self._world is not None
-            generation = max(self._world.generation, generation)
+            if generation < self._world.generation:
+                return
             self._set_world(ranks=self._world.changed(ranks, size).ranks, generation=generation)
         if self._fold is not None:
             self._fold.ranks_replaced(ranks, size)

@@ -88,8 +88,8 @@ class RankRequests:
     def may_go_on(self, run: Run) -> bool:
         """Whether a rank works on ``run``, as far as ranks answer within a second; one that does not may."""
         answers = self.ask_agents(run.ranks, STATE_PATIENCE, ReadPosition())
-        ranks = self._bound()[0].ranks
-        living = {rank: answer for rank, answer in answers.items() if not ranks[rank].has_ended}
+        world = self._bound()[0]
+        living = {rank: answer for rank, answer in answers.items() if not world.rank(rank).has_ended}
         return any(one is None or one.works_on(run.number) for one in living.values())
 
     def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures[A]]) -> Answers[A]:
@@ -160,7 +160,7 @@ class RankRequests:
         """The reply of the main thread of ``rank``, unless the rank dies or the deadline passes first."""
         while not future.done():
             stop_button.check()
-            place = self._bound()[0].ranks[rank]
+            place = self._bound()[0].rank(rank)
             if place.has_ended:
                 raise RanksDead(place.words)
             if time.monotonic() > deadline:

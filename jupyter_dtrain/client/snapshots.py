@@ -11,6 +11,7 @@ before anything has changed.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ from .compare import CALL
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.requests import WorldRequest
 
 FOLDER_VARIABLE: Final = "DTRAIN_SNAPSHOTS"
@@ -75,6 +77,13 @@ class Snapshots:
     run: Callable[..., Run]
     _orders: dict[str, tuple[list[str], str]]
     """The snapshots that ranks save by themselves: variables and distance, by name."""
+    _ordered: set[str]
+    """The engines that have these orders; empty where there are none."""
+
+    @property
+    @abstractmethod
+    def world(self) -> World:
+        """The world as it is now."""
 
     def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> Answer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
@@ -98,6 +107,7 @@ class Snapshots:
         steps, seconds = parse_every(every)
         answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
         self._orders[name] = names, str(every)
+        self._ordered = self._engines()
         return answer
 
     def stop_saving(self, name: str = "") -> list[str]:
@@ -145,8 +155,21 @@ class Snapshots:
         if self.request.options.snapshot_every:
             every, names = split_every(self.request.options.snapshot_every)
             wanted.setdefault(f"auto-{self.request.name}", (names, every))
+        # At once: each of the cells that place them would look for ranks without them.
+        self._ordered = self._engines() if wanted else set()
         for name, (names, every) in wanted.items():
             self.save(name, names, every=every)
+
+    def _renew_orders(self) -> None:
+        """Give ranks that a heal or a resize has started since the standing orders, before the next cell of all ranks.
+
+        The others would wait for them between two steps.
+        """
+        if self._ordered and not self._engines() <= self._ordered and not self.world.dead:
+            self._place_orders()
+
+    def _engines(self) -> set[str]:
+        return {rank.engine for rank in self.world.ranks}
 
     def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> Answer:
         code = CALL.format("snapshot_cells", function, values, dict(options))

@@ -99,6 +99,13 @@ class World(msgspec.Struct, frozen=True):
         """The ranks that have ended."""
         return [rank for rank in self.ranks if rank.state == "dead"]
 
+    def rank(self, number: int) -> Rank:
+        """The rank with this number; for one that a resize has ended, a rank that is dead."""
+        if number < self.size:
+            return self.ranks[number]
+        words = f"rank {number} was ended by %distributed resize"
+        return Rank(number, 0, "", 0, "cpu", 0, "", state="dead", words=words)
+
     def changed(self, ranks: Iterable[Rank], size: int | None = None) -> World:
         """The world with ``ranks`` in the places of those with their numbers; ``size``: how many ranks it has then."""
         found = {rank.rank: rank for rank in (*self.ranks, *ranks)}

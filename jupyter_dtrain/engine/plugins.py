@@ -344,7 +344,7 @@ class Plugins:
         return [words for _, words in self._answers("cannot_heal", as_text) if words]
 
     def forbids_heal(self) -> list[str]:
-        """Why no new process can take a dead rank's place."""
+        """Why no heal and no resize can work here."""
         return [words for _, words in self._answers("forbids_heal", as_text) if words]
 
     def forbids_fewer(self) -> list[str]:

@@ -89,10 +89,11 @@ def _joined(values: list[Any]) -> Any:
 
 def _keep(session: Session, asked: Asked) -> None:
     """Keep the running world if it is the one asked for: a start cell may run again. Raises :class:`BadRequest`."""
-    request = session.request
+    started = session.request
+    request = started.resized(session.world.size)  # the same cell again is harmless after a resize, too
     wanted = msgspec.structs.replace(
         asked.world,
-        n=asked.world.n or request.size,
+        n=session.world.size if asked.world.n in (None, started.size) else asked.world.n,
         name=request.name if asked.world.name is None else asked.world.name,
         mpiexec=asked.world.mpiexec or request.options.mpiexec,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,11 +57,16 @@ TRIES = 3
 """How often a heal tries, where ranks die meanwhile."""
 PATIENCE = 3.0
 """Seconds that an idle rank may take to answer."""
+END_PATIENCE = 15.0
+"""Seconds that ranks may take to end: the system frees their memory, which can be much."""
 PAUSE = 0.3
 """Seconds between two tries, in which the new processes of the first one end."""
 RESTART = "%distributed restart starts fresh ranks."
 
-SAVE = "%distributed save keeps it: delete it, resize, make it again, and %distributed load brings its state back"
+SAVE = (
+    "First save that with %distributed save, and delete the variable. After the resize, make the object again; "
+    "%distributed load brings its state back"
+)
 """The way to fewer ranks for what is spread over all of them."""
 
 _log = logging.getLogger(__name__)
@@ -100,6 +106,8 @@ class Healing:
         self._bound = bound
         self._post = post
         self._tell = tell
+        self._starting = threading.Lock()
+        """Held while a heal begins: a client asks on one thread, and the world heals itself on another."""
         self._number = 0
         self._heal: HealState | None = None
         """The newest heal; None before the first."""
@@ -137,21 +145,21 @@ class Healing:
 
     def _asked(self, heal: Heal) -> HealBegun:
         size = self._state.request.size if heal.size is None else heal.size
-        if self._goes_on and size != self._size:
-            raise Refused(f"a change to {self._size} ranks goes on: wait for its end")
-        if self._goes_on:
-            return HealBegun(self._number)
-        if why := self._nothing_to_do(heal) or self._obstacle(size):
-            raise Refused(why)
-        self._start(size, alone=False)
-        return HealBegun(self._number)
+        with self._starting:
+            if self._goes_on and size != self._size:
+                raise Refused("a heal or another resize goes on: wait for its end")
+            if self._goes_on:
+                return HealBegun(self._number)
+            if why := self._nothing_to_do(heal) or self._obstacle(size):
+                raise Refused(why)
+            return HealBegun(self._start(size, alone=False))
 
     def _nothing_to_do(self, heal: Heal) -> str:
         if self._state.dead or self._state.phase != "running":
             return ""
         if heal.size is None:
             return "no rank is dead. %distributed resync copies variables from one rank to the others"
-        return f"it has {heal.size} ranks" if heal.size == self._state.request.size else ""
+        return f"it has {heal.size} ranks already" if heal.size == self._state.request.size else ""
 
     def _read(self, request: ReadHeal) -> HealState:
         if self._heal is None or request.number != self._number:
@@ -182,12 +190,16 @@ class Healing:
             return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {RESTART}"
         return ""
 
-    def _start(self, size: int, *, alone: bool) -> None:
+    def _start(self, size: int, *, alone: bool) -> int:
+        """Begin a heal; its number. ``_starting`` is held."""
         self._number += 1
         self._size = size
+        now = self._state.request.size
+        self._state.changing = f"The world is resized from {now} to {size} ranks" if size != now else "Ranks are healed"
         self._heal = HealState("going on", "asking the living ranks")
         self._alone = alone
         self._post(self._begin)
+        return self._number
 
     # The supervisor's thread.
 
@@ -216,7 +228,7 @@ class Healing:
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
             self._fail(f"{why}: {RESTART}")
-        elif self._size <= max(answers) and (
+        elif self._size <= max(answers, default=-1) and (
             why := next((words for one in answers.values() if one is not None for words in one.spread), "")
         ):
             self._fail(f"{why}. {SAVE}")
@@ -232,7 +244,7 @@ class Healing:
         if not self._dropped:
             self._form()
             return
-        self._stage, self._deadline = "dropping", time.monotonic() + PATIENCE
+        self._stage, self._deadline = "dropping", time.monotonic() + END_PATIENCE
         self._say(f"ending {count_ranks(self._dropped)}")
         self._signal(self._dropped, "by %distributed resize")
 
@@ -301,6 +313,11 @@ class Healing:
     def _take_if_whole(self) -> None:
         if self._forming or self._coming:
             return
+        if runs := self._owner.open_runs():
+            # Its cell was on its way when the ranks said that they are idle.
+            self._abandon()
+            self._fail(f"run {runs[-1].run} has begun meanwhile: wait for its end")
+            return
         self._stage, self._deadline = "taking", time.monotonic() + 2 * PATIENCE
         self._questions.ask(self._living(), PATIENCE, lambda _: self._done(), TakeWorld(self._try))
 
@@ -313,7 +330,7 @@ class Healing:
         self._owner.replaced(numbers)
         self._tell(RanksReplaced(ranks=ranks, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
-        self._stage, self._deadline = "", math.inf
+        self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes)
         _log.info("The world has %s ranks after %.1f s, new are %s", self._size, seconds, numbers)
         if self._alone:
@@ -353,10 +370,11 @@ class Healing:
                 channel.ask_watch(world.ranks[0].watch, SendSignal(number, int(signal.SIGKILL), reason))
 
     def _fail(self, why: str) -> None:
-        self._stage, self._deadline = "", math.inf
+        self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._left_alone = self._state.dead
-        if ended := [rank for rank in self._dropped if rank in self._left_alone]:
-            why += f". {count_ranks(ended).capitalize()} ended for it; %distributed heal starts the same number again"
+        if self._dropped:
+            them = "them" if len(self._dropped) > 1 else "it"
+            why += f". {count_ranks(self._dropped).capitalize()} had to end for it; %distributed heal replaces {them}"
         self._heal = HealState("failed", why)
         if self._alone:
             self._owner.notice(f"The world could not replace {count_ranks(self._left_alone)} by itself: {why}.")
@@ -369,6 +387,7 @@ class Healing:
         if self._goes_on:
             self._heal = HealState("failed", "the world was restarted or has ended")
         self._stage, self._deadline, self._left_alone = "", math.inf, []
+        self._state.changing = ""
 
     def tick(self, now: float) -> float:
         """Do what is due; when there is more to do."""
@@ -379,11 +398,12 @@ class Healing:
             if self._stage == "pausing":
                 self._form()
             elif self._stage == "dropping":
-                self._fail(f"{count_ranks(self._dropped)} did not end within {PATIENCE:g} s")
+                self._fail(f"{count_ranks(self._dropped)} did not end within {END_PATIENCE:g} s")
             elif self._stage == "forming":
                 missing = sorted(self._forming | self._coming)
                 self._again(f"{count_ranks(missing)} did not come within {self._request.settings.start_timeout:g} s")
             else:
+                self._kill(self._ordered)
                 self._fail(f"the steward could not take the new world; its log says why: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
@@ -396,8 +416,11 @@ class Healing:
         if self._state.phase != "running" or len(dead) == len(self._state.ranks):
             return
         size = self._state.request.size
-        if why := self._obstacle(size):
-            self._alone = True
-            self._fail(why)
-        else:
-            self._start(size, alone=True)
+        with self._starting:
+            if self._goes_on:
+                return
+            if why := self._obstacle(size):
+                self._alone = True
+                self._fail(why)
+            else:
+                self._start(size, alone=True)

@@ -63,6 +63,8 @@ class State:
         """Whether ``mpiexec`` is there."""
         self.has_ulfm = False
         """Whether MPI can go on without dead ranks."""
+        self.changing = ""
+        """A heal or resize that goes on, in words."""
         self._replaced: set[int] = set()
         """The ranks that a heal has put in the place of dead ones, or has added."""
         self.ends = 0.0
@@ -126,6 +128,7 @@ class State:
                 [*self._notices, *self._launch_notices],
                 runs,
                 self._request.size,
+                self.changing,
                 [rank for rank in ranks if rank.rank in self._replaced],
                 {rank: events for rank, events in self._last.items() if rank not in known},
             )
@@ -213,6 +216,8 @@ class State:
             self._last = {number: events for number, events in self._last.items() if number < size}
             self._replaced = {number for number in self._replaced if number < size}
             self._request = self._request.resized(size)
+            # Cells and news of before are of an earlier one.
+            self._generation += 1
             return self._generation
 
     def forget_ranks(self) -> None:

@@ -93,8 +93,8 @@ class StoredRun:
         self.world = world
         """The world's name; ``world_id`` is unique."""
         self.world_id = world_id
-        self.size = size
-        """Ranks in the world."""
+        self.size = max(size, *(rank + 1 for rank in self.ranks), 0)
+        """Ranks in the world: as many as it had first, or more where the run shows that a resize has added some."""
         self.started = started
         """Seconds since the epoch, as ``ended``."""
         self.ended = ended

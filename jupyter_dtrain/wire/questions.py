@@ -143,4 +143,4 @@ class Questions:
 
 
 def _living(world: World, ranks: list[int]) -> list[int]:
-    return [rank for rank in ranks if not world.ranks[rank].has_ended]
+    return [rank for rank in ranks if not world.rank(rank).has_ended]

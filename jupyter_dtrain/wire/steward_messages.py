@@ -117,6 +117,8 @@ class WorldNews(msgspec.Struct, frozen=True):
     """The runs that go on, oldest first."""
     size: int = 0
     """How many ranks the world has."""
+    changing: str = ""
+    """A heal or resize that goes on, in words: no cell may begin."""
     replaced: list[Rank] = []
     """The ranks that a heal has put in the place of dead ones or has added, as they are now."""
     last: dict[int, list[Event]] = {}

@@ -63,6 +63,66 @@ def test_a_world_grows_and_shrinks_and_ranks_that_stay_keep_everything(world):
         world.run("1", [3])
 
 
+def test_a_client_that_comes_after_a_shrink_reads_the_run_of_before(world):
+    """The newest run was on ranks that are gone; nothing waits for them, and the stored run is whole."""
+    size = world.world.size
+    world.resize(size + 1)
+    last = run(world, "import os\nprint('of', os.environ['RANK'])")
+    world.resize(size)
+    with Session.attach(world.name, take_over=True) as other:
+        found = other.last_run
+        assert found.number == last.number
+        assert found.outcome == "ok"
+        assert all(found.text(rank).endswith(f"of {rank}\n") for rank in range(size + 1))
+        assert whole(other)
+        other.interrupt()
+    world.take_over()
+    assert whole(world)
+
+
+def test_no_cell_begins_while_the_world_is_resized(world):
+    """It would have the world changed under it; the error says when to try again."""
+    size, refused = world.world.size, []
+
+    def try_it(words):
+        try:
+            world.run("1", [0], view=None)
+        except RanksBusy as error:
+            refused.append(str(error))
+
+    world.resize(size + 1, progress=try_it)
+    world.resize(size)
+    assert refused
+    assert refused[0].startswith(f"The world is resized from {size} to {size + 1} ranks: run the cell when")
+    assert whole(world)
+
+
+@pytest.mark.slow
+def test_standing_snapshots_go_on_with_new_ranks(launch, tmp_path, monkeypatch):
+    """They get the order before the next cell of all ranks."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("DTRAIN_SNAPSHOTS", str(tmp_path))
+    make = """
+import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        opt.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        opt.step()
+"""
+    with launch(n=2) as session:
+        run(session, make)
+        session.save("auto", ["model"], every=2)
+        session.resize(3)
+        run(session, make)
+        trained = run(session, "train(7)")
+        assert trained.elapsed < 30
+        session.stop_saving()
+        assert [(one.name, one.ranks) for one in session.snapshots] == [("auto", 3)]
+
+
 def test_new_ranks_run_earlier_cells_and_get_variables(world):
     """As those that a heal starts; dead ranks are replaced on the way."""
     size = world.world.size

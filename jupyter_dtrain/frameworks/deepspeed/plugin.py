@@ -76,7 +76,7 @@ class DeepSpeed(Framework):
         engines = sys.modules.get("deepspeed.runtime.engine")
         kind = getattr(engines, "DeepSpeedEngine", None)
         names = [name for name, value in user_names() if kind is not None and isinstance(value, kind)]
-        return f"{', '.join(names)}: DeepSpeed divides its state among the ranks" if names else ""
+        return f"DeepSpeed divides the state of {', '.join(names)} among the ranks" if names else ""
 
     def recover(self) -> list[str]:
         """Name the existing engines, which the user must make again."""

@@ -136,7 +136,7 @@ class Jax(Framework):
             for name, value in user_names()
             if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
         ]
-        return f"{', '.join(names)}: each rank holds a part of it" if names else ""
+        return f"each rank holds only a part of {', '.join(names)}" if names else ""
 
     def recover(self) -> list[str]:
         """Set up JAX's processes as before, and keep the arrays that the user's names hold."""

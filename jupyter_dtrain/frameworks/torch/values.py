@@ -227,7 +227,7 @@ def spread_names() -> str:
     if torch is None or not hasattr(torch, "nn"):
         return ""
     names = [name for name, value in user_names() if _is_spread(torch, value)]
-    return f"{', '.join(names)}: each rank holds a part of it" if names else ""
+    return f"each rank holds only a part of {', '.join(names)}" if names else ""
 
 
 def _is_spread(torch: Any, value: Any) -> bool:
