@@ -46,7 +46,7 @@ _VERBS: Final = ("resized", "healed")
 
 
 class Healed(NamedTuple):
-    """The result of a heal."""
+    """The result of a heal. As text, it has one sentence a line."""
 
     ranks: list[int]
     """The ranks that were replaced."""
@@ -77,7 +77,7 @@ class Healed(NamedTuple):
                 f"%%rank {format_ranks(self.ranks)}, and copy variables with "
                 f"%distributed resync --from {self.source} NAMES"
             )
-        return ". ".join(said) + "."
+        return ".\n".join(said) + "."
 
 
 class Resized(NamedTuple):
@@ -96,10 +96,10 @@ class Resized(NamedTuple):
         count = f"{self.size} rank{'s' if self.size > 1 else ''}"
         words = f"The world has {count} instead of {self.before}"
         if self.healed.ranks:
-            said = f"{words}. {self.healed}"
+            said = f"{words}.\n{self.healed}"
         else:
-            said = ". ".join([f"{words} after {self.healed.seconds:.1f} s", *self.healed.notes]) + "."
-        return f"{said} {DATA}"
+            said = ".\n".join([f"{words} after {self.healed.seconds:.1f} s", *self.healed.notes]) + "."
+        return f"{said}\n{DATA}"
 
 
 class Heals:

@@ -47,10 +47,9 @@ def heal(args: Parsed) -> None:
     replay = _runs(args.replay)
     line = ProgressLine()
     try:
-        healed = current().heal(args.names, args.source, replay=replay, progress=line.say)
+        _tell(line, str(current().heal(args.names, args.source, replay=replay, progress=line.say)))
     finally:
         line.end()
-    print(healed)
 
 
 def resize(args: Parsed) -> None:
@@ -58,10 +57,18 @@ def resize(args: Parsed) -> None:
     replay = _runs(args.replay)
     line = ProgressLine()
     try:
-        resized = current().resize(args.size, args.names, args.source, replay=replay, progress=line.say)
+        _tell(line, str(current().resize(args.size, args.names, args.source, replay=replay, progress=line.say)))
     finally:
         line.end()
-    print(resized)
+
+
+def _tell(line: ProgressLine, words: str) -> None:
+    """Show ``words``, the first of their lines in the place of the progress."""
+    first, _, rest = words.partition("\n")
+    line.say(first)
+    line.end()
+    if rest:
+        print(rest)
 
 
 def _runs(text: str) -> list[int]:
