@@ -190,7 +190,7 @@ class Watch:
     def _patience(self) -> float:
         if self._has_request():
             return 0.0
-        leaving = [orphans.look_at for orphans, _ in self._leaving]
+        leaving = [] if self._ending and self._ranks else [orphans.look_at for orphans, _ in self._leaving]
         moments = [*self._due.values(), *leaving, self._lease_end, time.monotonic() + LONGEST]
         if self._copier is not None and (self._ranks or self._late) and self._reports.free:
             moments.append(self._copy_at)
@@ -313,10 +313,16 @@ class Watch:
             awaited = self._watched.pop(process.pid)
             for fd in tuple(awaited):
                 self._forget(awaited, fd)
+        if self._ending:
+            # One look at the machine's processes for all of them: with a look for each, a stop grew with their square.
+            ended = [*(process for _, earlier in self._leaving for process in earlier), *ended]
+            self._leaving = []
         self._leaving.append((Orphans({process.pid: process.number for process in ended}), ended))
 
     def _see_off(self) -> None:
         """Report the ends of the ranks of which nothing is left; end more of what is left of others."""
+        if self._ending and self._ranks:
+            return
         now = time.monotonic()
         waiting = [one for one in self._leaving if now < one[0].look_at or not one[0].end(self._ranks.keys())]
         gone = [one for one in self._leaving if one not in waiting]
