@@ -342,7 +342,7 @@ class Session(SessionFacts, Variables, Snapshots):
         again, alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives);
         what has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
 
-        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` where it cannot be, with the reason.
+        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` with the reason where it cannot work.
         """
         return self._heals.heal(names, source, replay, self.names, progress or (lambda _: None))
 
@@ -355,7 +355,7 @@ class Session(SessionFacts, Variables, Snapshots):
         replay: Iterable[int] = (),
         progress: Callable[[str], None] | None = None,
     ) -> Resized:
-        """Give the world ``n`` ranks: new ones come, or the highest ones end; the others keep processes and variables.
+        """Give the world ``n`` ranks: start new ones, or end the highest; the others keep processes and variables.
 
         MPI's world, ``WORLD_SIZE`` and the frameworks' groups follow; dead ranks are replaced on the way. Samplers and
         whatever else the user's code has divided by the number of ranks stay as they were. ``names``, ``source``,

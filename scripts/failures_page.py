@@ -40,13 +40,14 @@ The fault suite heals the world after every play in which a rank has died on thi
   its way when the ranks said that they are idle ends the heal, and keeps the world that it has.
 * **The living ranks form the world again** with a new process for each dead rank. They take it only when every rank has
   come so far, so they all have it or none has.
-* **A rank that dies meanwhile**, a new one or another, ends the try: the new processes are killed. The next try
-  replaces all ranks that are dead by then. So does a try in which no rank makes a step for `start_timeout`. After three
-  tries the heal has failed; the living ranks have their variables, and a later heal may work.
+* **A rank that dies meanwhile**, a new one or another, ends the try, and the steward kills the new processes. A try in
+  which no rank makes a step for `start_timeout` ends in the same way. The next try replaces all ranks that are dead by
+  then. After three tries the heal fails. The living ranks keep their variables, and a later heal may work.
 * **`mpiexec` dies meanwhile**: the heal ends within 0.5 s.
 * **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
-  to lose, and waits up to 15 s for that. It refuses before that if a model is sharded or the ranks have roles. If it
-  fails later, the ranks that it has ended are dead, and a heal starts them again.
+  to lose, and waits up to 15 s for that. It ends none of them if the ranks have roles, or if each rank holds only a
+  part of a model or array; the error says so. If it fails later, the ranks that it has ended are dead, and a heal
+  replaces them.
 * **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
   world is whole by then.
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 POLL: Final = 0.02
 """Seconds between two looks."""
 DATA: Final = (
-    "Samplers, data loaders and what else your code has divided by the number of ranks have not changed, so make them "
-    "anew."
+    "Samplers, data loaders and anything else that your code divided by the number of ranks have not changed: make "
+    "them again."
 )
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
@@ -63,18 +63,18 @@ class Healed(NamedTuple):
 
     def __str__(self) -> str:
         who, one = count_ranks(self.ranks).capitalize(), len(self.ranks) == 1
-        words = f"{who} {'is a new process' if one else 'are new processes'} after {self.seconds:.1f} s"
+        they, have = ("It", "has") if one else ("They", "have")
+        said = [f"{who} {'has a new process' if one else 'have new processes'}, after {self.seconds:.1f} s"]
         if self.replayed:
-            words += f"; ran {', '.join(map(str, self.replayed))} again there"
+            runs = f"run{'s' if len(self.replayed) > 1 else ''} {', '.join(map(str, self.replayed))}"
+            said.append(f"{they} ran the cell{'s' if len(self.replayed) > 1 else ''} of {runs} again")
         if self.names:
-            words += f"; {', '.join(self.names)} {'is' if len(self.names) == 1 else 'are'} rank {self.source}'s"
-        said = [words, *self.notes]
+            said.append(f"{they} got {', '.join(self.names)} from rank {self.source}")
+        said += self.notes
         if not self.replayed:
-            lacks = "lacks other names" if self.names else "has no names yet"
-            lack = "lack other names" if self.names else "have no names yet"
             said.append(
-                f"{'It' if one else 'They'} {lacks if one else lack}, imports among them: run those cells again with "
-                f"%%rank {format_ranks(self.ranks)}, and copy variables with "
+                f"{they} {have} none of your {'other ' if self.names else ''}variables and imports yet. Run the cells "
+                f"that make them with %%rank {format_ranks(self.ranks)}, and copy variables with "
                 f"%distributed resync --from {self.source} NAMES"
             )
         return ".\n".join(said) + "."
@@ -190,13 +190,13 @@ class Heals:
             raise BadRequest(f"Name the variables to copy from rank {source}, such as --from {source} model opt.")
         (chosen,) = parse_ranks(source, world.size)
         if names and size is not None and chosen >= size:
-            raise BadRequest(f"Rank {chosen} ends: copy from a rank that stays, below {size}.")
+            raise BadRequest(f"The resize would end rank {chosen}: copy from a rank below {size}.")
         if not names or (size is None and len(living) == world.size):
             return chosen  # the steward says that nobody is dead
         if chosen not in living:
             raise BadRequest(f"Rank {chosen} is dead: copy from a living rank, {format_ranks(living)}.")
         if missing := [name for name in names if not rank_names.defined_on(name, chosen)]:
-            raise BadRequest(f"{', '.join(missing)} is not defined on rank {chosen}. Nothing was replaced or copied.")
+            raise BadRequest(f"Rank {chosen} does not have {', '.join(missing)}. Nothing was changed.")
         return chosen
 
     def _sources(self, runs: list[int]) -> dict[int, str]:
@@ -205,13 +205,15 @@ class Heals:
         for run in runs:
             began = read_beginning(self._request.spool, run)
             if began is None or not began.source:
-                raise BadRequest(f"There is no run {run} of world {self._request.name!r} to run again.")
+                raise BadRequest(
+                    f"World {self._request.name!r} has no cell of a run {run}: %distributed runs lists its runs."
+                )
             found[run] = began.source
         for run, calls in zip(found, collectives_in(found.values()), strict=True):
             if calls:
                 raise BadRequest(
-                    f"Run {run} calls {', '.join(calls)}, which waits for all ranks: leave it out, and run that cell "
-                    f"on all ranks afterwards."
+                    f"Run {run} calls {', '.join(calls)}, and would wait for all ranks there: leave run {run} out of "
+                    f"--replay, and run its cell on all ranks afterwards."
                 )
         return found
 
@@ -233,7 +235,9 @@ class Heals:
         late = channel.hello([rank.engine for rank in state.ranks], time.monotonic() + GREETING)
         if late:
             ranks = [rank.rank for rank in state.ranks if rank.engine in late]
-            raise WorldLost(f"{count_ranks(ranks).capitalize()} did not answer: %distributed restart.")
+            raise WorldLost(
+                f"{count_ranks(ranks).capitalize()} did not answer. %distributed restart starts fresh ranks."
+            )
         return state
 
     def _run(self, code: str, ranks: list[int] | None, name: str) -> Run:
@@ -252,7 +256,7 @@ class Heals:
 def check_still(news: WorldNews | None) -> None:
     """Raise :class:`RanksBusy` while a heal or a resize goes on: the world would change under a cell."""
     if news is not None and news.changing:
-        raise RanksBusy(f"{news.changing}: run the cell when that has ended, in a few seconds.")
+        raise RanksBusy(f"{news.changing}: run the cell when this has ended.")
 
 
 def check_living(world: World, ranks: Sequence[int]) -> None:

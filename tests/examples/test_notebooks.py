@@ -278,7 +278,7 @@ def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, t
     text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
     undisturbed, healed = (float(re.search(rf"{name}: ([0-9.]+)", text)[1]) for name in ("undisturbed", "healed"))
 
-    assert "Rank 1 is a new process" in text
+    assert "Rank 1 has a new process" in text
     assert healed == pytest.approx(undisturbed, rel=1e-5)
 
 

@@ -56,7 +56,7 @@ def test_a_sharded_model_is_not_lost_with_the_ranks_that_hold_it(launch):
         run(session, f"{IMPORTS}\nfrom torch.distributed.fsdp import fully_shard\ndist.init_process_group()")
         run(session, "model = nn.Linear(8, 8)\nfully_shard(model)")
         with pytest.raises(
-            HealFailed, match=r"each rank holds only a part of model\. First save that with %distributed save"
+            HealFailed, match=r"each rank holds only a part of model\. First save what you need \(%distributed save"
         ):
             session.resize(1)
         assert session.world.size == 2

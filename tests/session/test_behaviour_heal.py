@@ -96,7 +96,7 @@ def test_new_ranks_have_the_numbers_of_the_dead_and_the_others_keep_everything(h
     before = pids(healed)
     kill(healed, *victims)
     done = healed.heal()
-    assert f"imports among them: run those cells again with %%rank {victims[0]}" in str(done)
+    assert f"imports yet. Run the cells that make them with %%rank {victims[0]}" in str(done)
     after = pids(healed)
 
     assert done.ranks == [*victims]
@@ -131,7 +131,7 @@ own = [int(os.environ["RANK"])]
     assert same((7, True), 4) == values(run(healed, "(counter.steps, holder[0] is counter)"))
     assert values(run(healed, "own")) == {0: [0], 1: [1], 2: [0], 3: [3]}
     assert done.names == ["counter", "holder", "own"]
-    assert "Rank 2 is a new process" in str(done)
+    assert "Rank 2 has a new process" in str(done)
 
 
 def test_an_impossible_heal_is_refused_before_anything_happens(healed):
@@ -143,17 +143,17 @@ def test_an_impossible_heal_is_refused_before_anything_happens(healed):
     kill(healed, 1)
     with pytest.raises(BadRequest, match=r"Rank 1 is dead: copy from a living rank, 0,2-3\."):
         healed.heal(["comm"], 1)
-    with pytest.raises(BadRequest, match=r"modle is not defined on rank 0\. Nothing was replaced"):
+    with pytest.raises(BadRequest, match=r"Rank 0 does not have modle\. Nothing was changed"):
         healed.heal(["modle"], 0)
     with pytest.raises(BadRequest, match="Name the variables"):
         healed.heal(source=0)
     with pytest.raises(BadRequest, match="There is no rank 4"):
         healed.heal(["comm"], 4)
-    with pytest.raises(BadRequest, match=f"Run {together.number} calls allreduce, which waits for all ranks"):
+    with pytest.raises(BadRequest, match=f"Run {together.number} calls allreduce, and would wait for all ranks there"):
         healed.heal(replay=[together.number])
     with pytest.raises(BadRequest, match=f"Run {hidden.number} calls barrier"):
         healed.heal(replay=[hidden.number])
-    with pytest.raises(BadRequest, match="There is no run 99999"):
+    with pytest.raises(BadRequest, match="has no cell of a run 99999"):
         healed.heal(replay=[99999])
     busy = begin(healed, "import time\nwhile True: time.sleep(0.01)", [2])
     with pytest.raises(RanksBusy, match=f"Rank 2 still works on run {busy.number}"):

@@ -93,7 +93,7 @@ def test_no_cell_begins_while_the_world_is_resized(world):
     world.resize(size + 1, progress=try_it)
     world.resize(size)
     assert refused
-    assert refused[0].startswith(f"The world is resized from {size} to {size + 1} ranks: run the cell when")
+    assert refused[0].startswith(f"The world is being resized from {size} to {size + 1} ranks: run the cell when")
     assert whole(world)
 
 
@@ -155,7 +155,7 @@ def test_an_impossible_resize_is_refused_before_anything_happens(world):
             world.resize(wrong)
     with pytest.raises(HealFailed, match=f"it has {size} ranks"):
         world.resize(size)
-    with pytest.raises(BadRequest, match=r"modle is not defined on rank 0\. Nothing was"):
+    with pytest.raises(BadRequest, match=r"Rank 0 does not have modle\. Nothing was changed"):
         world.resize(size + 1, ["modle"], 0)
     busy = begin(world, "import time\nwhile True: time.sleep(0.01)", [0])
     with pytest.raises(RanksBusy, match=f"Rank 0 still works on run {busy.number}"):
