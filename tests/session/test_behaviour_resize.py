@@ -136,6 +136,7 @@ def test_new_ranks_run_earlier_cells_and_get_variables(world):
     assert whole(world)
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_the_number_of_ranks(world):
     """The world is started again as it is now."""
     size = world.world.size
