@@ -44,7 +44,9 @@ def describe_exit(rank: int, status: int, reason: str = "", said: str = "") -> s
     """
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return f"rank {rank} ended with exit code {code}" + (" (os._exit or a native exit)" if code == 0 else "")
+        # A rank that is asked to end (SIGTERM) may do so by itself.
+        why = f", {reason}" if reason else " (os._exit or a native exit)" if code == 0 else ""
+        return f"rank {rank} ended with exit code {code}{why}"
     try:
         number = signal.Signals(-code)
     except ValueError:

@@ -98,6 +98,7 @@ def test_last_words_of_a_library_say_what_a_crash_was() -> None:
 
     assert "gloo aborts when ranks pass different sizes" in describe_exit(1, ended("os.abort()"), said=said)
     assert describe_exit(1, ended("os.abort()"), "by us", said) == "rank 1 crashed (SIGABRT), by us"
+    assert describe_exit(1, ended("os._exit(1)"), "by us") == "rank 1 ended with exit code 1, by us"
 
 
 def test_the_end_of_mpiexec_names_the_ranks_that_go_on():

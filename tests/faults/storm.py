@@ -143,8 +143,8 @@ class Storm:
                 with contextlib.suppress(DtrainError, DistributedError):  # the cell has ended, a rank is dead or busy
                     self._press(act, drawn, world.session, queued)
         if killed and act.kind in ("leave", "take-over"):
-            # Its watch reports it within half a second.
-            until(lambda: world.session.world.dead, SLACK)
+            # Its watch reports it within half a second, once it has ended; another one may be dead before.
+            until(lambda: world.session.world.ranks[drawn.size - 1].has_ended, SLACK)
 
     @staticmethod
     def _change_driver(act: Act, world: Any) -> None:
