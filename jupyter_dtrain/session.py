@@ -24,7 +24,7 @@ from jupyter_dtrain.client.cells import Cells
 from jupyter_dtrain.client.compare import check_model
 from jupyter_dtrain.client.facts import SessionFacts
 from jupyter_dtrain.client.fold import Fold
-from jupyter_dtrain.client.healing import Healed, Heals, Resized
+from jupyter_dtrain.client.healing import Healed, Heals, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
@@ -221,7 +221,7 @@ class Session(SessionFacts, Variables, Snapshots):
         that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
         named = check_run_name(name)
-        if ranks is None and self._ordered:
+        if ranks is None:
             self._renew_orders()
 
         def make_view(run: Run) -> RunView | None:
@@ -361,7 +361,10 @@ class Session(SessionFacts, Variables, Snapshots):
         whatever else the user's code has divided by the number of ranks stay as they were. ``names``, ``source``,
         ``replay`` and ``progress``, and what is raised: as for :meth:`heal`.
         """
-        return self._heals.resize(n, names, source, replay, self.names, progress or (lambda _: None))
+        check_size(n)
+        before = self.world.size
+        healed = self._heals.heal(names, source, replay, self.names, progress or (lambda _: None), size=n)
+        return Resized(before, n, healed)
 
     # Ending.
 

@@ -14,7 +14,7 @@ from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
-from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
 from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
@@ -151,8 +151,7 @@ class Cells:
         return run
 
     def _make(self, number: int, code: str, ranks: list[int]) -> Run:
-        # A run that another client has begun may be from before a resize.
-        size = max(self._link.world.size, max(ranks, default=0) + 1)
+        size = size_at(ranks, self._link.world.size)
         run = Run(number, code, ranks, size, self._requests.read_events, self._request.id)
         self._known.add(number)
         if self.last is None or number >= self.last.number:

@@ -42,14 +42,11 @@ GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
 
 
-_VERBS: Final = ("resized", "healed")
-
-
 class Healed(NamedTuple):
     """The result of a heal. As text, it has one sentence a line."""
 
     ranks: list[int]
-    """The ranks that were replaced."""
+    """The ranks that are new."""
     seconds: float
     """How long it took, without replayed cells and copies."""
     names: list[str]
@@ -119,45 +116,20 @@ class Heals:
         replay: Iterable[int],
         rank_names: RankNames,
         progress: Callable[[str], None],
+        *,
+        size: int | None = None,
     ) -> Healed:
-        """As :meth:`.Session.heal`; ``rank_names``: the names that live on the ranks."""
-        return self._do(None, names, source, replay, rank_names, progress)
-
-    def resize(
-        self,
-        size: int,
-        names: Iterable[str],
-        source: int | None,
-        replay: Iterable[int],
-        rank_names: RankNames,
-        progress: Callable[[str], None],
-    ) -> Resized:
-        """As :meth:`.Session.resize`; ``rank_names``: the names that live on the ranks."""
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS:
-            raise BadRequest(f"A world has 1 to {MAX_RANKS} ranks, not {size!r}.")
-        before = self._link.world.size
-        return Resized(before, size, self._do(size, names, source, replay, rank_names, progress))
-
-    def _do(
-        self,
-        size: int | None,
-        names: Iterable[str],
-        source: int | None,
-        replay: Iterable[int],
-        rank_names: RankNames,
-        progress: Callable[[str], None],
-    ) -> Healed:
+        """As :meth:`.Session.heal` and, with a ``size``, :meth:`.Session.resize`; ``rank_names``: the ranks' names."""
         self._link.check_drives()
         names, cells = list(names), self._sources(list(replay))
         chosen = self._choose(names, source, rank_names, size)
         if busy := self._fold.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
-        began = time.monotonic()
+        began, verb = time.monotonic(), "healed" if size is None else "resized"
         try:
-            state = self._await(self._link.ask(Heal(self._link.me.words, size)).number, _VERBS[size is None], progress)
+            state = self._await(self._link.ask(Heal(self._link.me.words, size)).number, verb, progress)
         except Refused as refused:
-            verb = _VERBS[size is None]
             raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
         ranks = [rank.rank for rank in state.ranks]
         seconds = time.monotonic() - began
@@ -251,6 +223,12 @@ class Heals:
             watch=Watching(metrics=False),
             cell=Cell(run_name=name),
         )
+
+
+def check_size(size: int | None) -> None:
+    """Raise :class:`BadRequest` for a number of ranks that no world can have; None stands for the present one."""
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS):
+        raise BadRequest(f"A world has 1 to {MAX_RANKS} ranks, not {size!r}.")
 
 
 def check_still(news: WorldNews | None) -> None:

@@ -78,7 +78,7 @@ class Snapshots:
     _orders: dict[str, tuple[list[str], str]]
     """The snapshots that ranks save by themselves: variables and distance, by name."""
     _ordered: set[str]
-    """The engines that have these orders; empty where there are none."""
+    """The engines that have these orders."""
 
     @property
     @abstractmethod
@@ -155,18 +155,21 @@ class Snapshots:
         if self.request.options.snapshot_every:
             every, names = split_every(self.request.options.snapshot_every)
             wanted.setdefault(f"auto-{self.request.name}", (names, every))
-        # At once: each of the cells that place them would look for ranks without them.
-        self._ordered = self._engines() if wanted else set()
-        for name, (names, every) in wanted.items():
-            self.save(name, names, every=every)
+        self._place(wanted)
 
     def _renew_orders(self) -> None:
         """Give ranks that a heal or a resize has started since the standing orders, before the next cell of all ranks.
 
         The others would wait for them between two steps.
         """
-        if self._ordered and not self._engines() <= self._ordered and not self.world.dead:
-            self._place_orders()
+        if self._orders and not self._engines() <= self._ordered and not self.world.dead:
+            self._place(dict(self._orders))
+
+    def _place(self, orders: Mapping[str, tuple[list[str], str]]) -> None:
+        # At once: each of the cells that place them would look for ranks without them.
+        self._ordered = self._engines()
+        for name, (names, every) in orders.items():
+            self.save(name, names, every=every)
 
     def _engines(self) -> set[str]:
         return {rank.engine for rank in self.world.ranks}

@@ -113,6 +113,11 @@ class World(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, ranks=[found[number] for number in kept if number in found])
 
 
+def size_at(ranks: Iterable[int], size: int) -> int:
+    """How many ranks a world had, at least, in a run on ``ranks``: it has ``size`` of them before or after a resize."""
+    return max(size, *(rank + 1 for rank in ranks), 0)
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if it can name a world.
 

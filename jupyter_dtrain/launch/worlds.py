@@ -113,7 +113,7 @@ def write_listing(folder: str | Path, listing: Listing) -> None:
         new.replace(file)
 
 
-def list_size(folder: str, size: int) -> None:
+def relist(folder: str, size: int) -> None:
     """Have the file of a world in its run-time ``folder`` say that it has ``size`` ranks now."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
+from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
 from jupyter_dtrain.view.rank_state import WORKING
@@ -50,8 +51,7 @@ class FollowedRun:
     def __init__(self, number: int, size: int, started: Event, begun: Started, hosts: Mapping[int, str]) -> None:
         self.number = number
         self.ranks = list(begun.ranks)
-        self.size = size = max(size, *(rank + 1 for rank in self.ranks))
-        """How many ranks the world had; a run may be from before a resize."""
+        self.size = size = size_at(self.ranks, size)
         self.source = begun.source
         self.cell_id = begun.cell_id
         self.started = started.time

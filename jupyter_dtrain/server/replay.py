@@ -25,6 +25,7 @@ import msgspec
 from jupyter_dtrain.core import causes
 from jupyter_dtrain.core.events import Batch, CommMessage, Display, Event, Finished, Metrics, Output, Started
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view import saved
 from jupyter_dtrain.view.cell import CellView
 from jupyter_dtrain.view.document import MIME, document
@@ -81,7 +82,7 @@ class Replay:
         self._source = source
         self._number = number
         self._ranks = list(begun.body.ranks)
-        size = max(size, *(rank + 1 for rank in self._ranks))  # the run may be from before a resize
+        size = size_at(self._ranks, size)
         self._positions = dict.fromkeys(self._ranks, 0)
         self._waiting: dict[int, deque[Event]] = {rank: deque() for rank in self._ranks}
         self._more: set[int] = set()

@@ -131,7 +131,7 @@ class Healing:
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
         self._stage = ""
-        """``dropping``, ``forming``, ``taking``, ``pausing``; empty outside a heal."""
+        """``asking``, ``dropping``, ``forming``, ``taking``, ``pausing``; empty outside a heal."""
         self._deadline = math.inf
         self._left_alone: list[int] = []
         """The dead ranks that could not be replaced, so that the world does not try it again by itself."""
@@ -211,6 +211,8 @@ class Healing:
             f"The world is being resized from {now} to {size} ranks" if size != now else "Dead ranks are being replaced"
         )
         self._heal = HealState("going on", "asking the living ranks")
+        # Whatever goes wrong from here on, no cell waits for ever.
+        self._stage, self._deadline = "asking", time.monotonic() + 2 * PATIENCE
         self._alone = alone
         self._post(self._begin)
         return self._number
@@ -345,6 +347,7 @@ class Healing:
         self._tell(RanksReplaced(ranks=ranks, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
+        self._dropped = []
         self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes)
         _log.info("The world has %s ranks after %.1f s, new are %s", self._size, seconds, numbers)
         if self._alone:
@@ -361,7 +364,7 @@ class Healing:
         _log.warning("Try %s to heal has failed: %s", self._tries, why)
         self._abandon()
         if self._tries >= TRIES:
-            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again, or {self._cure(self._size)}")
+            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again; otherwise, {self._cure(self._size)}")
         else:
             self._stage, self._deadline = "pausing", time.monotonic() + PAUSE
             self._say(f"trying again: {why}")
@@ -387,7 +390,8 @@ class Healing:
     def _fail(self, why: str) -> None:
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._left_alone = self._state.dead
-        if ended := [rank for rank in self._dropped if rank in self._left_alone]:
+        dropped, self._dropped = self._dropped, []
+        if ended := [rank for rank in dropped if rank in self._left_alone]:
             why += f". The resize had already ended {count_ranks(ended)}"
             if not self._obstacle(self._state.request.size):
                 why += f"; %distributed heal replaces {'them' if len(ended) > 1 else 'it'}"
@@ -421,7 +425,7 @@ class Healing:
                 self._again(f"{count_ranks(missing)} made no progress for {self._request.settings.start_timeout:g} s")
             else:
                 self._kill(self._ordered)
-                self._fail(f"the steward could not take the new world; its log says why: {RESTART}")
+                self._fail(f"the steward itself failed (step {self._stage!r}), and its log says why: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
         return self._deadline

@@ -316,7 +316,7 @@ class Supervisor:
         self._keeper.ranks_replaced(ranks)
         if self._request.size != (request := self._state.request).size:
             self._request, self._launcher = request, launcher_of(request)
-            worlds.list_size(request.folder, request.size)
+            worlds.relist(request.folder, request.size)
 
     def _ranks_failed(self, error: StartFailed) -> None:
         if self._state.phase == "starting":

@@ -19,6 +19,7 @@ from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, 
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
 from . import losses, pieces
@@ -93,7 +94,7 @@ class StoredRun:
         self.world = world
         """The world's name; ``world_id`` is unique."""
         self.world_id = world_id
-        self.size = max(size, *(rank + 1 for rank in self.ranks), 0)
+        self.size = size_at(self.ranks, size)
         """Ranks in the world: as many as it had first, or more where the run shows that a resize has added some."""
         self.started = started
         """Seconds since the epoch, as ``ended``."""

@@ -61,7 +61,8 @@ class ChangePlay:
             outcome = "ok"
         except HealFailed as failed:
             outcome = "failed"
-            self._check("%distributed restart" in str(failed) or keep is not None, f"no way on: {failed}")
+            cure = "%distributed restart" if self._change == "heal" else f"%distributed start -n {size}"
+            self._check(cure in str(failed), f"no way on: {failed}")
         finally:
             if keep is not None:
                 keep()
