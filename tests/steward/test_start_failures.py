@@ -306,9 +306,11 @@ def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) ->
 def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> None:
     """Ctrl-C while the steward, or its ranks, are starting."""
     sign = {"steward": "jupyter_dtrain.steward", "ranks": "jupyter_dtrain.engine.watch"}[moment]
+    # The ranks stop here, so that the start cannot be over before the signal has come.
+    (tmp_path / "mpi4py.py").write_text("import time\ntime.sleep(60)")
     before = folders()
     script_process = subprocess.Popen(
-        [sys.executable, "-c", "from jupyter_dtrain import Session; Session.start(n=2)"],
+        [sys.executable, "-c", f"from jupyter_dtrain import Session; Session.start(n=2, env={path_of(tmp_path)!r})"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
