@@ -192,7 +192,7 @@ class Storm:
         may_die = {one.rank for one in drawn.kinds(DIES)} | ({drawn.size - 1} if "kill" in acted else set())
         may_be_busy = {one.rank for one in drawn.kinds(UNSTOPPABLE)}
         collectives = {collective for _, collective in drawn.way}
-        if "with_window" in collectives and (may_die or drawn.kinds(RAISES)):
+        if "with_window" in collectives and (may_die or drawn.kinds(RAISES, STUCK)):
             # Open MPI 5.0 may crash where another rank dies in a window, and where a rank is released that makes one.
             may_die = set(range(drawn.size))
         if "with_large_sends" in collectives and drawn.kinds(("holding",)):
