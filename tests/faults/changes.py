@@ -68,8 +68,9 @@ class ChangePlay:
                 keep()
         seconds = time.monotonic() - began
         self._check(seconds < LIMIT, f"it took {seconds:.0f} s")
-        alone = self._change == "heal" and size == 2 and self._target == "other-killed"
-        fails = self._target in ("mpiexec-killed", "no-process") or alone
+        died = {*dead, self.plan.victim} if self._target == "other-killed" else {*dead}
+        left = {*range(min(size, self.plan.size))} - died
+        fails = self._target in ("mpiexec-killed", "no-process") or not left
         struck = self._target == "no-process" or bool(self._struck)
         self._check(not struck or outcome == ("failed" if fails else "ok"), f"ended as {outcome}")
         self._mend(world, before)
