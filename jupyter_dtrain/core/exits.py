@@ -56,6 +56,14 @@ def describe_exit(rank: int, status: int, reason: str = "", said: str = "") -> s
     return f"rank {rank} {verb} ({number.name})" + (f", {reason}" if reason else "")
 
 
+def describe_request(rank: int, reason: str) -> str:
+    """How a rank says itself that SIGTERM ends it; ``reason`` is why we have sent it, if we have.
+
+    With a reason, it says the same as :func:`describe_exit` afterwards.
+    """
+    return f"rank {rank} was killed (SIGTERM), {reason}" if reason else f"rank {rank} received SIGTERM"
+
+
 def _explain(said: str) -> str:
     return explain_last_words(said) or _recursion(said)
 

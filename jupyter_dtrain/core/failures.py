@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from .declarations import declarations, load_rows
 from .settings import Settings
 
-After = Literal["whole", "busy", "dead", "empty", "unhealable", "ended"]
+After = Literal["whole", "busy", "dead", "doubtful", "empty", "unhealable", "ended"]
 """The state of the world once the cell has ended."""
 
 AFTER: dict[After, str] = {
@@ -22,6 +22,9 @@ AFTER: dict[After, str] = {
     "take cells (`-r`).",
     "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` replaces "
     "the dead rank, and the others keep everything; `%distributed restart` starts fresh ranks.",
+    "doubtful": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` "
+    "replaces the dead rank, and the others keep everything, or it says that Open MPI connects no new process any "
+    "more; `%distributed restart` starts fresh ranks.",
     "empty": "no rank of that host is left. The world refuses cells on all ranks, and `%distributed restart` starts "
     "fresh ranks.",
     "unhealable": "cells run on all ranks, with the same objects. `%distributed restart` starts another `mpiexec`.",
@@ -307,8 +310,8 @@ SITUATIONS: tuple[Situation, ...] = (
         "lost",
         ("rank {rank} was killed (SIGTERM), mpiexec has ended its place in MPI", ECHO),
         OF_THE_OTHERS,
-        "dead",
-        "dead",
+        "doubtful",
+        "doubtful",
     ),
     Situation(
         "watch-killed",

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jupyter_dtrain.core.events import Error
+from jupyter_dtrain.core.exits import describe_request
 from jupyter_dtrain.wire.reports import Ended, Report
 
+from . import end_reason
 from .framework import CellEnds
 from .interrupts import CellStopped
 from .memory import is_out_of_memory, let_go
@@ -133,7 +135,7 @@ class CellEnd:
                     # Something that the cell had begun was still to come.
                     outcome = "interrupted"
                 if self._interrupts.ending:
-                    outcome, words = "lost", f"rank {self._rank} received SIGTERM"
+                    outcome, words = "lost", describe_request(self._rank, end_reason.own.words)
                 with self._despite("The process groups will be rebuilt"):
                     regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())

@@ -31,7 +31,7 @@ from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
-from . import app
+from . import app, end_reason
 from .descriptors import STREAMS, Holder, Stream, make_channel
 from .native_stack import Look
 from .slots import Slot
@@ -83,6 +83,7 @@ class RankProcess:
         """The sender of the last signal, and why, in words."""
         self._why = ""
         """Why the watch itself has asked the rank to end."""
+        self._end_reason = end_reason.renew()
         self._stopped = False
         self._look: Look | None = None
         """The look that is under way."""
@@ -173,6 +174,7 @@ class RankProcess:
         self._forget(self.slot.socket.fileno())
         self.slot.close()
         self._why = "mpiexec has ended its place in MPI"
+        self._end_reason.tell(self._why)
         self.terminate()
 
     # Orders.

@@ -11,8 +11,10 @@ import psutil
 import pytest
 
 from jupyter_dtrain import Run, Session, Settings, WorldLost
+from jupyter_dtrain.core.events import Finished
+from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.processes import wait_until_gone
-from tests.steward.until import PATIENCE, child_named, runs, state_of, steward_of, until, watch_of, zombies
+from tests.steward.until import PATIENCE, child_named, family, runs, state_of, steward_of, until, watch_of, zombies
 
 
 def sleep_everywhere(session: Session) -> Run:
@@ -100,6 +102,22 @@ def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be
     assert ended
     assert run.lost == {1: "rank 1 received SIGTERM"}
     assert dead == [1]
+
+
+def test_a_rank_that_has_lost_its_place_in_mpi_says_so_itself(launch) -> None:
+    """The watch asks it to end, and leaves it the reason; the notebook and the store read the rank's own words."""
+    session = launch(n=2)
+    run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
+    until(lambda: run.spool)
+    holders = [process for process in family(session) if "slot_holder" in " ".join(process.cmdline())]
+    (holder,) = [process for process in holders if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"]
+    holder.kill()
+    ended = run.wait(8)
+    events = read_file(spool_path(session.request.spool, run.number, 1))
+
+    assert ended
+    assert run.lost == {1: "rank 1 was killed (SIGTERM), mpiexec has ended its place in MPI"}
+    assert [event.body.words for event in events if isinstance(event.body, Finished)] == [run.lost[1]]
 
 
 def test_a_session_can_be_stopped_after_its_steward_was_killed(launch, mark) -> None:
