@@ -31,13 +31,18 @@ class Entry:
         timeout: float | None = None,
         watch: Watching | None = None,
         cell: Cell | None = None,
+        joins: int | None = None,
     ) -> None:
-        """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
+        """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from.
+
+        ``joins``: the run that goes on in other ranks, and that this one's ranks join.
+        """
         self.run = run
         self.watch = watch or Watching()
         self.painting = Painting(view, run.number)
         self.inputs = inputs or {}
         self.cell = cell or Cell()
+        self.joins = joins
         self.timeout = timeout
         self.sent = False
         self.adopted = False

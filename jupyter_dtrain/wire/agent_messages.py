@@ -41,6 +41,8 @@ class RunCell(msgspec.Struct, frozen=True):
     """The variables that the cell needs first; the buffers hold their pickles."""
     digests: list[str] = []
     """SHA-256 of each buffer."""
+    joins: int | None = None
+    """The run that goes on in other ranks, and that these ranks, which are new, join; None for a run of its own."""
 
 
 class ValuesRequest(Request[A], frozen=True):
