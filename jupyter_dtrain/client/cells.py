@@ -102,7 +102,16 @@ class Cells:
             run = self._make(self._link.number_run(), code, chosen)
             view = make_view(run)
             try:
-                entry = Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell, joins=joins)
+                entry = Entry(
+                    run,
+                    view,
+                    inputs=pickled,
+                    timeout=timeout,
+                    watch=watch,
+                    cell=cell,
+                    joins=joins,
+                    elastic=companion is not None,
+                )
                 self._fold.submit(entry)
                 if companion is not None:
                     companion.begin(run, timeout=timeout, inputs=inputs, watch=watch)

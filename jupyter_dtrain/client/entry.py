@@ -32,10 +32,12 @@ class Entry:
         watch: Watching | None = None,
         cell: Cell | None = None,
         joins: int | None = None,
+        elastic: bool = False,
     ) -> None:
         """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from.
 
-        ``joins``: the run that goes on in other ranks, and that this one's ranks join.
+        ``joins``: the run that goes on in other ranks, and that this one's ranks join. ``elastic``: the cell goes on
+        without ranks that die.
         """
         self.run = run
         self.watch = watch or Watching()
@@ -43,6 +45,7 @@ class Entry:
         self.inputs = inputs or {}
         self.cell = cell or Cell()
         self.joins = joins
+        self.elastic = elastic
         self.timeout = timeout
         self.sent = False
         self.adopted = False

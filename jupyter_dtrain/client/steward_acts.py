@@ -1,4 +1,4 @@
-"""What the steward does for the runs of a session, as the thread that folds them sees it.
+"""The steward's acts for the runs of a session, as the thread that folds them sees the steward.
 
 Under failure: each act raises as the link's requests do; the thread goes on without it.
 """

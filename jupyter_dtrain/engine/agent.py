@@ -300,7 +300,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
-        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size)
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""

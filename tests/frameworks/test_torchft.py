@@ -132,7 +132,7 @@ class Elastic:
         return until(lambda: next((one for one in self.notes.words if words in one), ""), 60)
 
     def end(self) -> BaseException | None:
-        """What the cell raised."""
+        """Wait for the end of the cell; the error that it raised."""
         self._thread.join(90)
         assert not self._thread.is_alive()
         return self.raised

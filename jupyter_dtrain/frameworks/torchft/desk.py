@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from jupyter_dtrain.core.structs import readable
+
 PATIENCE: Final = 60.0
 """Seconds to wait for the answer: the server imports torch before it gives the first one."""
 LONGEST: Final = 4096
@@ -52,7 +54,7 @@ def ask(desk: Desk, rank: int) -> Directions:
             line = b""
             while not line.endswith(b"\n") and len(line) < LONGEST and (part := connection.recv(LONGEST)):
                 line += part
-        found = msgspec.json.decode(line, type=Directions)
+        found = msgspec.json.decode(line, type=readable(Directions))
     except (OSError, msgspec.MsgspecError) as error:
         raise RuntimeError(
             f"The world's lighthouse for torchft does not answer ({error}): torchft.log in the world's logs says why. "
