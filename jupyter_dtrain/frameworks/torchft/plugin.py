@@ -23,7 +23,7 @@ from jupyter_dtrain.wire.requests import ADDRESS
 
 from .checkpoints import hook_transport
 from .desk import Desk
-from .hooks import hook_ddp
+from .hooks import hook_ddp, hook_groups
 from .replicas import Replicas
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class TorchFT(Framework):
             "torchft.manager",
             self._replicas.hook,
             otherwise="a Manager needs all its arguments, and one that is idle keeps the other ranks waiting",
+        )
+        when_imported(
+            "torchft.process_group",
+            hook_groups,
+            otherwise="two deaths at once may stop the others until the timeout of their process group",
         )
         when_imported(
             "torchft.ddp",
