@@ -6,10 +6,10 @@ heal the world beside the run, runs the set-up cells on the new rank alone, and 
 own that *joins* the first: the new rank gets the others' state from the library.
 
 Under failure: a death during all of this makes it begin again, for all ranks that are dead by then. Where a rank cannot
-be replaced, or a set-up cell fails, the run goes on without it and says why. Stop ends all runs, and whatever comes
-next is left out; a heal that the steward has begun ends by itself. If the run ends before a new rank has joined it, the
-rank does not begin: it would work alone, from the start. If the world is lost, or another client drives it, the thread
-ends and the run is one like any other.
+be replaced, dies again and again, or fails in a set-up cell, the run goes on without it and says why. Stop ends all
+runs, and whatever comes next is left out; a heal that the steward has begun ends by itself. If the run ends before a
+new rank has joined it, the rank does not begin: it would work alone, from the start. If the world is lost, or another
+client drives it, the thread ends and the run is one like any other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 POLL: Final = 0.05
 """Seconds between two looks at the run and its ranks."""
+SOON: Final = 60.0
+"""Seconds after its start within which the death of a new rank is likely to have the cause of the death before it."""
+DEATHS: Final = 3
+"""After so many such deaths in succession a rank is not replaced again."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +82,10 @@ class Companion:
         self._joins: list[Run] = []
         self._given_up: set[int] = set()
         """The dead ranks that cannot be replaced; another try follows when another rank dies."""
+        self._came: dict[int, float] = {}
+        """When each new rank came, by ``time.monotonic``."""
+        self._deaths: dict[int, int] = {}
+        """How often in succession a rank has died soon after it came."""
         self._took = ""
         """How long the last heal took, in words."""
         self._healing = False
@@ -115,6 +124,9 @@ class Companion:
                         self._run.wait(POLL)
                 except (RanksDead, RanksBusy):  # another rank has died, or another client heals
                     self._run.wait(POLL)
+            world = self._link.world
+            if late := [rank for rank in self._lost if self._is_new(rank, world)]:
+                self._come_late(late)
             for join in self._joins:
                 join.wait()
         except DtrainError as error:
@@ -132,44 +144,67 @@ class Companion:
     def _step(self) -> bool:
         """Do what is due for the ranks that are lost; whether there was something."""
         world = self._link.world
-        lost = [rank for rank in self._run.ranks if rank in self._last(rank).lost]
-        dead = [rank for rank in lost if world.rank(rank).state == "dead"]
-        if dead and not self._given_up.issuperset(dead):
-            self._replace(dead)
+        dead = [rank for rank in self._lost if world.rank(rank).state == "dead"]
+        if fresh := [rank for rank in dead if rank not in self._given_up]:
+            self._count_deaths(fresh)
+            if not self._given_up.issuperset(dead):
+                self._replace(dead)
             return True
-        if new := [rank for rank in lost if rank not in dead and world.rank(rank).pid != self._pids[rank]]:
+        if new := [rank for rank in self._lost if self._is_new(rank, world)]:
             self._let_join(new, world)
             return True
         return False
+
+    @property
+    def _lost(self) -> list[int]:
+        """The ranks that have not been through with the run, nor with one that joins it."""
+        return [rank for rank in self._run.ranks if rank in self._last(rank).lost]
+
+    def _is_new(self, rank: int, world: World) -> bool:
+        """Whether a lost rank has another process now, which has not joined and was not left out."""
+        return world.rank(rank).state != "dead" and world.rank(rank).pid != self._pids[rank]
 
     def _last(self, rank: int) -> Run:
         """The run in which this rank worked last: the elastic one, or one that joins it."""
         return next((join for join in reversed(self._joins) if rank in join.ranks), self._run)
 
+    def _count_deaths(self, dead: list[int]) -> None:
+        """Give up ranks that die again and again: what kills them would kill the next process, too."""
+        now = time.monotonic()
+        for rank in dead:
+            came = self._came.pop(rank, None)
+            if came is None:
+                continue
+            self._deaths[rank] = self._deaths.get(rank, 0) + 1 if now - came < SOON else 0
+            if self._deaths[rank] >= DEATHS:
+                self._given_up.add(rank)
+                self._say(
+                    f"Rank {rank} has died {DEATHS} times within {SOON:g} s of its start, so it is not replaced again. "
+                    f"This cell goes on without it."
+                )
+
     def _replace(self, dead: list[int]) -> None:
-        who, now = count_ranks(dead), len(self._link.world.dead)
+        who = count_ranks(dead)
         self._say(f"{who.capitalize()} will be replaced while the others go on.")
         self._healing = True
         try:
             state = self._heal()
         except HealFailed as error:
             # Where another client was faster, no rank is dead any more.
-            if now and {*dead} & {rank.rank for rank in self._link.world.dead}:
+            if {*dead} & {rank.rank for rank in self._link.world.dead}:
                 self._given_up = {*dead}
                 self._say(f"{str(error).rstrip('.')}. This cell goes on without {who}.")
             return
         finally:
             self._healing = False
         self._given_up, self._took = set(), state.words
-        if not self._goes_on:
-            self._come_late([rank.rank for rank in state.ranks])
+        self._came |= dict.fromkeys((rank.rank for rank in state.ranks), time.monotonic())
 
     def _let_join(self, new: list[int], world: World) -> None:
         for number, code in self._set_up.items():
             if not self._prepare(new, number, code):
                 return
         if not self._goes_on:
-            self._come_late(new)
             return
         join = self._cells.run(
             self._run.source,
@@ -208,9 +243,12 @@ class Companion:
         self._beside.add(run.number)
         run.wait()
         self._beside.discard(run.number)
-        if run.outcome == "error":
+        if run.outcome in ("error", "interrupted") and not self._run.interrupted:
             self._note_processes(new)
-            self._say(f"{count_ranks(new).capitalize()} cannot join: the cell of run {number} failed. {summary(run)}")
+            self._say(
+                f"{count_ranks(new).capitalize()} cannot join: the cell of run {number} did not end well there. "
+                f"{summary(run)}"
+            )
         return run.outcome == "ok"
 
     def _note_processes(self, ranks: list[int]) -> None:

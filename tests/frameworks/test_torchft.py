@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, HealFailed, Run, Session
+from jupyter_dtrain.wire.messages import Watching
 from tests.session.cells import Notes, pids, run, same, values
 from tests.steward.until import child_named, family, running, until
 
@@ -218,6 +219,7 @@ def test_new_ranks_join_the_training_by_themselves(three, goal, victims):
     cell.trains()
     goal.set(step_of(cell.run, 2) + 40)
     assert cell.end() is None
+    assert values(cell.run)[2][1] < 20
     print("longest pause:", values(cell.run)[2][1], "s;", said)
     assert "has a new process after" in said or "have new processes after" in said
     assert f"ran the cell of run {made.number} again and join" in said
@@ -286,12 +288,47 @@ def test_a_training_that_ends_before_the_new_rank_joins_is_not_begun_again(three
     assert isinstance(cell.end(), DistributedError)
     assert "Rank 1 has a new process, but this cell had ended on the others" in capsys.readouterr().err
     assert three.world.dead == []
-    assert cell.joined is cell.run or cell.joined.ranks == [1]
-    # Where the news of the end comes late, torchft finds nobody there, and ends the new rank's cell.
-    own = run(three, made.source, 1)
-    late = three.run(TRAIN.format(5), 1, view=None, wait=False)
+    assert values(run(three, "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)")) == same(3)
+
+
+def test_a_new_rank_that_finds_no_training_does_not_begin_one(three):
+    """The news that the others have ended may come too late for the session; torchft finds nobody there."""
+    made = run(three, MAKE)
+    late = three._cells.run(
+        TRAIN.format(5),
+        [1],
+        lambda _: None,
+        wait=False,
+        timeout=None,
+        inputs={},
+        watch=Watching(),
+        cell=None,
+        joins=made.number,
+    )
     assert late.wait(30)
-    assert (own.outcome, late.outcome) == ("ok", "ok")
+    assert late.errors[1].ename == "TrainingOver"
+    assert "%distributed resync NAMES copies it" in late.errors[1].evalue
+    assert values(run(three, "manager.current_step()", 1)) == {1: 0}
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_again_and_again_is_left_out(three, goal, tmp_path):
+    """What kills it, such as too little memory, would kill each new process."""
+    trap = tmp_path / "trap"
+    made = run(three, f"{MAKE}\nif os.path.exists({str(trap)!r}):\n    os.kill(os.getpid(), 9)")
+    cell = Elastic(three, goal.cell, made)
+    cell.trains()
+    trap.touch()
+    kill(three, 1)
+    assert cell.said("Rank 1 has died 3 times").endswith("This cell goes on without it.")
+    cell.trains()
+    goal.set(step_of(cell.run, 2) + 20)
+    error = cell.end()
+    assert isinstance(error, DistributedError)
+    assert error.ranks == [1]
+    assert len([one for one in cell.notes.words if "will be replaced" in one]) == 3
+    three.heal()
+    assert values(run(three, "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)")) == same(3)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GROUPS: Final = ("ProcessGroupGloo", "ProcessGroupNCCL")
 
 
-MEETING: Final = 5.0
+MEETING: Final = 3.0
 """Seconds in which all ranks of a quorum begin to make their process group: they have heard of it at the same time."""
 POLL: Final = 0.005
 
