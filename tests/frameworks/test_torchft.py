@@ -313,7 +313,7 @@ def test_a_new_rank_that_finds_no_training_does_not_begin_one(three):
 
 @pytest.mark.slow
 def test_a_rank_that_dies_again_and_again_is_left_out(three, goal, tmp_path):
-    """What kills it, such as too little memory, would kill each new process."""
+    """Too little memory, say, would kill each new process."""
     trap = tmp_path / "trap"
     made = run(three, f"{MAKE}\nif os.path.exists({str(trap)!r}):\n    os.kill(os.getpid(), 9)")
     cell = Elastic(three, goal.cell, made)
