@@ -261,7 +261,7 @@ class Companion:
         if self._run.interrupted:
             self._say(f"{words}, without variables: the cell was interrupted before {'they' if many else 'it'} joined.")
             return
-        source = next((rank for rank, outcome in self._run.outcomes.items() if outcome == "ok"), 0)
+        source = min({*self._run.ranks} - {*new}, default=0)
         self._say(
             f"{words}, but this cell had ended on the others before {'they' if many else 'it'} could join. "
             f"%distributed resync --from {source} NAMES copies what {'they lack' if many else 'it lacks'}."

@@ -19,7 +19,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
     from .plugins import Plugins
+
+
+THREAD: Final = "dtrain-heal"
+"""The name of the threads that form a world. Their communicators are no cell's: no release may revoke one."""
 
 
 class Introduction(NamedTuple):
@@ -139,7 +143,7 @@ class Healing:
                 return Heritage(running, plugins.cannot_heal(), plugins.forbids_heal(), plugins.forbids_fewer())
             case FormWorld():
                 self._try = _Try(request.number)
-                threading.Thread(target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True).start()
+                threading.Thread(target=self._form, args=(request, self._try), name=THREAD, daemon=True).start()
             case AbandonWorld():
                 self._abandon()
             case _:
