@@ -167,6 +167,24 @@ def test_a_manager_between_cells_keeps_no_other_rank_waiting(three):
     assert len({str(one[2]) for one in found.values()}) == 1
 
 
+def test_a_slow_rank_is_waited_for(three):
+    """It would miss steps, and the last one for good."""
+    run(three, MAKE)
+    run(three, TRAIN.format(5))
+    slow = """
+before = manager.batches_committed()
+def goes_on():
+    if manager.current_step() == 10 and os.environ["RANK"] == "0":
+        time.sleep(1.2)
+    return manager.current_step() < 15
+found = train(goes_on)
+manager.batches_committed() - before, found[2]
+"""
+    found = values(run(three, slow))
+    assert len({str(one[1]) for one in found.values()}) == 1
+    assert [one[0] for one in found.values()] == [30] * 3
+
+
 def test_a_cell_that_cannot_be_elastic_is_refused(three):
     """Whatever waits for all ranks would keep the new one waiting."""
     group = run(three, "import torch.distributed as dist\ndef later(): dist.init_process_group()")

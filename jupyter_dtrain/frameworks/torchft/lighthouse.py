@@ -32,14 +32,15 @@ from .desk import LONGEST, Directions, Question
 
 SILENCE: Final = 10.0
 """Seconds in which a connection must show that it is a rank's."""
-JOIN_TIMEOUT: Final = 300
-"""Milliseconds for which the lighthouse waits for replicas that are known and have not asked for this step: after a
-death, the pause of training in a world of three ranks or more."""
+JOIN_TIMEOUT: Final = 10_000
+"""Milliseconds for which the lighthouse waits for a replica that is there and has not asked for this step. A rank that
+is slow, because it evaluates or reads data, must not be left out of a step: after the last one nobody gives it the
+others' weights."""
 TICK: Final = 50
 """Milliseconds between two looks of the lighthouse."""
-HEARTBEAT_TIMEOUT: Final = 1500
-"""Milliseconds without a sign of life after which a replica counts as gone. A replica sends one each 100 ms. In a world
-of two this is the pause after a death, since more than half of the known replicas must ask for a step."""
+HEARTBEAT_TIMEOUT: Final = 700
+"""Milliseconds without a sign of life after which a replica counts as gone: the pause of the others after a death. A
+replica sends one each 100 ms, from native code, whatever Python does."""
 
 
 class Places:
