@@ -175,7 +175,7 @@ def test_a_slow_rank_is_waited_for(three):
 before = manager.batches_committed()
 def goes_on():
     if manager.current_step() == 10 and os.environ["RANK"] == "0":
-        time.sleep(1.2)
+        time.sleep(0.5)
     return manager.current_step() < 15
 found = train(goes_on)
 manager.batches_committed() - before, found[2]
