@@ -79,7 +79,7 @@ class Session(SessionFacts, Variables, Snapshots):
         self._membership = Membership(
             self._link, self._fold, self._notices, settings, request, left=lambda: open_sessions.remove(self)
         )
-        self._heals = Heals(self._link, self._fold, self._cells, request)
+        self._heals = Heals(self._link, self._fold, self._cells, self._notices, request)
         self._relay: CommRelay | None = None
         self._started_here = False
         self._orders, self._ordered = {}, set()
@@ -203,6 +203,8 @@ class Session(SessionFacts, Variables, Snapshots):
         check: str = "",
         check_every: int = 10,
         name: str = "",
+        elastic: bool = False,
+        replay: Iterable[int] = (),
         view: RunView | Literal["cell"] | None = "cell",
     ) -> Run:
         """Run ``code``, as a cell, on ``ranks`` (default: all).
@@ -213,10 +215,13 @@ class Session(SessionFacts, Variables, Snapshots):
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
         calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``check``: a model
         compared over ranks after every ``check_every`` steps, see :attr:`.Run.divergence`. ``name``: the run's, in
-        lists. ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the
-        :class:`Run`. A cell ends when its view has shown everything, or a few seconds later if the view blocks.
+        lists. ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
+        ``replay``, then this cell, and all end together. ``view``: where output goes; ``"cell"`` is the current cell's
+        output, None is nowhere but the :class:`Run`. A cell ends when its view has shown everything, or a few seconds
+        later if the view blocks.
 
-        Raises, without having sent anything: :class:`BadRequest` for ranks that are not there, :class:`BadSyntax`,
+        Raises, without having sent anything: :class:`BadRequest` for ranks that are not there and for an elastic cell
+        that waits for all ranks, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
         that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
         """
@@ -227,6 +232,12 @@ class Session(SessionFacts, Variables, Snapshots):
         def make_view(run: Run) -> RunView | None:
             return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view
 
+        def view_join(run: Run) -> RunView | None:
+            return self.view_in_cell(run, paint_errors=True) if view == "cell" else None
+
+        replay = list(replay)
+        if replay and not elastic:
+            raise BadRequest("replay is for elastic cells: --replay needs --elastic.")
         return self._cells.run(
             code,
             ranks,
@@ -236,6 +247,7 @@ class Session(SessionFacts, Variables, Snapshots):
             inputs=inputs or {},
             watch=Watching(metrics, grad_norm, spending, check_model(check), check_every),
             cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
+            companion=self._heals.companion(code, replay, view_join) if elastic else None,
         )
 
     def run_script(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import OpenRun
 
+    from .elastic import Companion
     from .fold import Fold
     from .link import Link
     from .notices import Notices
@@ -76,8 +77,13 @@ class Cells:
         inputs: Mapping[str, Any],
         watch: Watching,
         cell: Cell | None,
+        joins: int | None = None,
+        companion: Companion | None = None,
     ) -> Run:
-        """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's."""
+        """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.
+
+        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run.
+        """
         self._link.check_alive()
         self._link.check()
         try:
@@ -96,17 +102,31 @@ class Cells:
             run = self._make(self._link.number_run(), code, chosen)
             view = make_view(run)
             try:
-                self._fold.submit(Entry(run, view, inputs=pickled, timeout=timeout, watch=watch, cell=cell))
+                entry = Entry(
+                    run,
+                    view,
+                    inputs=pickled,
+                    timeout=timeout,
+                    watch=watch,
+                    cell=cell,
+                    joins=joins,
+                    elastic=companion is not None,
+                )
+                self._fold.submit(entry)
+                if companion is not None:
+                    companion.begin(run, timeout=timeout, inputs=inputs, watch=watch)
                 stop_button.pass_to(self._fold.interrupt)
                 while wait and not run.wait(1.0):
                     pass
+                if wait and companion is not None:
+                    companion.wait(stop_button)
             except KeyboardInterrupt:
                 # Other code handles SIGINT. The ranks must not go on with what no thread waits for any more.
                 self._fold.interrupt()
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
-        if wait and run.outcome != "ok":
+        if wait and run.outcome != "ok" and not (companion is not None and companion.made_good):
             self._await_end_of_world(run)
             raise DistributedError(run)
         stop_button.check()

@@ -64,7 +64,16 @@ class Delivery:
         run = entry.run
         names, pickles = list(entry.inputs), list(entry.inputs.values())
         entry.message = RunCell(
-            run.number, run.source, run.ranks, generation, entry.watch, entry.cell, names, digests(pickles)
+            run.number,
+            run.source,
+            run.ranks,
+            generation,
+            entry.watch,
+            entry.cell,
+            names,
+            digests(pickles),
+            entry.joins,
+            entry.elastic,
         )
         for rank in run.ranks:
             run.note_heard(rank)

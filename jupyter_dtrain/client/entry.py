@@ -31,13 +31,21 @@ class Entry:
         timeout: float | None = None,
         watch: Watching | None = None,
         cell: Cell | None = None,
+        joins: int | None = None,
+        elastic: bool = False,
     ) -> None:
-        """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from."""
+        """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from.
+
+        ``joins``: the run that goes on in other ranks, and that this one's ranks join. ``elastic``: the cell goes on
+        without ranks that die.
+        """
         self.run = run
         self.watch = watch or Watching()
         self.painting = Painting(view, run.number)
         self.inputs = inputs or {}
         self.cell = cell or Cell()
+        self.joins = joins
+        self.elastic = elastic
         self.timeout = timeout
         self.sent = False
         self.adopted = False

@@ -22,14 +22,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
-from jupyter_dtrain.core.interruption import Acts, Interruption
+from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.stop_button import Latch
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .entry import Entry
+    from .steward_acts import StewardActs
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
@@ -59,24 +60,10 @@ BURST = 256
 _log = logging.getLogger(__name__)
 
 
-class Steward(Acts, Protocol):
-    """The steward's acts for runs; see :class:`.Link`."""
-
-    def advance(self, run: int) -> int:
-        """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
-
-    def renew_soon(self) -> None:
-        """Ask at once what this client may have missed."""
-
-    @property
-    def drives(self) -> bool:
-        """Whether this client may run cells."""
-
-
 class Fold:
     """Folds the runs of one session. Methods without a leading underscore may be called from any thread."""
 
-    def __init__(self, settings: Settings, steward: Steward, ended: Callable[[Run], None]) -> None:
+    def __init__(self, settings: Settings, steward: StewardActs, ended: Callable[[Run], None]) -> None:
         """``ended`` gets each run that has ended."""
         self._settings = settings
         self._steward = steward
@@ -140,6 +127,15 @@ class Fold:
         ``last``: the newest run at that time; runs that were submitted later go on.
         """
         self._tasks.put(lambda: self._interrupt_all(force=force, by=by, last=last))
+
+    def note(self, run: int, words: str) -> None:
+        """Show ``words`` with the run, while it goes on."""
+
+        def noting() -> None:
+            if (entry := self._runs.find(run)) is not None:
+                entry.painting.note(words)
+
+        self._tasks.put(noting)
 
     def hear(self, content: dict[str, Any]) -> None:
         """Take an announcement from a rank."""

@@ -19,17 +19,20 @@ from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.spool import read_beginning
 from jupyter_dtrain.wire.values import check_variable
 
+from .elastic import Companion
 from .replay import collectives_in
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import WorldNews
 
     from .cells import Cells
     from .fold import Fold
     from .link import Link
+    from .notices import Notices
     from .rank_names import RankNames
 
 POLL: Final = 0.02
@@ -102,12 +105,15 @@ class Resized(NamedTuple):
 class Heals:
     """The heals and resizes that one session asks for."""
 
-    def __init__(self, link: Link, fold: Fold, cells: Cells, request: WorldRequest) -> None:
+    def __init__(self, link: Link, fold: Fold, cells: Cells, notices: Notices, request: WorldRequest) -> None:
         """``request``: what the world was asked to be."""
         self._link = link
         self._fold = fold
         self._cells = cells
+        self._notices = notices
         self._request = request
+        self._beside: set[int] = set()
+        """The elastic runs, and all that their new ranks run."""
 
     def heal(
         self,
@@ -127,10 +133,7 @@ class Heals:
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
         began, verb = time.monotonic(), "healed" if size is None else "resized"
-        try:
-            state = self._await(self._link.ask(Heal(self._link.me.words, size)).number, verb, progress)
-        except Refused as refused:
-            raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
+        state = self._change(Heal(self._link.me.words, size), verb, progress)
         ranks = [rank.rank for rank in state.ranks]
         seconds = time.monotonic() - began
         if cells and ranks:
@@ -146,6 +149,30 @@ class Heals:
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
             self._run(code, None, f"heal: {', '.join(names)}")
         return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes)
+
+    def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
+        """The companion of an elastic run of ``code``; new ranks run the cells of the runs ``replay`` first.
+
+        Raises :class:`BadRequest` for cells that a new rank cannot run alone.
+        """
+        cells = self._sources(list(replay), group=True)
+        if calls := collectives_in([*cells.values(), code], group=True)[-1]:
+            raise BadRequest(
+                f"This cell calls {', '.join(calls)}, which waits for all ranks, so it cannot go on without one. "
+                f"--elastic is for cells that can, such as a training with torchft: see the guide."
+            )
+
+        def heal() -> HealState:
+            return self._change(Heal(self._link.me.words, None, sorted(self._beside)), "healed", lambda _: None)
+
+        return Companion(self._link, self._fold, self._cells, self._notices, heal, self._beside, cells, make_view)
+
+    def _change(self, change: Heal, verb: str, progress: Callable[[str], None]) -> HealState:
+        """Have the steward do it; its result. Raises :class:`HealFailed`."""
+        try:
+            return self._await(self._link.ask(change).number, verb, progress)
+        except Refused as refused:
+            raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
 
     def _choose(self, names: Sequence[str], source: int | None, rank_names: RankNames, size: int | None) -> int:
         """The rank to copy from, in a world that gets ``size`` ranks.
@@ -171,8 +198,11 @@ class Heals:
             raise BadRequest(f"Rank {chosen} does not have {', '.join(missing)}. Nothing was changed.")
         return chosen
 
-    def _sources(self, runs: list[int]) -> dict[int, str]:
-        """The cells of ``runs``. Raises :class:`BadRequest` where a new rank could not run one alone."""
+    def _sources(self, runs: list[int], *, group: bool = False) -> dict[int, str]:
+        """The cells of ``runs``. Raises :class:`BadRequest` where a new rank could not run one alone.
+
+        ``group``: as for :func:`collectives_in`.
+        """
         found = {}
         for run in runs:
             began = read_beginning(self._request.spool, run)
@@ -181,7 +211,7 @@ class Heals:
                     f"World {self._request.name!r} has no cell of a run {run}: %distributed runs lists its runs."
                 )
             found[run] = began.source
-        for run, calls in zip(found, collectives_in(found.values()), strict=True):
+        for run, calls in zip(found, collectives_in(found.values(), group=group), strict=True):
             if calls:
                 raise BadRequest(
                     f"Run {run} calls {', '.join(calls)}, and would wait for all ranks there: leave run {run} out of "

@@ -59,7 +59,8 @@ class RunQueue:
         """The first run that may be sent now."""
         taken = {rank for entry in self._left.values() for rank in entry.run.unfinished}
         for entry in self._open:
-            wanted = set(entry.run.ranks)
+            # A lost rank holds up nothing: a new one may be in its place.
+            wanted = set(entry.run.ranks) - set(entry.run.lost)
             if not entry.sent and not wanted & taken:
                 return entry
             taken |= wanted

@@ -39,6 +39,22 @@ class ScriptSupport(msgspec.Struct, frozen=True):
     """Lines after the cells."""
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """A package that an extra of ours installs, and that has wheels for some machines only."""
+
+    package: str
+    """As PyPI names it."""
+    extra: str
+    purpose: str
+    """The purpose, as the subject of a sentence: ``elastic training``."""
+    oldest: tuple[int, int]
+    """The first minor version of Python with a wheel."""
+    newest: tuple[int, int]
+    """The last one."""
+    machines: tuple[str, ...]
+    """The processors with wheels, as Linux calls them."""
+
+
 class Declaration(msgspec.Struct, frozen=True):
     """One framework's words to clients, steward and server. Every field may be left out."""
 
@@ -62,6 +78,10 @@ class Declaration(msgspec.Struct, frozen=True):
     """The variables by which the library takes a network interface, for ranks on several hosts."""
     collectives: tuple[str, ...] = ()
     """The functions and methods that return only when all ranks have called them: no rank can run them alone."""
+    set_ups: tuple[str, ...] = ()
+    """The functions that set up a group of all ranks, and wait for them unless this rank is in it already."""
+    carries_on: tuple[str, ...] = ()
+    """Packages whose objects never wait for all ranks, whatever their methods are called: they go on without some."""
     interface_lists: tuple[str, ...] = ()
     """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
     fabric_variables: tuple[str, ...] = ()
@@ -70,6 +90,8 @@ class Declaration(msgspec.Struct, frozen=True):
     """Settings, ``NAME=value``, under which the library uses no InfiniBand and no RoCE."""
     distributions: dict[str, str] = {}
     """Packages whose versions should agree on all hosts, each with the reason."""
+    extras: tuple[Extra, ...] = ()
+    """Packages that a person may want here and that not every machine can have."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
     methods: dict[str, str] = {}

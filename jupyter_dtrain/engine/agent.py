@@ -271,8 +271,10 @@ class Agent:
 
     def _over(self) -> None:
         self._running, self._released = None, False  # it works on no run from here on
+        self._healing.catch_up()
 
     def _begin(self, cell: RunCell) -> None:
+        self._healing.catch_up()  # a world that came in the very moment in which the last cell ended
         came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
         self._released = False
         self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
@@ -291,12 +293,14 @@ class Agent:
         generation = cell.generation
         with self._interrupts.enabled():
             self._plugins.before_cell(cell.run, generation, cell.watch)
+            if cell.joins is not None:
+                self._plugins.before_joining(cell.joins)
         self._cell_end.say_failures()
         if generation != self._whole and len(cell.ranks) == self._place.size:
             self._recover(cell.code)
             self._whole = generation
         store_values(unpack(cell.names, cell.digests, buffers))
-        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size)
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""

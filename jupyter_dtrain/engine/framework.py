@@ -114,6 +114,13 @@ class Cells:
         ``generation``: the world's. ``watch``: what the cell wants to see. An interrupt may end a wait in here.
         """
 
+    def before_joining(self, _run: int, /) -> None:
+        """``before_joining(run)``: the cell that is about to run is that of ``run``, which goes on in other ranks.
+
+        Called after :meth:`before_cell`, in a rank that is new: it runs the cell from its beginning, and is to join the
+        others. A framework that cannot give it their state must not let it begin alone.
+        """
+
     def after_cell(self, *_: Any, **__: Any) -> None:
         """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
 

@@ -4,7 +4,8 @@ The ranks that live agree on who they are (``Shrink``), have ``mpiexec`` start a
 its slot goes to the watch as in a start), and join with the new ones in one communicator, in which every rank has its
 number. All of it happens on a thread of its own, beside an idle main thread. It changes nothing that a cell can
 see: only when the steward knows that every rank has come so far does it have them take the new world
-(:class:`~jupyter_dtrain.wire.healing_messages.TakeWorld`). So either all ranks have it, or none has.
+(:class:`~jupyter_dtrain.wire.healing_messages.TakeWorld`). So either all ranks have it, or none has. A rank whose cell
+goes on meanwhile, because it uses nothing of all ranks, takes the new world at the end of that cell.
 
 Under failure: a rank that dies meanwhile may leave calls of MPI waiting that nothing ends (``Spawn`` in the rank that
 asked for it, ``Merge``; Open MPI 5.0.11). Their threads stay; they use no processor. The steward begins again with
@@ -18,7 +19,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
     from .plugins import Plugins
+
+
+THREAD: Final = "dtrain-heal"
+"""The name of the threads that form a world. Their communicators are no cell's: no release may revoke one."""
 
 
 class Introduction(NamedTuple):
@@ -124,6 +129,9 @@ class Healing:
         self._plugins = plugins
         self._report = report
         self._try: _Try | None = None
+        self._taking = threading.Lock()
+        self._late: list[_Try] = []
+        """The worlds that this rank takes when its cell has ended, oldest first."""
         self.heritage: dict[int, dict[str, str]] = {}
         """In a new process: what each living rank's frameworks have left to it."""
 
@@ -135,11 +143,11 @@ class Healing:
                 return Heritage(running, plugins.cannot_heal(), plugins.forbids_heal(), plugins.forbids_fewer())
             case FormWorld():
                 self._try = _Try(request.number)
-                threading.Thread(target=self._form, args=(request, self._try), name="dtrain-heal", daemon=True).start()
+                threading.Thread(target=self._form, args=(request, self._try), name=THREAD, daemon=True).start()
             case AbandonWorld():
                 self._abandon()
             case _:
-                self._take(request.number)
+                self._take(request.number, busy=running is not None)
         return Done()
 
     def _form(self, order: FormWorld, mine: _Try) -> None:
@@ -176,11 +184,26 @@ class Healing:
             with contextlib.suppress(self._mpi.Exception):
                 mine.living.Revoke()
 
-    def _take(self, number: int) -> None:
+    def _take(self, number: int, *, busy: bool) -> None:
         mine, self._try = self._try, None
-        if mine is None or mine.number != number or mine.world is None or mine.place is None:
+        if mine is None or mine.number != number or mine.world is None:
             return
         self._base = mine.world
+        with self._taking:
+            self._late.append(mine)
+        if not busy:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take the worlds that were formed during a cell. No cell runs."""
+        with self._taking:
+            late, self._late = self._late, []
+            for mine in late:
+                self._enter(mine)
+
+    def _enter(self, mine: _Try) -> None:
+        if mine.place is None:
+            return
         self._mpi.COMM_WORLD = mine.world
         if mine.place != self._place:
             self._place.become(mine.place)

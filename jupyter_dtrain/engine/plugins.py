@@ -166,6 +166,12 @@ class Plugins:
         """A cell is about to run."""
         self._tell("before_cell", run=run, generation=generation, watch=watch)
 
+    def before_joining(self, run: int) -> None:
+        """The cell is that of ``run``, which goes on in other ranks; this rank is new."""
+        for call in self._calls("before_joining"):
+            with self._guard(call.name, "before_joining"):
+                call(run)
+
     def after_cell(self, *, failed: bool) -> None:
         """The cell has ended. A plug-in may wait for computations of a cell that has not failed."""
         self.was_cut = False

@@ -108,11 +108,13 @@ class StepWork:
                 order.saving.done.wait(max(0.0, deadline - time.monotonic()))
         return list(gone)
 
-    def begin(self, watch: Watching, *, whole: bool) -> None:
-        """A cell begins; ``whole``: on all ranks of the world. Main thread."""
+    def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
+        """A cell begins; ``whole``: on all ranks of the world; ``elastic``: it goes on without some. Main thread."""
         self._check, self._every = watch.check, max(1, watch.check_every)
         self._named, self._stepped = [], False
-        self._active = list(self._orders.values()) if whole else []
+        self._active = list(self._orders.values()) if whole and not elastic else []
+        if self._orders and elastic:
+            self._say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
         for one in self._active:
             one.begin()
         if self._check or self._active:

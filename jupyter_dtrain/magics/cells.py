@@ -12,6 +12,7 @@ from jupyter_dtrain.launch.local import default_size
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
+from .healing import run_numbers
 from .offers import notebook_names, rank_names, some_ranks
 from .parsing import MagicParser, Parsed, count, names, run_name, seconds, variable
 from .worlds import start_world
@@ -40,6 +41,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             check=args.check or "",
             check_every=args.every,
             name=args.run_name,
+            elastic=args.elastic,
+            replay=run_numbers(args.replay),
         )
     finally:
         if args.output and session.last_run is not before:
@@ -146,5 +149,16 @@ def cell_arguments(parser: MagicParser) -> None:
     )
     parser.add_argument(
         "--every", type=count, default=10, metavar="N", help="with --check: after every N steps (default: 10)"
+    )
+    parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="replace a rank that dies while the others go on, and have the new one run this cell too (torchft)",
+    )
+    parser.add_argument(
+        "--replay",
+        default="",
+        metavar="RUNS",
+        help="with --elastic: runs whose cells a new rank runs first, such as 1,3-5",
     )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")

@@ -45,7 +45,7 @@ def heal_arguments(parser: MagicParser) -> None:
 
 def heal(args: Parsed) -> None:
     """``%distributed heal [--from RANK NAME …] [--replay RUNS]``."""
-    replay = _runs(args.replay)
+    replay = run_numbers(args.replay)
     line = ProgressLine()
     try:
         _tell(line, str(current().heal(args.names, args.source, replay=replay, progress=line.say)))
@@ -55,7 +55,7 @@ def heal(args: Parsed) -> None:
 
 def resize(args: Parsed) -> None:
     """``%distributed resize N [--from RANK NAME …] [--replay RUNS]``."""
-    replay = _runs(args.replay)
+    replay = run_numbers(args.replay)
     line = ProgressLine()
     try:
         _tell(line, str(current().resize(args.size, args.names, args.source, replay=replay, progress=line.say)))
@@ -72,7 +72,7 @@ def _tell(line: ProgressLine, words: str) -> None:
         print(rest)
 
 
-def _runs(text: str) -> list[int]:
+def run_numbers(text: str) -> list[int]:
     """The numbers in a list such as ``1,3-5``. Raises :class:`BadRequest`."""
     found: list[int] = []
     for part in filter(None, map(str.strip, text.split(","))):

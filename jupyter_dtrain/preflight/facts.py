@@ -106,6 +106,8 @@ class Facts(msgspec.Struct, frozen=True):
     place: str = ""
     """Where process ids and addresses mean the same. Two hosts with one place are one machine."""
     user: str = ""
+    machine: str = ""
+    """Its processor, as Linux calls it: ``x86_64``."""
     python: str = ""
     executable: str = ""
     packages: dict[str, str] = {}

@@ -85,6 +85,7 @@ def collect(answer: Json, asked: Json) -> None:
             answer["unknown"][name] = str(error) or type(error).__name__
 
     answer["python"] = ".".join(map(str, sys.version_info[:3]))
+    answer["machine"] = os.uname().machine
     answer["executable"] = sys.executable
     answer["hostname"] = socket.gethostname()
     answer["ssh"] = os.environ.get("SSH_CONNECTION", "").split()

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.declarations import Extra, declarations
 
-from .facts import HERE
+from .facts import HERE, Facts
 from .scene import Finding, Scene, group, name_some, spread
 
 OWN: Final = "jupyter_dtrain"
@@ -58,6 +58,8 @@ def find(scene: Scene) -> Iterator[Finding]:
         yield from _versions(scene, distribution, same)
     if same:
         yield Finding("ok", f"{', '.join(same)} on {_all(scene)}.")
+    for extra in (extra for one in declarations() for extra in one.extras):
+        yield from _extra(scene, extra)
     yield from _drivers(scene)
 
 
@@ -143,6 +145,33 @@ def _versions(scene: Scene, distribution: Distribution, same: list[str]) -> Iter
         )
     elif versions and not missing:
         same.append(f"{distribution.name} {next(iter(versions.values()))}")
+
+
+def _extra(scene: Scene, extra: Extra) -> Iterator[Finding]:
+    """Whether machines without the package could have it. Nothing is wrong with one that has not."""
+    usable = {
+        name: one for name, one in scene.hosts.items() if one.package is not None and "packages" not in one.unknown
+    }
+    missing = [name for name in usable if extra.package not in usable[name].packages]
+    without = {name: words for name in missing if (words := _without_wheel(usable[name], extra))}
+    for words, names in group(without).items():
+        yield Finding(
+            "ok", f"{extra.package} has no wheel for {words}, so {extra.purpose} does not work on {name_some(names)}."
+        )
+    if able := [name for name in missing if name not in without]:
+        yield Finding(
+            "ok",
+            f"{extra.package} is not installed on {name_some(able)}; {extra.purpose} needs it: "
+            f"`{scene.python} -m pip install '{OWN_DISTRIBUTION}[{extra.extra}]'`.",
+        )
+
+
+def _without_wheel(machine: Facts, extra: Extra) -> str:
+    """The part of a machine for which there is no wheel; empty where there is one, or where it is not known."""
+    minor = tuple(int(part) for part in machine.python.split(".")[:2] if part.isdigit())
+    if len(minor) == len(extra.oldest) and not extra.oldest <= minor <= extra.newest:
+        return f"Python {minor[0]}.{minor[1]}"
+    return f"{machine.machine} processors" if machine.machine and machine.machine not in extra.machines else ""
 
 
 def _drivers(scene: Scene) -> Iterator[Finding]:

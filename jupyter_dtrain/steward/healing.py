@@ -7,6 +7,9 @@ MPI's world with a new process for each dead rank and each further one; each rep
 it is ready. Only then are all of them told to take that world, and clients hear of the new ranks. New ranks have the
 numbers of the dead, or follow the highest one. No rank that lives gets another number.
 
+A heal may also happen beside runs that the asking client names: they use nothing of all ranks, such as a training that
+goes on without those that have died. Ranks that work on them form the world on a thread of their own, too.
+
 Works on the supervisor's thread; no client is needed. Under failure: a rank that dies meanwhile, or does not come,
 ends the try: the new processes are killed, the living ranks forget that world, and another try replaces all that are
 dead by then. After :data:`TRIES` tries, or where healing cannot work at all, the heal says why and names the restart;
@@ -21,7 +24,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -117,6 +120,8 @@ class Healing:
         """The ranks that the newest heal has ended, or ends, because the world is to lose them."""
         self._alone = False
         """Whether no client has asked for it."""
+        self._beside: set[int] = set()
+        """The runs that may go on meanwhile."""
         self._tries = 0
         self._began = 0.0
         self._notes: list[str] = []
@@ -152,7 +157,8 @@ class Healing:
                 return HealBegun(self._number)
             if why := self._nothing_to_do(heal) or self._obstacle(size):
                 raise Refused(why)
-            return HealBegun(self._start(size, alone=False))
+            # A resize would change the numbers by which the runs divide their work.
+            return HealBegun(self._start(size, alone=False, beside=heal.beside if heal.size is None else ()))
 
     def _nothing_to_do(self, heal: Heal) -> str:
         if self._state.dead or self._state.phase != "running":
@@ -202,9 +208,10 @@ class Healing:
             return RESTART
         return f"%distributed stop, then %distributed start -n {size}, makes a world of that size"
 
-    def _start(self, size: int, *, alone: bool) -> int:
+    def _start(self, size: int, *, alone: bool, beside: Iterable[int] = ()) -> int:
         """Begin a heal; its number. ``_starting`` is held."""
         self._number += 1
+        self._beside = set(beside)
         self._size = size
         now = self._state.request.size
         self._state.changing = (
@@ -230,6 +237,7 @@ class Healing:
         if not self._goes_on:
             return
         busy = {rank: one.run for rank, one in answers.items() if one is not None and one.run is not None}
+        busy = {rank: run for rank, run in busy.items() if run not in self._beside}
         if busy:
             ranks = count_ranks(sorted(busy))
             self._fail(
@@ -329,7 +337,7 @@ class Healing:
     def _take_if_whole(self) -> None:
         if self._forming or self._coming:
             return
-        if runs := self._owner.open_runs():
+        if runs := [run for run in self._owner.open_runs() if run.run not in self._beside]:
             # Its cell was on its way when the ranks said that they are idle.
             self._abandon()
             self._fail(f"run {runs[-1].run} began meanwhile: try again when it has ended")

@@ -41,6 +41,10 @@ class RunCell(msgspec.Struct, frozen=True):
     """The variables that the cell needs first; the buffers hold their pickles."""
     digests: list[str] = []
     """SHA-256 of each buffer."""
+    joins: int | None = None
+    """The run that goes on in other ranks, and that these ranks, which are new, join; None for a run of its own."""
+    elastic: bool = False
+    """Whether the cell goes on without ranks that die: nothing beside it may wait for all ranks."""
 
 
 class ValuesRequest(Request[A], frozen=True):

@@ -31,6 +31,8 @@ class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
     """The asking client, in words."""
     size: int | None = None
     """How many ranks the world has then: the highest ones end, or new ones come. None: as many as now."""
+    beside: list[int] = msgspec.field(default_factory=list)
+    """The runs that may go on meanwhile, in a heal: they use nothing of all ranks."""
 
 
 class HealState(msgspec.Struct, frozen=True):

@@ -492,4 +492,4 @@ export const OUTCOMES: Record<RunOutcome, string> = {
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--run", "--timeout", "-i", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--replay", "--run", "--timeout", "-i", "-o", "-r"];

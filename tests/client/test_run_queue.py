@@ -56,6 +56,12 @@ def test_a_run_waits_for_earlier_ones_on_its_ranks(queue, add):
     assert queue.next_ready() is third
 
     assert queue.unsent == [third, fourth]
+    # A new rank may be in the place of a lost one.
+    third.sent = True
+    assert queue.next_ready() is None
+    third.run.mark_lost(3, "it died")
+    assert queue.next_ready() is fourth
+    third.sent = False
     assert queue.behind(third.run) == [third, fourth]
 
 

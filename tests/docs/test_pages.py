@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from tests.docs.blocks import ROOT, blocks
@@ -13,6 +15,13 @@ PAGES = (
     "docs/guide/cells.md",
     "docs/guide/losses.md",
     "docs/coming-from/notebook-launcher.md",
+    pytest.param(
+        "docs/guide/elastic.md",
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(find_spec("torchft") is None, reason="torchft has no wheel for this machine"),
+        ],
+    ),
 )
 BEGIN = ("%load_ext jupyter_dtrain", "%distributed start -n 2")
 END = "%distributed stop"

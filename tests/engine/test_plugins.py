@@ -54,6 +54,7 @@ def ask_all(plugins):
         "describe": plugins.describe,
         "in_use": plugins.in_use,
         "before_cell": lambda: plugins.before_cell(1, 0, WATCH),
+        "before_joining": lambda: plugins.before_joining(1),
         "after_cell": lambda: plugins.after_cell(failed=False),
         "services": plugins.services,
         "children_ended": lambda: plugins.children_ended({1}),

@@ -87,6 +87,29 @@ def test_machines_on_which_nothing_is_wrong_have_no_finding():
     assert any("torch 2.13.0+cu130 on all machines" in one for one in said)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {},
+            "torchft is not installed on a; elastic training needs it: `py -m pip install 'jupyter-dtrain[elastic]'`.",
+        ),
+        ({"python": "3.14.0"}, "torchft has no wheel for Python 3.14, so elastic training does not work on a."),
+        (
+            {"machine": "aarch64"},
+            "torchft has no wheel for aarch64 processors, so elastic training does not work on a.",
+        ),
+        ({"packages": {**FINE.packages, "torchft": "0.2.0"}}, "torchft 0.2.0 on a"),
+    ],
+)
+def test_a_package_for_some_machines_only_is_said_to_fit_or_not(change, words):
+    """Nothing is wrong on a machine without it."""
+    said = judge(scene({"a": facts(**change)}))
+
+    assert [one.severity for one in said if "torchft" in one.what] == ["ok"]
+    assert words in next(one.what for one in said if "torchft" in one.what)
+
+
 def test_this_machine_alone_is_judged_as_a_host():
     low = facts(tmp=Space(GIB, 1000, "/tmp"))
 

@@ -31,6 +31,8 @@ LISTENERS = {
     "store": LOOPBACK,
     # So does the place where JAX's ranks meet, with the coordinators of their set-ups.
     "jax": LOOPBACK,
+    # And torchft's lighthouse, with the stores of its Managers.
+    "torchft": LOOPBACK,
     # Ours has none here: it talks to the controller.
     "watch": set(),
     # It talks to the watch over a unix socket.
@@ -70,7 +72,7 @@ def roles(session: Session) -> dict[psutil.Process, str]:
             found[process] = "prterun"
         else:
             parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch.store": "store"}
-            parts["jax.coordinator"] = "jax"
+            parts |= {"jax.coordinator": "jax", "elastic.lighthouse": "torchft"}
             parts |= {"engine.watch": "watch", "slot_holder": "slot"}
             found[process] = next(role for part, role in parts.items() if part in line)
     return found
@@ -99,12 +101,12 @@ def test_only_what_is_documented_listens(session) -> None:
     """Ours on loopback alone; what Open MPI opens is named."""
     found = listeners(session)
 
-    assert found.keys() == LISTENERS.keys() - {"store", "jax"}
+    assert found.keys() == LISTENERS.keys() - {"store", "jax", "torchft"}
     assert {role: sorted(addresses - LISTENERS[role]) for role, addresses in found.items()} == {
         role: [] for role in found
     }
     assert found["steward"] == LOOPBACK
-    # MASTER_PORT, and where JAX's ranks meet if it is installed.
+    # MASTER_PORT, and where JAX's and torchft's ranks meet if these are installed.
     assert listening(session, "steward") == 1 + len(Plugins.load().servers())
 
 
@@ -129,6 +131,29 @@ def test_where_jax_meets_listens_on_loopback(session) -> None:
     assert found["jax"] <= LOOPBACK | {"::ffff:127.0.0.1"}  # the same, as a socket of IPv6 names it
     assert found["steward"] == LOOPBACK
     assert found["rank"] <= ANYWHERE | {"127.0.1.1"} | own_addresses()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchft") is None, reason="torchft has no wheel for this machine")
+def test_torchft_listens_on_loopback(session) -> None:
+    """Its lighthouse, the stores, each rank's server, and the one that gives a new rank its state."""
+    before = listening(session, "rank")
+    session.run(
+        "from torchft import Manager, ProcessGroupGloo\n"
+        "manager = Manager(pg=ProcessGroupGloo(), load_state_dict=print, state_dict=dict, min_replica_size=1)\n"
+        "import psutil, jupyter_dtrain\n"
+        "own = {int(manager._manager.address().rpartition(':')[2])}\n"
+        "own |= {manager._checkpoint_transport._server.server_port}\n"
+        "found = [one for one in psutil.Process().net_connections() if one.status == 'LISTEN']\n"
+        "where = {one.laddr.port: one.laddr.ip for one in found}\n"
+        "assert {where[port] for port in own} <= {'127.0.0.1', '::ffff:127.0.0.1'}, (own, where)",
+        view=None,
+    )
+    found = listeners(session)
+
+    assert found["torchft"] == LOOPBACK
+    assert found["steward"] == LOOPBACK
+    # A Manager's server rests with the cell; the one with the state stays.
+    until(lambda: listening(session, "rank") == before + 2)
 
 
 def own_addresses() -> set[str]:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework, called_in, user_names
+from jupyter_dtrain.engine.healing import THREAD
 
 from .calls import Call, call_in
 from .communicators import ENDLESS, hidden_of
@@ -265,10 +266,10 @@ def _wake(mpi: ModuleType) -> None:
 
 
 def _frames() -> list[FrameType]:
-    """The innermost frames of all threads but this one."""
+    """The innermost frames of all threads but this one, and but those that heal the world beside the cell."""
     frames = dict(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
-    frames.pop(threading.get_ident(), None)
-    return list(frames.values())
+    healing = {thread.ident for thread in threading.enumerate() if thread.name == THREAD}
+    return [frame for ident, frame in frames.items() if ident not in {*healing, threading.get_ident()}]
 
 
 def _calls_in_use(mpi: ModuleType) -> list[Call]:

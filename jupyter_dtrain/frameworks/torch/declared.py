@@ -65,6 +65,7 @@ DECLARATION = Declaration(
         "reduce_scatter_tensor",
         "scatter_object_list",
     ),
+    set_ups=("init_process_group",),
     echoes=("Connection closed by peer", "Connection reset by peer"),
     last_words={
         "op.preamble.length <= op.nbytes": "gloo aborts when ranks pass different sizes or types to one collective: "

@@ -10,7 +10,7 @@ import ast
 import os
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from jupyter_dtrain.engine.framework import value_of
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
@@ -28,6 +28,8 @@ _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))
 """The parts of torch whose functions wait for other ranks."""
+carrying_on: set[CodeType] = set()
+"""Functions in which a library waits for other ranks, and goes on by itself when one dies."""
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
 """The folder of all frameworks: some of our own functions wait for ranks in Python."""
 
@@ -52,7 +54,21 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
     communicating = tuple(root + part for part in _COMMUNICATING)
     if inner is None or not inner.f_code.co_filename.startswith(communicating):
         return _called(frame, call, on_device=on_device)
-    return outermost_of(frame, root) or frame.f_code.co_name
+    return "" if _carries_on() else outermost_of(frame, root) or frame.f_code.co_name
+
+
+def _carries_on() -> bool:
+    """Whether some thread is in a function of :data:`carrying_on`: on a GPU, autograd calls it on a thread of its own.
+
+    The main thread then waits for that one.
+    """
+    for innermost in sys._current_frames().values() if carrying_on else ():  # noqa: SLF001 — documented
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code in carrying_on:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def outermost_of(frame: FrameType | None, root: str) -> str:

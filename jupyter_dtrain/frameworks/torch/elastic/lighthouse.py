@@ -1,0 +1,147 @@
+"""torchft's lighthouse and the stores of its Managers, in a process of the steward's, so that they outlive every rank.
+
+The steward runs this module, with a socket that already listens (``--fd``), when the first rank asks. A rank connects,
+shows the world's secret and gets the URL of the lighthouse and the port of a store of its own: a Manager writes its
+address into its store, so no two ranks may share one. Neither lighthouse nor store asks for a password, so the whole
+process accepts connections of this user only (:mod:`jupyter_dtrain.engine.callers`).
+
+Under failure: a rank that dies leaves its store behind, and its replacement gets the same one. If the lighthouse cannot
+start, each rank that asks gets the reason. This module closes a connection that says anything but a rank's line, or
+nothing for :data:`SILENCE`. The process ends with the steward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import os
+import socket
+import socketserver
+import sys
+import threading
+from typing import Any, Final
+
+import msgspec
+
+from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.engine.callers import keep_for_this_user
+from jupyter_dtrain.wire.requests import ServerSpec
+
+from .desk import LONGEST, Directions, Question
+
+SILENCE: Final = 10.0
+"""Seconds in which a connection must show that it is a rank's."""
+JOIN_TIMEOUT: Final = 1000
+"""Milliseconds for which the lighthouse waits for a replica that is there and has not asked for this step. A shorter
+time leaves out ranks that are merely slow, and after the last step nobody gives them the others' weights. After a death
+some rank may wait in gloo for one that has given up the step, until that one begins the next: a longer time makes that
+pause longer."""
+TICK: Final = 50
+"""Milliseconds between two looks of the lighthouse."""
+HEARTBEAT_TIMEOUT: Final = 700
+"""Milliseconds without a sign of life after which a replica counts as gone: the pause of the others after a death. A
+replica sends one each 100 ms, from native code, whatever Python does."""
+
+
+class Places:
+    """The lighthouse, and a store for each rank. Thread-safe."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._lighthouse: Any = None
+        self._stores: dict[int, Any] = {}
+
+    def of(self, rank: int) -> Directions:
+        """The directions for ``rank``; with the reason where there are none."""
+        with self._lock:
+            try:
+                return Directions(self._url(), self._store(rank))
+            except Exception as error:  # noqa: BLE001 — the rank reports it
+                return Directions(problem=f"{type(error).__name__}: {error}")
+
+    def _url(self) -> str:
+        if self._lighthouse is None:
+            from torchft.coordination import LighthouseServer
+
+            self._lighthouse = LighthouseServer(
+                bind=f"{self._host}:0",
+                min_replicas=1,
+                join_timeout_ms=JOIN_TIMEOUT,
+                quorum_tick_ms=TICK,
+                heartbeat_timeout_ms=HEARTBEAT_TIMEOUT,
+            )
+        # It names itself by the host's name, which may lead to another address.
+        port = self._lighthouse.address().rpartition(":")[2]
+        return f"http://{self._host}:{port}"
+
+    def _store(self, rank: int) -> int:
+        if rank not in self._stores:
+            from torch.distributed import TCPStore
+
+            # torch's own socket would listen at all addresses.
+            with socket.create_server((self._host, 0)) as listening:
+                port = listening.getsockname()[1]
+                self._stores[rank] = TCPStore(
+                    self._host,
+                    port,
+                    None,
+                    is_master=True,
+                    wait_for_workers=False,
+                    master_listen_fd=os.dup(listening.fileno()),
+                )
+        return int(self._stores[rank].port)
+
+
+class Handler(socketserver.StreamRequestHandler):
+    """One rank's question."""
+
+    server: Server
+    timeout = SILENCE
+
+    def handle(self) -> None:
+        """Answer it."""
+        try:
+            question = msgspec.json.decode(self.rfile.readline(LONGEST), type=readable(Question))
+            if self.server.knows(question):
+                self.wfile.write(msgspec.json.encode(self.server.places.of(question.rank)) + b"\n")
+        except (OSError, msgspec.MsgspecError):
+            pass  # it has disconnected, or is no rank
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """A server on a socket that already listens."""
+
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
+        self.places = places
+        self._spec = spec
+        super().__init__(listening.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+
+    def knows(self, question: Question) -> bool:
+        """Whether a rank of this world sent it."""
+        return hmac.compare_digest(question.secret.encode(), self._spec.secret.encode()) and (
+            0 <= question.rank < MAX_RANKS
+        )
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--peer", action="append", default=[])
+    args = parser.parse_args()
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
+    os.environ.setdefault("RUST_LOG", "warn")  # a line for each heartbeat, otherwise
+    keep_for_this_user(args.peer)
+    Server(socket.socket(fileno=args.fd), Places(args.host), spec).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""torchft in one rank: its Manager's defaults and rest (:mod:`.replicas`), and the server for new replicas.
+
+Each rank is a replica group of its own. When one dies, torchft goes on with the others; nothing here releases them.
+
+Under failure: another version of torchft, without the parts that this module patches, stays unchanged: a Manager then
+needs all its arguments.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.variables import Variable
+from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.imports import when_imported
+from jupyter_dtrain.engine.interfaces import interface_to
+from jupyter_dtrain.wire.requests import ADDRESS
+
+from .checkpoints import hook_transport
+from .desk import Desk
+from .hooks import hook_ddp, hook_groups
+from .replicas import Replicas
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.wire.requests import RankSpec
+
+TESTED = "0.2"
+"""The version that the tests run with."""
+UNUSED = "find_unused_parameters=True was specified in DDP constructor"
+"""A warning of torch's."""
+INSTALLED = importlib.util.find_spec("torchft") is not None
+
+
+class TorchFT(Framework):
+    """torchft in one rank."""
+
+    name = "torchft"
+    server = "jupyter_dtrain.frameworks.torch.elastic.lighthouse" if INSTALLED else None
+
+    def environment(self) -> dict[str, Variable]:
+        """The native part of torchft logs several lines a step; it reads this when it is imported, and never again."""
+        return {"RUST_LOG": Variable("warn", "torchft logs each step otherwise")} if INSTALLED else {}
+
+    def prepare(self, place: Placement, spec: RankSpec) -> None:
+        """Wait for ``torchft`` to be imported."""
+        host, _, port = spec.servers.get(self.name, "").rpartition(":")
+        own = interface_to(spec.remote).address if spec.remote else ADDRESS
+        desk = Desk(host, int(port), spec.secret) if port else None
+        self._replicas = Replicas(place, desk, own or ADDRESS)
+        atexit.register(self._replicas.end_cell)
+        when_imported(
+            "torchft.manager",
+            self._replicas.hook,
+            otherwise="a Manager needs all its arguments, and one that is idle keeps the other ranks waiting",
+        )
+        when_imported(
+            "torchft.process_group",
+            hook_groups,
+            otherwise="two deaths at once may stop the others until the timeout of their process group",
+        )
+        when_imported(
+            "torchft.ddp",
+            hook_ddp,
+            otherwise="its DistributedDataParallel may fail on all ranks when one dies",
+        )
+        when_imported(
+            "torchft.checkpointing.http_transport",
+            partial(hook_transport, own=own or ADDRESS),
+            otherwise="the server for new replicas listens on all interfaces",
+        )
+
+    def before_cell(self) -> None:
+        """Be there for the other replicas."""
+        self._replicas.begin_cell()
+
+    def before_joining(self, _run: int, /) -> None:
+        """The others train: take their state, and never begin alone."""
+        self._replicas.seek()
+
+    def after_cell(self) -> None:
+        """Let the other replicas go on without this one."""
+        self._replicas.end_cell()
+
+    def is_log(self, line: str) -> bool:
+        """Its DistributedDataParallel asks for unused parameters, though there may be none."""
+        return UNUSED in line and "torchft" in sys.modules
+
+    def describe(self) -> Facts:
+        """Name the Managers of this rank."""
+        return facts_of_package(
+            "torchft", "torchft", TESTED, lambda _: {"replica groups": ", ".join(self._replicas.names) or "none yet"}
+        )
+
+    def in_use(self) -> str:
+        """It is in use once it is imported."""
+        return "torchft" if "torchft" in sys.modules else ""

@@ -1,0 +1,225 @@
+"""torchft's Managers in one rank: defaults that make each rank a replica group of its own, and rest between cells.
+
+A plain ``Manager(pg=..., load_state_dict=..., state_dict=..., min_replica_size=1)`` works in a cell: what the cell
+leaves out, and no variable of torchft's says, comes from :class:`Replicas`.
+
+**Rest.** A Manager tells the lighthouse ten times a second that it is there, and the others wait for it. Between cells
+it rests: its server ends with the cell, and comes back, under the same name, when the next cell begins. So a rank whose
+training has ended never keeps the others waiting.
+
+**A new rank that joins** a cell which goes on has no state yet. It may begin to train only if some other rank trains
+and gives it its state: otherwise it would train alone, from the beginning. So its first steps are checked, and
+:class:`TrainingOver` ends its cell where there is nothing to join.
+
+Under failure: a Manager that cannot be woken stays at rest, and its next step raises torchft's own error. A cell that
+makes a Manager of the same name again shuts the earlier one down first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from jupyter_dtrain.engine.imports import require
+
+from .desk import Desk, ask
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from jupyter_dtrain.core.world import Placement
+
+LIGHTHOUSE: Final = "TORCHFT_LIGHTHOUSE"
+ANYWHERE: Final = "[::]:"
+"""The interface on which a Manager's server listens by itself."""
+RECORDER: Final = "Unable to reset NCCL flight recorder"
+"""A warning at each change of the replicas, wherever NCCL is not in use."""
+
+_log = logging.getLogger(__name__)
+
+
+class TrainingOver(RuntimeError):
+    """A new rank has found no training that it could join."""
+
+
+class _Known(NamedTuple):
+    """One Manager."""
+
+    manager: weakref.ref[Any]
+    server: dict[str, Any]
+    """The arguments of its server."""
+
+
+class Replicas:
+    """The Managers of this rank. Main thread, but for :meth:`close`."""
+
+    def __init__(self, place: Placement, desk: Desk | None, own: str) -> None:
+        """``desk``: where the lighthouse is asked for; ``own``: the address by which other ranks reach this one."""
+        self._place = place
+        self._desk = desk
+        self._own = own
+        self._known: dict[str, _Known] = {}
+        """By the name that its replica group has at the lighthouse, but for torchft's own addition."""
+        self._made: dict[str, Any] = {}
+        """The arguments of the server that was made last."""
+        self._server: Any = None
+        self._resting: set[str] = set()
+        self._seeking = False
+        """Whether this rank is new, and has yet to get the others' state in the cell that runs."""
+        self._checked = False
+        """Whether its last step has found the others."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the Managers that there are."""
+        return sorted(name for name, known in self._known.items() if known.manager() is not None)
+
+    def hook(self, module: ModuleType) -> None:
+        """Patch ``torchft.manager``, which user code has just imported."""
+        require(module, "Manager", "ManagerServer", "ManagerClient", "MANAGER_ADDR_KEY")
+        kind: Any = module.Manager
+        require(kind, "start_quorum", "shutdown")
+        self._module: Any = module
+        self._server, self._client = module.ManagerServer, module.ManagerClient
+        vars(module)["ManagerServer"] = self._make_server
+        kind.__init__ = self._init(kind.__init__)
+        kind.start_quorum = self._start_quorum(kind.start_quorum)
+        logging.getLogger(module.__name__).addFilter(_short)
+
+    # Making.
+
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(manager: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
+            given = signature.bind_partial(manager, *args, **kwargs).arguments
+            kwargs |= self._defaults({name: value for name, value in given.items() if value is not None})
+            name = str(kwargs.get("replica_id", given.get("replica_id")))
+            self._shut_down(name)
+            self._made = {}
+            original(manager, *args, **kwargs)
+            if self._made:
+                self._known[name] = _Known(weakref.ref(manager), self._made)
+
+        return __init__
+
+    def _defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the cell leaves out."""
+        found: dict[str, Any] = {}
+        if "rank" not in given and "world_size" not in given:
+            found |= {"rank": 0, "world_size": 1}
+        if not given.get("replica_id"):
+            # torchft reads the number at its end.
+            found["replica_id"] = f"rank{self._place.rank}"
+        if "hostname" not in given:
+            found["hostname"] = self._own
+        wants_lighthouse = "lighthouse_addr" not in given and LIGHTHOUSE not in os.environ
+        wants_store = "store_addr" not in given and "store_port" not in given and "rank" in found
+        if self._desk is not None and (wants_lighthouse or wants_store):
+            directions = ask(self._desk, self._place.rank)
+            if wants_lighthouse:
+                found["lighthouse_addr"] = directions.lighthouse
+            if wants_store:
+                found |= {"store_addr": self._desk.host, "store_port": directions.store}
+        return found
+
+    def _make_server(self, **arguments: Any) -> Any:
+        """In the place of torchft's own class: on this rank's address alone."""
+        if arguments.get("bind", "").startswith(ANYWHERE) and self._is_local:
+            arguments["bind"] = f"{self._own}:{arguments['bind'].removeprefix(ANYWHERE)}"
+        self._made = arguments
+        return self._server(**arguments)
+
+    @property
+    def _is_local(self) -> bool:
+        return self._own.startswith("127.")
+
+    # Resting.
+
+    def begin_cell(self) -> None:
+        """A cell begins: all Managers are there again."""
+        self._seeking = self._checked = False
+        for name in sorted(self._resting):
+            self._resting.discard(name)
+            if (manager := self._find(name)) is not None:
+                try:
+                    self._wake(manager, self._known[name].server)
+                except Exception:  # noqa: BLE001 — the cell may be about something else
+                    _log.exception("The Manager of %s cannot be woken", name)
+
+    def end_cell(self) -> None:
+        """The cell has ended: the lighthouse no longer waits for this rank."""
+        for name in self.names:
+            manager = self._find(name)
+            server = getattr(manager, "_manager", None)
+            if server is not None and name not in self._resting:
+                self._resting.add(name)
+                server.shutdown()
+
+    def _wake(self, manager: Any, arguments: dict[str, Any]) -> None:
+        server = manager._manager = self._server(**arguments)  # noqa: SLF001 — torchft cannot begin it again
+        manager._store.set(self._module.MANAGER_ADDR_KEY, server.address())  # noqa: SLF001
+        manager._client = self._client(server.address(), connect_timeout=arguments["connect_timeout"])  # noqa: SLF001
+
+    def _find(self, name: str) -> Any:
+        known = self._known.get(name)
+        return None if known is None else known.manager()
+
+    def _shut_down(self, name: str) -> None:
+        """Shut down the Manager ``name`` and let go of its port."""
+        manager = self._find(name)
+        self._known.pop(name, None)
+        self._resting.discard(name)
+        if manager is None:
+            return
+        # To wait for its threads would take up to half a second.
+        threading.Thread(target=_end, args=(manager,), name="dtrain-torchft", daemon=True).start()
+
+    # Joining.
+
+    def seek(self) -> None:
+        """The cell is that of a new rank, which joins the others' training."""
+        self._seeking = True
+
+    def _start_quorum(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def start_quorum(manager: Any, *args: Any, **kwargs: Any) -> None:
+            if self._checked and manager.errored() is None:
+                self._seeking = False
+            original(manager, *args, **kwargs)
+            if self._seeking:
+                manager.wait_quorum()
+                self._check(manager)
+
+        return start_quorum
+
+    def _check(self, manager: Any) -> None:
+        if not manager._healing and manager.num_participants() < 2:  # noqa: PLR2004, SLF001 — alone; torchft tells no other way
+            raise TrainingOver(
+                f"The other ranks had ended their training before rank {self._place.rank} could join it, so this rank "
+                f"has none of their state. %distributed resync NAMES copies it."
+            )
+        self._checked = True
+
+
+def _end(manager: Any) -> None:
+    try:
+        manager.shutdown(wait=True)
+        server = getattr(getattr(manager, "_checkpoint_transport", None), "_server", None)
+        if server is not None:
+            server.server_close()
+    except Exception:  # noqa: BLE001 — the new one counts
+        _log.exception("A Manager could not be shut down")
+
+
+def _short(record: logging.LogRecord) -> bool:
+    """Leave out a warning that says nothing here, and the tracebacks of what torchft has dealt with."""
+    record.exc_info = None
+    return RECORDER not in record.getMessage()
