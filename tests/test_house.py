@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import re
 import subprocess
 from pathlib import Path
@@ -100,3 +101,13 @@ def test_values_are_read_as_types_that_msgspec_knows(sources):
     assert len(calls) > 20
     bare = [f"{name}: {found}" for name, found in calls if "readable(" not in found]
     assert not bare, "\n".join(bare)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """For type hints alone, either. A package's own file may: it is the way into its room."""
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("jupyter_dtrain", cache_dir=None)
+    files = {name for name in graph.modules if not graph.find_children(name)}
+    arrows = {name: graph.find_modules_directly_imported_by(name) & files for name in files}
+
+    assert len(list(graphlib.TopologicalSorter(arrows).static_order())) == len(files)

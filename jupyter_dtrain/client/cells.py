@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.errors import BadRequest
@@ -30,13 +30,26 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import OpenRun
 
-    from .elastic import Companion
     from .fold import Fold
     from .link import Link
     from .notices import Notices
     from .rank_requests import RankRequests
 
 MakeView = Callable[[Run], "RunView | None"]
+
+
+class Companion(Protocol):
+    """The work beside a run, for as long as it lasts; see :class:`.elastic.Companion`."""
+
+    def begin(self, run: Run, *, timeout: float | None, inputs: Mapping[str, Any], watch: Watching) -> None:
+        """``run`` is on its way to its ranks; the options are those of its cell."""
+
+    def wait(self, stop_button: StopButton) -> None:
+        """Wait for what is left to do, once the run has ended."""
+
+    @property
+    def made_good(self) -> bool:
+        """Whether the run counts as one that ended well, although it did not on each rank."""
 
 
 END_PATIENCE = 10.0

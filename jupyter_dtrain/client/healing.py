@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, RanksDead, Refused, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
 from jupyter_dtrain.core.world import MAX_RANKS, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.messages import Cell, Watching
@@ -24,10 +24,8 @@ from .replay import collectives_in
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.requests import WorldRequest
-    from jupyter_dtrain.wire.steward_messages import WorldNews
 
     from .cells import Cells
     from .fold import Fold
@@ -259,23 +257,3 @@ def check_size(size: int | None) -> None:
     """Raise :class:`BadRequest` for a number of ranks that no world can have; None stands for the present one."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS):
         raise BadRequest(f"A world has 1 to {MAX_RANKS} ranks, not {size!r}.")
-
-
-def check_still(news: WorldNews | None) -> None:
-    """Raise :class:`RanksBusy` while a heal or a resize goes on: the world would change under a cell."""
-    if news is not None and news.changing:
-        raise RanksBusy(f"{news.changing}: run the cell when this has ended.")
-
-
-def check_living(world: World, ranks: Sequence[int]) -> None:
-    """Raise :class:`RanksDead`, with the ways on, when one of ``ranks`` is dead."""
-    dead = [rank for rank in world.dead if rank.rank in ranks]
-    if not dead:
-        return
-    living = [rank.rank for rank in world.ranks if rank.state != "dead"]
-    words = "; ".join(rank.words for rank in dead)
-    cure = "%distributed restart starts fresh ranks"
-    if living:
-        run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
-        cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
-    raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")

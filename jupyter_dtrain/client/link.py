@@ -51,8 +51,8 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldRestarting,
 )
 
-from .healing import check_living, check_still
 from .notebook import kernel_id
+from .refusals import check_living, check_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
