@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.engine.framework import MEMBERS
+from jupyter_dtrain.wire.messages import Watching
 from tests.session.cells import begin, fail, run, until
 
 PLUGINS = """
@@ -111,7 +112,8 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     runs.append(begin(broken, f"while not os.path.exists({str(tmp_path / 'go')!r}):\n    pass"))
     until(lambda: len(runs[1].samples) == 2)
     (tmp_path / "go").touch()
-    runs.append(run(broken, "x = 1"))
+    options = {"wait": True, "timeout": None, "inputs": {}, "watch": Watching(), "cell": None}
+    runs.append(broken._cells.run("x = 1", None, lambda _: None, joins=1, **options))
     outcomes = [one.outcome for one in runs]
     found = broken.surroundings()
     broken.stacks()

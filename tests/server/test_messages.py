@@ -31,7 +31,7 @@ def test_the_options_that_pills_know_are_those_of_the_parser(types) -> None:
     """All that take a value, and no switch."""
     listed = msgspec.json.decode(types.options().partition(" = ")[2].rstrip(";"))
 
-    names = ("check", "every", "inputs", "output", "pull", "ranks", "run", "timeout")
+    names = ("check", "every", "inputs", "output", "pull", "ranks", "replay", "run", "timeout")
     assert listed == [*(f"--{name}" for name in names), "-i", "-o", "-r"]
 
 
