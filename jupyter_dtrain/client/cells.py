@@ -15,6 +15,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
+from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
@@ -26,7 +27,6 @@ from .syntax import check_syntax
 
 if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
-    from jupyter_dtrain.wire.messages import Cell, Watching
     from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import OpenRun
 
@@ -182,6 +182,22 @@ class Cells:
         run.began_earlier(began.seconds)
         self._fold.adopt(Entry(run, make_view(run)))
         return run
+
+    def run_aside(self, code: str, ranks: list[int] | None, name: str, *, wait: bool) -> Run:
+        """Run code that prepares ranks, named ``name`` in lists: nothing is shown, and no losses are taken.
+
+        Raises as :meth:`run`.
+        """
+        return self.run(
+            code,
+            ranks,
+            lambda _: None,
+            wait=wait,
+            timeout=None,
+            inputs={},
+            watch=Watching(metrics=False),
+            cell=Cell(run_name=name),
+        )
 
     def _make(self, number: int, code: str, ranks: list[int]) -> Run:
         size = size_at(ranks, self._link.world.size)

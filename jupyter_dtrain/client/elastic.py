@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.causes import summary
 from jupyter_dtrain.core.errors import DtrainError, HealFailed, RanksBusy, RanksDead
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.wire.messages import Cell
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
@@ -230,16 +230,7 @@ class Companion:
 
     def _prepare(self, new: list[int], number: int, code: str) -> bool:
         """Run a set-up cell on new ranks; whether it ended well."""
-        run = self._cells.run(
-            code,
-            new,
-            lambda _: None,
-            wait=False,
-            timeout=None,
-            inputs={},
-            watch=Watching(metrics=False),
-            cell=Cell(run_name=f"{number} again"),
-        )
+        run = self._cells.run_aside(code, new, f"{number} again", wait=False)
         self._beside.add(run.number)
         run.wait()
         self._beside.discard(run.number)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
 from jupyter_dtrain.core.world import MAX_RANKS, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
-from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.spool import read_beginning
 from jupyter_dtrain.wire.values import check_variable
 
@@ -137,15 +136,15 @@ class Heals:
         if cells and ranks:
             # A cell that sets up a process group again does nothing where there is one.
             progress("making the groups of all ranks again")
-            self._run("pass", None, "heal")
+            self._cells.run_aside("pass", None, "heal", wait=True)
         for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
-            self._run(code, ranks, f"{number} again")
+            self._cells.run_aside(code, ranks, f"{number} again", wait=True)
         if names and ranks:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
-            self._run(code, None, f"heal: {', '.join(names)}")
+            self._cells.run_aside(code, None, f"heal: {', '.join(names)}", wait=True)
         return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes)
 
     def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
@@ -239,18 +238,6 @@ class Heals:
                 f"{count_ranks(ranks).capitalize()} did not answer. %distributed restart starts fresh ranks."
             )
         return state
-
-    def _run(self, code: str, ranks: list[int] | None, name: str) -> Run:
-        return self._cells.run(
-            code,
-            ranks,
-            lambda _: None,
-            wait=True,
-            timeout=None,
-            inputs={},
-            watch=Watching(metrics=False),
-            cell=Cell(run_name=name),
-        )
 
 
 def check_size(size: int | None) -> None:

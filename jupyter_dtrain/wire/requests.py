@@ -5,7 +5,7 @@ Both travel as JSON over a pipe, never on a command line: they may hold secrets.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -166,6 +166,14 @@ class WorldRequest(msgspec.Struct, frozen=True):
         return [folder for folder in (self.scratch, self.sockets) if folder != self.folder] + [self.folder]
 
 
+class Desk(NamedTuple):
+    """Where a framework's server listens, and the secret by which it knows ranks of this world."""
+
+    host: str
+    port: int
+    secret: str
+
+
 class RankSpec(msgspec.Struct, frozen=True):
     """All that a rank and its watch need to start."""
 
@@ -208,6 +216,11 @@ class RankSpec(msgspec.Struct, frozen=True):
     def options_of(self, framework: str, kind: type[Options]) -> Options:
         """The start options of ``framework`` as the Struct that it declares; defaults where the world has none."""
         return msgspec.convert(self.options.get(framework, {}), readable(kind))
+
+    def desk_of(self, framework: str) -> Desk | None:
+        """Where the server of ``framework`` listens; None where the world has none."""
+        host, _, port = self.servers.get(framework, "").rpartition(":")
+        return Desk(host, int(port), self.secret) if port else None
 
     @property
     def address(self) -> tuple[str, int]:

@@ -9,8 +9,8 @@ import pytest
 
 from jupyter_dtrain.frameworks.jax import coordinator
 from jupyter_dtrain.frameworks.jax.coordinator import LONGEST, Meetings, Server
-from jupyter_dtrain.frameworks.jax.rendezvous import Absent, Desk, meet, stay_away
-from jupyter_dtrain.wire.requests import ServerSpec
+from jupyter_dtrain.frameworks.jax.rendezvous import Absent, meet, stay_away
+from jupyter_dtrain.wire.requests import Desk, ServerSpec
 from tests.session.cells import until
 
 SECRET = "5ec7e7"  # noqa: S105 — not one

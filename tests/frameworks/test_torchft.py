@@ -132,6 +132,19 @@ class Elastic:
         """The note with ``words`` in it, once it is there."""
         return until(lambda: next((one for one in self.notes.words if words in one), ""), 60)
 
+    def loses_rank_1(self, trap: Path, goal: Goal, words: str) -> str:
+        """Set the trap for new ranks, and kill rank 1: the others go on to their end; the note with ``words``."""
+        self.trains()
+        trap.touch()
+        kill(self.session, 1)
+        said = self.said(words)
+        self.trains()
+        goal.set(step_of(self.run, 2) + 20)
+        error = self.end()
+        assert isinstance(error, DistributedError)
+        assert error.ranks == [1]
+        return said
+
     def end(self) -> BaseException | None:
         """Wait for the end of the cell; the error that it raised."""
         self._thread.join(90)
@@ -339,15 +352,8 @@ def test_a_rank_that_dies_again_and_again_is_left_out(three, goal, tmp_path):
     trap = tmp_path / "trap"
     made = run(three, f"{MAKE}\nif os.path.exists({str(trap)!r}):\n    os.kill(os.getpid(), 9)")
     cell = Elastic(three, goal.cell, made)
-    cell.trains()
-    trap.touch()
-    kill(three, 1)
-    assert cell.said("Rank 1 has died 3 times").endswith("This cell goes on without it.")
-    cell.trains()
-    goal.set(step_of(cell.run, 2) + 20)
-    error = cell.end()
-    assert isinstance(error, DistributedError)
-    assert error.ranks == [1]
+    said = cell.loses_rank_1(trap, goal, "Rank 1 has died 3 times")
+    assert said.endswith("This cell goes on without it.")
     assert len([one for one in cell.notes.words if "will be replaced" in one]) == 3
     three.heal()
     assert values(run(three, "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)")) == same(3)
@@ -359,16 +365,7 @@ def test_where_a_set_up_cell_fails_the_others_go_on(three, goal, tmp_path):
     trap = tmp_path / "trap"
     made = run(three, f"{MAKE}\nassert not os.path.exists({str(trap)!r}), 'trapped'")
     cell = Elastic(three, goal.cell, made)
-    cell.trains()
-    trap.touch()
-    kill(three, 1)
-    said = cell.said("cannot join")
-    cell.trains()
-    goal.set(step_of(cell.run, 2) + 20)
-    error = cell.end()
-    assert "trapped" in said
-    assert isinstance(error, DistributedError)
-    assert error.ranks == [1]
+    assert "trapped" in cell.loses_rank_1(trap, goal, "cannot join")
     assert cell.run.errors == {}
     assert values(run(three, "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)")) == same(3)
 

@@ -20,12 +20,9 @@ with the steward.
 
 from __future__ import annotations
 
-import argparse
-import hmac
 import json
 import socket
 import socketserver
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +32,7 @@ import msgspec
 
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import MAX_RANKS
-from jupyter_dtrain.engine.callers import keep_for_this_user
+from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
 
 from .rendezvous import Arrival
@@ -150,35 +147,22 @@ class Handler(socketserver.BaseRequestHandler):
         return arrival if self.server.knows(arrival) else None
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """A server on a socket that already listens."""
-
-    daemon_threads = True
+class Server(DeskServer):
+    """Serves the meetings."""
 
     def __init__(self, listening: socket.socket, meetings: Meetings, spec: ServerSpec) -> None:
         self.meetings = meetings
-        self._spec = spec
-        super().__init__(listening.getsockname(), Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, Handler, spec)
 
     def knows(self, arrival: Arrival) -> bool:
         """Whether a rank of this world sent it."""
-        mine = hmac.compare_digest(arrival.secret.encode(), self._spec.secret.encode())
-        return mine and 0 <= arrival.rank < arrival.size <= MAX_RANKS
+        return self.is_from_rank(arrival.secret) and 0 <= arrival.rank < arrival.size <= MAX_RANKS
 
 
 def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--peer", action="append", default=[])
-    args = parser.parse_args()
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
-    keep_for_this_user(args.peer)
-    Server(socket.socket(fileno=args.fd), Meetings(args.host), spec).serve_forever()
+    given = begin(__doc__)
+    Server(given.socket, Meetings(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":

@@ -34,10 +34,11 @@ from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG
-from .rendezvous import Desk, meet, stay_away
+from .rendezvous import meet, stay_away
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.wire.requests import Desk
 
     from .arrays import Carried
 

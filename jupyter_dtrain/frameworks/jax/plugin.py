@@ -24,7 +24,7 @@ from jupyter_dtrain.engine.imports import require, when_imported
 
 from . import contents
 from .groups import JaxGroups
-from .rendezvous import Desk, meeting_in
+from .rendezvous import meeting_in
 from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class Jax(Framework):
 
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
-        host, _, port = spec.servers.get(self.name, "").rpartition(":")
-        self._groups = JaxGroups(place, spec.generation, Desk(host, int(port), spec.secret) if port else None)
+        self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
         alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
         own_gpu = partial(_see_own_gpu, place.local_rank)

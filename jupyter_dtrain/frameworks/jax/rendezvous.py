@@ -10,23 +10,15 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import NamedTuple
 
 import msgspec
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
+from jupyter_dtrain.wire.requests import Desk
 
 ANSWER_PATIENCE = 30.0
 """Seconds to wait for an answer: the first one comes only when the server has started."""
-
-
-class Desk(NamedTuple):
-    """Where ranks meet, and the secret by which they are known there."""
-
-    host: str
-    port: int
-    secret: str
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -7,32 +7,25 @@ served then. It ends with the steward. torch's store asks for no password, so it
 
 from __future__ import annotations
 
-import argparse
 import signal
 from datetime import timedelta
 
-from jupyter_dtrain.engine.callers import keep_for_this_user
+from jupyter_dtrain.engine.desk_server import begin
 
 
 def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--peer", action="append", default=[])
-    args = parser.parse_args()
-    keep_for_this_user(args.peer)
+    given = begin(__doc__)
     from torch.distributed import TCPStore
 
     store = TCPStore(
-        args.host,
-        args.port,
+        given.host,
+        given.port,
         None,
         is_master=True,
         timeout=timedelta(seconds=30),
         wait_for_workers=False,
-        master_listen_fd=args.fd,
+        master_listen_fd=given.fd,
     )
     signal.pause()
     del store

@@ -7,24 +7,17 @@ reason where it could not start.
 from __future__ import annotations
 
 import socket
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.wire.requests import Desk
 
 PATIENCE: Final = 60.0
 """Seconds to wait for the answer: the server imports torch before it gives the first one."""
 LONGEST: Final = 4096
 """Bytes that a line may have."""
-
-
-class Desk(NamedTuple):
-    """Where the server listens, and the secret by which it knows ranks of this world."""
-
-    host: str
-    port: int
-    secret: str
 
 
 class Question(msgspec.Struct, frozen=True):

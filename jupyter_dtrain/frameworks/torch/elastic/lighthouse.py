@@ -12,12 +12,9 @@ nothing for :data:`SILENCE`. The process ends with the steward.
 
 from __future__ import annotations
 
-import argparse
-import hmac
 import os
 import socket
 import socketserver
-import sys
 import threading
 from typing import Any, Final
 
@@ -25,7 +22,7 @@ import msgspec
 
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import MAX_RANKS
-from jupyter_dtrain.engine.callers import keep_for_this_user
+from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
 
 from .desk import LONGEST, Directions, Question
@@ -110,37 +107,23 @@ class Handler(socketserver.StreamRequestHandler):
             pass  # it has disconnected, or is no rank
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """A server on a socket that already listens."""
-
-    daemon_threads = True
+class Server(DeskServer):
+    """Gives directions."""
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
-        self._spec = spec
-        super().__init__(listening.getsockname(), Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, Handler, spec)
 
     def knows(self, question: Question) -> bool:
         """Whether a rank of this world sent it."""
-        return hmac.compare_digest(question.secret.encode(), self._spec.secret.encode()) and (
-            0 <= question.rank < MAX_RANKS
-        )
+        return self.is_from_rank(question.secret) and 0 <= question.rank < MAX_RANKS
 
 
 def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--peer", action="append", default=[])
-    args = parser.parse_args()
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
     os.environ.setdefault("RUST_LOG", "warn")  # a line for each heartbeat, otherwise
-    keep_for_this_user(args.peer)
-    Server(socket.socket(fileno=args.fd), Places(args.host), spec).serve_forever()
+    given = begin(__doc__)
+    Server(given.socket, Places(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from jupyter_dtrain.engine.interfaces import interface_to
 from jupyter_dtrain.wire.requests import ADDRESS
 
 from .checkpoints import hook_transport
-from .desk import Desk
 from .hooks import hook_ddp, hook_groups
 from .replicas import Replicas
 
@@ -49,10 +48,8 @@ class TorchFT(Framework):
 
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``torchft`` to be imported."""
-        host, _, port = spec.servers.get(self.name, "").rpartition(":")
         own = interface_to(spec.remote).address if spec.remote else ADDRESS
-        desk = Desk(host, int(port), spec.secret) if port else None
-        self._replicas = Replicas(place, desk, own or ADDRESS)
+        self._replicas = Replicas(place, spec.desk_of(self.name), own or ADDRESS)
         atexit.register(self._replicas.end_cell)
         when_imported(
             "torchft.manager",

@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.engine.imports import require
 
-from .desk import Desk, ask
+from .desk import ask
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.wire.requests import Desk
 
 LIGHTHOUSE: Final = "TORCHFT_LIGHTHOUSE"
 ANYWHERE: Final = "[::]:"
