@@ -26,7 +26,7 @@ from .callers import keep_for_this_user
 
 
 class Given(NamedTuple):
-    """What the steward gives to a server."""
+    """All that the steward gives to a server."""
 
     fd: int
     """The socket that listens."""

@@ -6,6 +6,9 @@ import importlib.util
 import socket
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +58,39 @@ def test_a_rank_that_does_not_come_to_a_process_group_is_not_waited_for_long(mon
     with pytest.raises(TimeoutError, match="1 of 2 replicas did not come"):
         create(None, store, 0, 2)
     assert create(None, store, 1, 2) == (1, 2)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchft") is None, reason="torchft has no wheel for this machine")
+def test_a_rank_that_drops_a_step_ends_the_wait_of_the_others():
+    """Without it, rank 1 waits in the collective, so it does not ask for the next step, for which rank 0 waits."""
+    import torch
+    import torch.distributed as dist
+    from torchft import ProcessGroupGloo
+
+    class Manager:
+        def __init__(self, group):
+            self._pg, self.errors = group, []
+
+        def report_error(self, error):
+            self.errors.append(error)
+
+    hooks.hook_manager(SimpleNamespace(Manager=Manager))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    groups = [ProcessGroupGloo(timeout=timedelta(seconds=20)) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        list(
+            threads.map(lambda rank: groups[rank].configure(f"127.0.0.1:{store.port}/1", str(rank), rank, 2), range(2))
+        )
+        began = time.monotonic()
+        others = groups[1].allreduce([torch.ones(1)], dist.AllreduceOptions())
+        waits_for_rank_0 = threads.submit(others.wait)
+        dropped = Manager(groups[0])
+        dropped.report_error(RuntimeError("a rank died"))
+        with pytest.raises(RuntimeError):
+            waits_for_rank_0.result(20)
+        assert time.monotonic() - began < 15  # its own timeout would end it after 20
+    assert len(dropped.errors) == 1
+    groups[1].abort(errored=False)
 
 
 def test_a_rank_in_the_communication_hook_waits_for_nobody(mended):

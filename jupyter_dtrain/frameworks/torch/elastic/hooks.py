@@ -1,9 +1,14 @@
-"""Two parts of torchft 0.2.0, mended, so that training goes on whenever a rank dies.
+"""Three parts of torchft 0.2.0, mended, so that training goes on whenever a rank dies.
 
 **In a collective.** A Manager reports such a failure and drops the step. But the communication hook of
 DistributedDataParallel then expects a result that the failed collective does not have, and raises ``AssertionError`` on
 every living rank; for a bucket after that one it raises ``AttributeError``. Here it returns the gradients as they are,
 which the dropped step never uses.
+
+**In a collective, where the others are not all connected to it.** A rank that sees the death drops the step and asks
+for the next one. Another rank may wait in gloo for what that one no longer sends, and as long as it does not ask, too,
+the lighthouse gives no step: more than half of the living must ask. Both waited for gloo's timeout, 60 s (3 of 60
+deaths in a world of three). Here a rank that drops a step ends its connections at once, so all drop it together.
 
 **Right after it has asked for a step**, such as when two ranks die within a second. The others then make a process
 group with the dead rank, and native code waits for it until the group's timeout, 60 s. Here they first meet in the
@@ -56,6 +61,23 @@ def _meeting(original: Any) -> Any:
         return original(group, store, rank, world_size)
 
     return create
+
+
+def hook_manager(module: ModuleType) -> None:
+    """Patch ``torchft.manager``, which user code has just imported."""
+    require(module, "Manager")
+    kind: Any = module.Manager
+    require(kind, "report_error")
+    original = kind.report_error
+
+    @functools.wraps(original)
+    def report_error(manager: Any, error: Exception) -> None:
+        original(manager, error)
+        # The next step makes the group anew. NCCL's ends by itself.
+        if isinstance(manager._pg, sys.modules["torchft.process_group"].ProcessGroupGloo):  # noqa: SLF001
+            manager._pg.abort(errored=False)  # noqa: SLF001
+
+    kind.report_error = report_error
 
 
 def hook_ddp(module: ModuleType) -> None:

@@ -31,9 +31,7 @@ SILENCE: Final = 10.0
 """Seconds in which a connection must show that it is a rank's."""
 JOIN_TIMEOUT: Final = 1000
 """Milliseconds for which the lighthouse waits for a replica that is there and has not asked for this step. A shorter
-time leaves out ranks that are merely slow, and after the last step nobody gives them the others' weights. After a death
-some rank may wait in gloo for one that has given up the step, until that one begins the next: a longer time makes that
-pause longer."""
+time leaves out ranks that are merely slow, and after the last step nobody gives them the others' weights."""
 TICK: Final = 50
 """Milliseconds between two looks of the lighthouse."""
 HEARTBEAT_TIMEOUT: Final = 700

@@ -22,7 +22,7 @@ from jupyter_dtrain.engine.interfaces import interface_to
 from jupyter_dtrain.wire.requests import ADDRESS
 
 from .checkpoints import hook_transport
-from .hooks import hook_ddp, hook_groups
+from .hooks import hook_ddp, hook_groups, hook_manager
 from .replicas import Replicas
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class TorchFT(Framework):
             "torchft.manager",
             self._replicas.hook,
             otherwise="a Manager needs all its arguments, and one that is idle keeps the other ranks waiting",
+        )
+        when_imported(
+            "torchft.manager",
+            hook_manager,
+            otherwise="the others may wait until the timeout of their process group when a rank dies",
         )
         when_imported(
             "torchft.process_group",
