@@ -68,4 +68,17 @@ def took(seconds: float) -> str:
 
 def number(value: float | None) -> str:
     """A metric's value, with four digits; ``-`` where there is none."""
-    return "-" if value is None else f"{value:.4g}"
+    if value is None:
+        return "-"
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.4g}".replace("inf", "∞")
+
+
+def ending(outcome: str, last: Iterable[float]) -> str:
+    """How a run ended. ``last``: the last values of its metrics. One that is not finite makes it ``ok, but NaN``.
+
+    The front end says the same: ``labextension/src/outcome.ts``.
+    """
+    strange = [value for value in last if not math.isfinite(value)]
+    return f"{outcome}, but {number(strange[0])}" if outcome == "ok" and strange else outcome

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.world import count_ranks
 
-from .document import MIME, Picture, document, in_order
+from .document import MIME, Picture, document, in_order, is_main
 from .drawing import svg
-from .labels import number, took
+from .labels import ending, number, took
 from .standing import standing
 from .timelines import caption, letters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jupyter_dtrain.core.events import MimeBundle
     from jupyter_dtrain.core.metrics import Columns
@@ -66,7 +66,9 @@ def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
 def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, the last value of each metric on each rank, and the steps of pipelines."""
     ranks = list(picture.ranks)
-    head = f"Run {picture.run} on {count_ranks(ranks)}: {picture.outcome}, {took(picture.elapsed)}"
+    head = (
+        f"Run {picture.run} on {count_ranks(ranks)}: {ending(picture.outcome, _last(picture))}, {took(picture.elapsed)}"
+    )
     if picture.thinned:
         head += " (points thinned; Run.metrics has all of them)"
     newest = [step for step in picture.steps.values() if step >= 0]
@@ -103,6 +105,13 @@ def text(picture: Picture) -> str:
     if len(picture.words) > _RANKS:
         lines.append(f"and {len(picture.words) - _RANKS} more ranks were lost")
     return "\n".join(lines)
+
+
+def _last(picture: Picture) -> Iterator[float]:
+    """The last value of each metric on each rank."""
+    for name, series in picture.metrics.items():
+        if is_main(name):
+            yield from (columns.values[-1] for columns in series.values() if columns.values)
 
 
 def _standing(picture: Picture) -> list[str]:

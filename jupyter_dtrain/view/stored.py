@@ -19,7 +19,7 @@ from jupyter_dtrain.core.world import count_ranks
 from . import saved
 from .document import Picture
 from .drawing import no_glyph_warnings
-from .labels import label, number, took
+from .labels import ending, label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Kept(Protocol):
 def bundle(run: Kept) -> MimeBundle:
     """The run as text and as HTML: the cell, how it ended, the last values of its metrics, the end of its output."""
     head = (
-        f"Run {run.label}{_named(run)}: {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
+        f"Run {run.label}{_named(run)}: {_ending(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
         f"started {moment(run.started)}"
     )
     said = [line for line in ("Tags: " + ", ".join(run.tags) if run.tags else "", run.note) if line]
@@ -184,7 +184,7 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
         [
             run.label,
             _short(run.name),
-            run.outcome,
+            _ending(run),
             *_loss(run),
             took(run.elapsed),
             len(run.ranks),
@@ -219,7 +219,7 @@ def comparison(runs: Sequence[Kept]) -> MimeBundle:
             if name in metrics
         ]
     caption = "; ".join(
-        f"{run.label}{_named(run)}: {run.outcome}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
+        f"{run.label}{_named(run)}: {_ending(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
     )
     if not rows:
         return {"text/plain": f"{caption}\nNone of these runs has logged a metric."}
@@ -362,12 +362,17 @@ def _named(run: Kept) -> str:
     return f" ({_short(run.name)})" if run.name else ""
 
 
+def _ending(run: Kept) -> str:
+    """How it ended. The store has no value of a last loss that is not finite."""
+    return ending(run.outcome, [math.nan if loss.last is None else loss.last for loss in run.losses])
+
+
 def _loss(run: Kept) -> tuple[str, str]:
     """Last and best value of its first loss; the name of that, where it is another than ``loss``."""
     if not run.losses:
         return "-", "-"
     loss = run.losses[0]
-    last = "not finite" if loss.last is None else number(loss.last)
+    last = number(math.nan if loss.last is None else loss.last)
     return last if loss.name == "loss" else f"{last} ({_short(loss.name)})", number(loss.best)
 
 

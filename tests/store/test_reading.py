@@ -149,7 +149,7 @@ def test_a_run_shows_its_cell_outcome_metrics_and_the_end_of_its_output(store, d
     assert "Ranks 0-1: ValueError: <bad>" in text
     assert re.search(r"^<b>loss</b> +4 +0\.5 +1\.5$", text, re.MULTILINE)
     assert re.search(r"^only +1 +- +1$", text, re.MULTILINE)
-    assert re.search(r"^nan +1 +nan +-$", text, re.MULTILINE)
+    assert re.search(r"^nan +1 +NaN +-$", text, re.MULTILINE)
     assert text.endswith("".join(f"\n[0-1] line {n} <img>" for n in range(20, 30)))
     check(data["text/html"])
 
@@ -195,10 +195,32 @@ def test_two_runs_are_compared_by_last_lowest_and_highest(store, db, fake):
     assert re.search(rf"^metric +{heads}$", text, re.MULTILINE)
     assert re.search(r"^loss +1\.5 +10\.5 +1 +10 +5 +50$", text, re.MULTILINE)
     assert re.search(r"^loss +1\.5 +- +1 +- +5 +-$", apart, re.MULTILINE)
-    assert re.search(r"^other +- +nan +- +- +- +-$", apart, re.MULTILINE)
+    assert re.search(r"^other +- +NaN +- +- +- +-$", apart, re.MULTILINE)
     assert re.search(r"^loss +world/2 +10.5 +10 +50$", three_runs, re.MULTILINE)
-    assert re.search(r"^other +world/3 +nan +- +-$", three_runs, re.MULTILINE)
+    assert re.search(r"^other +world/3 +NaN +- +-$", three_runs, re.MULTILINE)
     assert view.overlay([one, three]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "words"),
+    [
+        ("loss", math.nan, "ok, but NaN"),
+        ("loss", 1.0, "ok"),
+        ("accuracy", math.inf, "ok"),  # lists know the last values of losses alone
+    ],
+)
+def test_a_run_that_ended_with_a_loss_that_is_no_number_is_not_well(store, db, fake, name, last, words):
+    """The front end says the same, see outcome.ts."""
+    fake.begin(1)
+    fake.say(1, 0, points(name, [1.0, last]))
+    fake.finish(1)
+    drain(fake.writer, db)
+    run = store.run(1)
+
+    assert f": {words}, 1.5 s on rank" in view.bundle(run)["text/plain"]
+    assert f": {words}, 1.5 s on rank" in view.comparison([run])["text/plain"]
+    assert f" {words}  " in view.listing([run])["text/plain"]
+    assert (": ok, but ∞" in view.chart(run)["text/plain"]) == (last == math.inf)
 
 
 def test_the_curves_of_two_runs_are_drawn_over_each_other(store, db, fake):

@@ -113,9 +113,9 @@ def test_the_text_has_the_last_values_and_the_outcome():
     """Every rank's, while they fit a line; else the mean and who is at the ends."""
     few = text(picture(2, {"loss": {0: columns([2.0, 0.5]), 1: columns([2.0, math.nan])}}, pace={0: 0.1, 1: 0.1}))
     assert few.splitlines() == [
-        "Run 4 on ranks 0-1: ok, 12.5 s, 10 steps/s",
+        "Run 4 on ranks 0-1: ok, but NaN, 12.5 s, 10 steps/s",
         "  last value  rank 0  rank 1",
-        "  loss           0.5     nan",
+        "  loss           0.5     NaN",
     ]
     many = text(picture(9, {"loss": {rank: columns([float(rank)]) for rank in range(9)}}, outcome="error"))
     assert many.splitlines() == [
