@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.launch.leftovers import MARK
-from jupyter_dtrain.launch.ssh import Answer, Unreached, run_here
+from jupyter_dtrain.launch.programs import Answer, Unreached, run_here
 from jupyter_dtrain.preflight import probe, software
 from jupyter_dtrain.preflight.facts import Facts
 from jupyter_dtrain.preflight.remote import Program, ask_here, command
