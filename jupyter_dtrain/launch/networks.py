@@ -43,16 +43,14 @@ def local_address(host: str, patience: float = PATIENCE) -> str | None:
 
     A name server that does not answer costs ``patience`` seconds.
     """
-    return _route(host, patience)[0]
+    return route(host, patience)[0]
 
 
-def address_of(host: str, patience: float = PATIENCE) -> str | None:
-    """The address of ``host`` to which this machine would connect, otherwise as :func:`local_address`."""
-    return _route(host, patience)[1]
+def route(host: str, patience: float = PATIENCE) -> tuple[str, str] | tuple[None, None]:
+    """The addresses of a connection: this machine's, and that of ``host``; otherwise as :func:`local_address`.
 
-
-def _route(host: str, patience: float) -> tuple[str, str] | tuple[None, None]:
-    """Both ends of a connection. It connects an UDP socket, which sends nothing."""
+    It connects an UDP socket, which sends nothing.
+    """
     found: list[tuple[str, str]] = []
 
     def ask() -> None:

@@ -13,6 +13,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,8 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.hostlist import Host
-from jupyter_dtrain.launch.networks import address_of, local_address, shared_network
+from jupyter_dtrain.launch.networks import route, shared_network
+from jupyter_dtrain.launch.programs import SIDE_BY_SIDE
 from jupyter_dtrain.launch.slurm import queue
 from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, place
@@ -43,21 +45,22 @@ class BySrun:
     python = sys.executable
 
     def __init__(self, steps: Steps, addresses: Mapping[str, str]) -> None:
-        """``addresses``: the address or name by which Slurm reaches each node."""
+        """``addresses``: the address or name by which Slurm reaches each node. Looks them up, for some seconds."""
         self.carrier = steps
-        self._addresses = addresses
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="route") as pool:
+            self._routes = dict(zip(addresses, pool.map(route, addresses.values()), strict=True))
 
     def local_address(self, host: str) -> str:
         """The one of the route to the node."""
-        return local_address(self._addresses[host]) or ""
+        return self._routes[host][0] or ""
 
     def address(self, host: str, facts: Facts) -> str:  # noqa: ARG002 — Slurm knows it
         """The one by which Slurm reaches it."""
-        return address_of(self._addresses[host]) or ""
+        return self._routes[host][1] or ""
 
     def mpi_job(self, hosts: Sequence[str], mpiexec: str, python: str, folder: Path) -> MpiJob:  # noqa: ARG002 — one path
         """As the ranks of a world: ``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
-        addresses = [address_of(self._addresses[host]) or "" for host in hosts]
+        addresses = [self._routes[host][1] or "" for host in hosts]
         network = shared_network(self.local_address(hosts[0]), addresses)
         options = ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network] if network else []
         nodes = dict.fromkeys(hosts, 1)

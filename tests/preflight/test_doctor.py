@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jupyter_dtrain.cli import main
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import Host
 from jupyter_dtrain.launch.leftovers import MARK
@@ -190,6 +191,17 @@ def test_this_machine_alone_can_be_examined():
     assert (found.hosts, list(found.machines)) == ([], [HERE])
     assert found.ok
     assert str(found).startswith("This machine: no errors")
+
+
+def test_nodes_of_slurm_need_a_slurm(tmp_path, monkeypatch, capsys):
+    """From Python and from a terminal: one sentence with the cure."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartFailed, match=r"This machine has no Slurm: sbatch, .* cannot be found\. Start ") as caught:
+        doctor(slurm=True, nodes=2)
+
+    assert caught.value.option == "slurm"
+    assert main(["doctor", "--slurm", "-N", "2"]) == 1
+    assert capsys.readouterr().err.startswith("jupyter dtrain: This machine has no Slurm: ")
 
 
 def test_hosts_and_hostfile_exclude_each_other(tmp_path):

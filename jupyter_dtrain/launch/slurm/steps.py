@@ -28,7 +28,9 @@ FAILED: Final = 255
 """The exit code of a gate whose pipe has failed. The gate itself has the number, too: nothing here imports it."""
 _NOT_THERE: Final = re.compile(r"ModuleNotFoundError|ImportError|No such file or directory")
 """The words of a node on which Python or the package is missing."""
-SEE_NODES: Final = "`sinfo -R` says why nodes are down."
+_EXITED: Final = re.compile(r"task \d+: Exited with exit code")
+_SPEAKER: Final = re.compile(r"^(?:srun|slurmstepd)[\w.-]*: (?:error: |fatal: )?(?:execve\(\): )?")
+"""The beginning of a line of Slurm's programs."""
 _HERE: Final = (
     "DBUS_",
     "DISPLAY",
@@ -140,30 +142,36 @@ class Steps(msgspec.Struct, frozen=True):
         """The line for the gate."""
         return self.told(host, program).decode()
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:  # noqa: ARG002 — it is in srun's
-        """``answer``, or why the step did not run, or not to its end."""
+    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:  # noqa: ARG002 — they say enough
+        """``answer``, or why the step did not run to its end."""
         if answer.code != FAILED:
             return answer
-        reason, cure = explain(host, answer.errors)
-        reason = reason or f"{host}: srun ended without a word"
-        return Unreached(_kind(reason), f"{reason.rstrip('.')}.", cure or SEE_NODES, answer.errors)
-
-
-def _kind(reason: str) -> Kind:
-    if "No such file or directory" in reason:
-        return "no program"
-    return "timed out" if "has not answered" in reason else "failed"
+        words, cure = _explain(answer.errors)
+        words = words or "srun ended without a word"
+        kind: Kind = "failed"
+        if "No such file or directory" in words:
+            kind = "no program"
+        elif "has not answered" in words:
+            kind = "timed out"
+        return Unreached(kind, f"{words.rstrip('.')}.", cure, answer.errors)
 
 
 def explain(node: str, log: str) -> tuple[str, str]:
     """Reason and cure where a step on ``node`` failed; two empty texts if nothing is known. ``log``: its words."""
-    lines = [line for line in log.splitlines() if line.strip() and "lacks support for cpu binding" not in line]
-    if not lines:
-        return "", ""
-    cure = SEE_NODES
-    if _NOT_THERE.search(lines[-1]):
+    words, cure = _explain(log)
+    return (f"{node}: {words}", cure) if words else ("", "")
+
+
+def _explain(log: str) -> tuple[str, str]:
+    """The words that say why, without the name of the program that says them; and the cure."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and "support for cpu binding" not in line]
+    # srun gives the exit code before or after the reason.
+    telling = [line for line in lines if not _EXITED.search(line)] or lines
+    words = _SPEAKER.sub("", telling[-1]) if telling else ""
+    if _NOT_THERE.search(words):
         cure = f"The nodes need this package and its interpreter under the paths of this machine: {sys.executable}."
-    return f"{node}: {lines[-1].strip()}", cure
+        return words, cure
+    return words, "`sinfo -R` says why nodes are down."
 
 
 def munge_options() -> list[str]:
