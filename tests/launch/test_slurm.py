@@ -183,9 +183,11 @@ def seals():
     ("log", "kind", "words"),
     [
         (
-            ("srun: cluster configuration lacks support for cpu binding\n"
-            "slurmstepd-n2: error: execve(): /venv/bin/python: No such file or directory\n"
-            "srun: error: n2: task 0: Exited with exit code 2\n"),
+            (
+                "srun: cluster configuration lacks support for cpu binding\n"
+                "slurmstepd-n2: error: execve(): /venv/bin/python: No such file or directory\n"
+                "srun: error: n2: task 0: Exited with exit code 2\n"
+            ),
             "no program",
             "/venv/bin/python: No such file or directory",
         ),
