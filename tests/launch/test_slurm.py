@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
-from jupyter_dtrain.launch.programs import Answer
+from jupyter_dtrain.launch.programs import Answer, run_on
 from jupyter_dtrain.launch.slurm import gate
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
@@ -211,6 +211,17 @@ def test_a_step_that_fails_says_why(log, kind, words):
     assert ("under the paths of this machine" in found.cure) is ("No " in words)
     assert steps.explain(Answer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
     assert FAILED == gate.FAILED
+
+
+def test_a_munge_that_makes_no_credential_is_named(tmp_path, monkeypatch):
+    """The pipe has failed, whatever srun would do."""
+    munge = tmp_path / "munge"
+    munge.write_text("#!/bin/sh\necho 'no munged' >&2\nexit 6\n")
+    munge.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = run_on(["n2"], ["true"], carrier=Steps("7", [], "step", {}, "/"), timeout=20)["n2"]
+
+    assert (found.kind, found.reason) == ("failed", "munge makes no credential: no munged.")
 
 
 def test_a_sealed_line_says_nothing_and_arrives(seals):
