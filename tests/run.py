@@ -60,7 +60,7 @@ BUDGETS = {
     "docs": 42,
     "horovod": 6,
     "hosts": 104,
-    "slurm": 26,
+    "slurm": 32,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 ON_HOSTS = ("test_behaviour_environment.py",)

@@ -20,7 +20,8 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.launch.ssh import NOT_RUN, SSH_FAILED, Answer, Ssh, Unreached, end, explain, start
+from jupyter_dtrain.launch.programs import NOT_RUN, Answer, Unreached, end, start
+from jupyter_dtrain.launch.ssh import SSH_FAILED, Ssh
 
 SILENCE: Final = 60
 """Seconds without a byte after which rsync gives up, here and there."""
@@ -172,7 +173,7 @@ def _why(answer: Answer, host: str, ssh: Ssh) -> Unreached:
         # rsync kills its ssh as soon as it knows this code, often before the words arrive.
         why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
     if answer.code in _BROKEN and why.startswith("rsync failed"):
-        found = explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, ssh, "rsync")
+        found = ssh.explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, "rsync")
         if isinstance(found, Unreached) and found.kind != "failed":
             return found
         why = f"The connection to {host} broke: {why.removeprefix('rsync failed: ')}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, SyncFailed
-from jupyter_dtrain.launch.ssh import Ssh, Unreached
+from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.remote import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
 from jupyter_dtrain.view.labels import human
@@ -142,7 +142,7 @@ def sync(
     raise: see :meth:`Synced.check`.
     """
     began = time.monotonic()
-    ssh = Ssh.parse(ssh_args)
+    reach = BySsh(ssh_args, python)
     source = _source(path)
     is_folder = source.is_dir()
     base = cwd or os.getcwd()  # noqa: PTH109 — text, as the host needs it
@@ -154,7 +154,7 @@ def sync(
         asked = {"target": target, "is_folder": is_folder, "cwd": cwd, "shared": shared}
         program = Program("receiver", ASKING + MARGIN, room=Path(__file__).parent, **asked)
         programs = dict.fromkeys(hosts, program)
-        places = ask_all(hosts, programs, ssh=ssh, python=python or sys.executable, kind=_Place, timeout=ASKING)
+        places = ask_all(hosts, programs, reach, kind=_Place, timeout=ASKING)
 
     done: dict[str, int] = {}
     stop = threading.Event()
@@ -174,7 +174,7 @@ def sync(
             f"{source}/" if is_folder else str(source),
             host,
             place.folder,
-            ssh=ssh,
+            ssh=reach.carrier,
             exclude=exclude,
             deadline=began + timeout,
             stop=stop,

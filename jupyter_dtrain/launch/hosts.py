@@ -31,7 +31,8 @@ from .hostlist import named_hosts, place
 from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 from .leftovers import MARK
 from .networks import address_to
-from .ssh import Answer, Ssh, Unreached, explain
+from .programs import Answer, Unreached
+from .ssh import Ssh
 
 FORWARDED: Final = (
     "ACCELERATE_",
@@ -193,7 +194,7 @@ class Hosts:
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """In ssh's words, where it was ssh."""
-        found = explain(Answer("", log, code, 0.0, 0.0), host, self._ssh, self._python)
+        found = self._ssh.explain(Answer("", log, code, 0.0, 0.0), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 

@@ -26,7 +26,7 @@ PATIENCE: Final = 2.5
 def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
     """The IPv4 address of this machine that ``hosts`` reach: that of ``interface``, else the one that leads there."""
     if interface is not None:
-        return _address_of(interface)
+        return _address_on(interface)
     for host in hosts:
         address = local_address(ssh.ask_config(host, PATIENCE).get("hostname", ""))
         if address is not None and ":" not in address:
@@ -41,28 +41,36 @@ def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
 def local_address(host: str, patience: float = PATIENCE) -> str | None:
     """The address from which this machine would connect to ``host``; None without a route or a known name.
 
-    It connects an UDP socket, which sends nothing. A name server that does not answer costs ``patience`` seconds.
+    A name server that does not answer costs ``patience`` seconds.
     """
-    found: list[str] = []
+    return route(host, patience)[0]
+
+
+def route(host: str, patience: float = PATIENCE) -> tuple[str, str] | tuple[None, None]:
+    """The addresses of a connection: this machine's, and that of ``host``; otherwise as :func:`local_address`.
+
+    It connects an UDP socket, which sends nothing.
+    """
+    found: list[tuple[str, str]] = []
 
     def ask() -> None:
         with contextlib.suppress(OSError, UnicodeError):
             for family, kind, protocol, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
                 with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as one:
                     one.connect(address)
-                    found.append(str(one.getsockname()[0]))
+                    found.append((str(one.getsockname()[0]), str(one.getpeername()[0])))
                     return
 
     if not host:
-        return None
+        return None, None
     # Nothing can end a look-up of a name, so it may outlive its deadline on a thread that nobody waits for.
     thread = threading.Thread(target=ask, daemon=True, name="resolve")
     thread.start()
     thread.join(patience)
-    return found[0] if found else None
+    return found[0] if found else (None, None)
 
 
-def _address_of(interface: str) -> str:
+def _address_on(interface: str) -> str:
     found = psutil.net_if_addrs()
     for one in found.get(interface, ()):
         if one.family == socket.AF_INET:

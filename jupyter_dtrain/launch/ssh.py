@@ -5,79 +5,29 @@ command can wait for a person: ssh may ask for neither a password nor the trust 
 
 Secrets and variables for a remote program go to its standard input. A command line has none: other users can read it.
 
-Under failure: nothing raises for a host. :func:`run_on` gives an :class:`Unreached` with reason and cure for each
-host that cannot be used, and returns at its deadline, with no ssh process left here. A remote program may outlive the
-connection, so each one that this package sends has a deadline of its own.
+Under failure: nothing raises for a host. :mod:`.programs` starts and ends the commands, and :meth:`Ssh.explain` finds
+reason and cure in the words of ssh.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
-import shutil
-import signal
 import subprocess
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
-SIDE_BY_SIDE: Final = 64
-"""The most connections at a time."""
+from .programs import NOT_RUN, Answer, Kind, Unreached
+
 CONNECT_PATIENCE: Final = 5
 """Seconds that ssh waits for a connection, unless ``ssh_args`` say otherwise."""
-LAST_WORDS: Final = 1.0
-"""Seconds in which a killed ssh must be gone."""
 SSH_FAILED: Final = 255
 """The exit code by which ssh tells of its own failure."""
-NOT_RUN: Final = (126, 127)
-"""The exit codes of a shell that cannot run a program."""
-
-Kind = Literal[
-    "no ssh",
-    "bad options",
-    "unknown host",
-    "refused",
-    "no route",
-    "timed out",
-    "host key changed",
-    "host key unknown",
-    "permission denied",
-    "closed",
-    "no program",
-    "failed",
-]
-
-
-class Unreached(msgspec.Struct, frozen=True):
-    """A host on which the program could not be run."""
-
-    kind: Kind
-    reason: str
-    """A sentence."""
-    cure: str
-    """A sentence."""
-    said: str = ""
-    """The words of ssh, or of the shell there."""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The end of a program that ran."""
-
-    output: str
-    errors: str
-    code: int
-    sent: float
-    """This machine's clock before the connection was made, in seconds since the epoch."""
-    received: float
-    """The same after the program had ended."""
 
 
 class Ssh(msgspec.Struct, frozen=True):
@@ -103,6 +53,36 @@ class Ssh(msgspec.Struct, frozen=True):
     def command(self, host: str, program: Sequence[str]) -> list[str]:
         """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there."""
         return [*self.call(), "--", target(host), quote(program)]
+
+    def opening(self, host: str, program: Sequence[str]) -> str:  # noqa: ARG002 — the same for all
+        """Nothing: ssh reads no text of its own."""
+        return ""
+
+    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:
+        """``answer``, or why ``program`` did not run on ``host`` at all."""
+        said = answer.errors.strip()
+        if answer.code in NOT_RUN:
+            return Unreached(
+                "no program",
+                f"{program} cannot be run there: {_last_line(said)}",
+                "Install it there, or name its path on the hosts with --python.",
+                said,
+            )
+        if answer.code != SSH_FAILED:
+            return answer
+        for pattern, kind, reason, cure in _CAUSES:
+            if re.search(pattern, said):
+                # ssh names the file and the entry, which no one else knows: an alias may stand for them.
+                remove = re.search(r"ssh-keygen -f .*", said)
+                words = {
+                    "host": host,
+                    "line": self.by_hand(host),
+                    "remove": remove[0].strip() if remove else f"ssh-keygen -R {target(host)}",
+                    "said": _last_line(said),
+                }
+                return Unreached(kind, reason.format(**words), cure.format(**words), said)
+        reason = f"ssh ended before the program did: {_last_line(said)}"
+        return Unreached("failed", reason, f"See whether `{self.by_hand(host)}` works in a terminal.", said)
 
     def by_hand(self, host: str) -> str:
         """The line with which a person connects to ``host`` in a terminal."""
@@ -190,78 +170,6 @@ def quote(program: Sequence[str]) -> str:
     return f"exec {'~/' if home else ''}{shlex.join([first[2:] if home else first, *rest])}"
 
 
-def run_on(
-    hosts: Sequence[str],
-    program: Sequence[str],
-    *,
-    ssh: Ssh,
-    timeout: float,
-    stdin: str | Mapping[str, str] = "",
-) -> dict[str, Answer | Unreached]:
-    """Run ``program`` on all ``hosts`` side by side, and wait at most ``timeout`` seconds for all of them together.
-
-    ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order.
-    """
-    deadline = time.monotonic() + timeout
-    open_ones = _Processes()
-
-    def run(host: str) -> Answer | Unreached:
-        text = stdin if isinstance(stdin, str) else stdin.get(host, "")
-        done = open_ones.run(ssh.command(host, program), text, deadline, timeout)
-        return explain(done, host, ssh, program[0]) if isinstance(done, Answer) else done
-
-    pool = ThreadPoolExecutor(min(SIDE_BY_SIDE, max(len(hosts), 1)), thread_name_prefix="ssh")
-    try:
-        return dict(zip(hosts, pool.map(run, hosts), strict=True))
-    except BaseException:
-        open_ones.kill()  # a person pressed Stop
-        raise
-    finally:
-        pool.shutdown()
-
-
-def run_here(
-    program: Sequence[str],
-    *,
-    timeout: float,
-    stdin: str = "",
-    env: Mapping[str, str] | None = None,
-    farewell: float = 0.0,
-) -> Answer | Unreached:
-    """Run ``program`` on this machine, in the manner of :func:`run_on`.
-
-    ``env``: default this process's. ``farewell``: seconds that it gets after a SIGTERM, when its time is over.
-    """
-    return _Processes().run(list(program), stdin, time.monotonic() + timeout, timeout, env, farewell)
-
-
-def explain(answer: Answer, host: str, ssh: Ssh, program: str) -> Answer | Unreached:
-    """``answer``, or why ``program`` did not run on ``host`` at all."""
-    said = answer.errors.strip()
-    if answer.code in NOT_RUN:
-        return Unreached(
-            "no program",
-            f"{program} cannot be run there: {_last_line(said)}",
-            "Install it there, or name its path on the hosts with --python.",
-            said,
-        )
-    if answer.code != SSH_FAILED:
-        return answer
-    for pattern, kind, reason, cure in _CAUSES:
-        if re.search(pattern, said):
-            # ssh names the file and the entry, which no one else knows: an alias may stand for them.
-            remove = re.search(r"ssh-keygen -f .*", said)
-            words = {
-                "host": host,
-                "line": ssh.by_hand(host),
-                "remove": remove[0].strip() if remove else f"ssh-keygen -R {target(host)}",
-                "said": _last_line(said),
-            }
-            return Unreached(kind, reason.format(**words), cure.format(**words), said)
-    reason = f"ssh ended before the program did: {_last_line(said)}"
-    return Unreached("failed", reason, f"See whether `{ssh.by_hand(host)}` works in a terminal.", said)
-
-
 _CAUSES: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     (
         r"IDENTIFICATION HAS CHANGED|host key for .* has changed|Host key for .* has changed",
@@ -331,102 +239,6 @@ _CAUSES: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ),
 )
 """The words of ssh, and their meaning. The first row that matches counts."""
-
-
-class _Processes:
-    """Processes that are killed at a deadline, or all at once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[subprocess.Popen[str]] = set()
-        self._killed = False
-
-    def run(
-        self,
-        command: list[str],
-        stdin: str,
-        deadline: float,
-        timeout: float,
-        env: Mapping[str, str] | None = None,
-        farewell: float = 0.0,
-    ) -> Answer | Unreached:
-        """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
-        late = Unreached(
-            "timed out",
-            f"There was no answer within {timeout:g} s.",
-            "See whether that host is on and not overloaded, then try again.",
-        )
-        if self._killed or time.monotonic() >= deadline:
-            return late
-        sent = time.time()
-        try:
-            process = start(command, env)
-        except OSError as error:
-            return _not_started(command[0], error)
-        with self._lock:
-            self._open.add(process)
-        try:
-            if self._killed:
-                return late
-            output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.0))
-            return Answer(output, errors, process.returncode, sent, time.time())
-        except subprocess.TimeoutExpired:
-            if farewell:
-                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    process.terminate()
-                    process.communicate(timeout=farewell)
-            return late
-        finally:
-            end(process)
-            with self._lock:
-                self._open.discard(process)
-
-    def kill(self) -> None:
-        """End all that run, and all that would start later."""
-        self._killed = True
-        with self._lock:
-            left = list(self._open)
-        for process in left:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a command in a session of its own, with pipes. ``env``: default this process's.
-
-    Without a terminal, ssh and the programs that it starts (a jump, a proxy) cannot ask for a password.
-    """
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        env={**(os.environ if env is None else env), "SSH_ASKPASS_REQUIRE": "never"},
-    )
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """End a process that :func:`start` started, with all of its session, and close its pipes."""
-    if process.poll() is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LAST_WORDS)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            if pipe is not None:
-                pipe.close()
-
-
-def _not_started(program: str, error: OSError) -> Unreached:
-    if program == "ssh" and shutil.which("ssh") is None:
-        return Unreached(
-            "no ssh", "This machine has no ssh program.", "Install OpenSSH's client (Debian: openssh-client)."
-        )
-    return Unreached("no program", f"{program} cannot be run: {error.strerror}.", "Check that path.")
 
 
 def _check_args(words: Sequence[str]) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.launch.ssh import Unreached
+from jupyter_dtrain.launch.options import options
+from jupyter_dtrain.launch.programs import Unreached
 
 from .offers import interfaces, ssh_hosts
 from .parsing import MagicParser, Parsed
-from .worlds import ProgressLine
+from .worlds import ProgressLine, option_argument, start_options
 
 if TYPE_CHECKING:
     from jupyter_dtrain.preflight.doctor import Examination, Removal
+
+SLURM: Final = "slurm"
+"""The launcher whose start options the verb has, too."""
+IN_OTHER_WORDS: Final = {
+    "slurm": "examine the nodes of this notebook's Slurm job, or of a new job if it has none (default: not in Slurm)",
+    "ntasks_per_node": "ranks that each node would get (default: one per GPU of --gres, else 1; in a job, its tasks)",
+    "time": "time limit of a new job, as in 90 (minutes), 2:00:00 or 1-0 (default: 5 minutes)",
+}
+"""The start options whose words would be wrong here."""
 
 
 def doctor_arguments(parser: MagicParser) -> None:
@@ -26,7 +36,6 @@ def doctor_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--ssh-args",
         metavar="ARGS",
-        default="",
         help="options for ssh, in quotes, such as --ssh-args='-p 2222' (default: none)",
     )
     parser.add_argument(
@@ -38,6 +47,9 @@ def doctor_arguments(parser: MagicParser) -> None:
         help="network interface to use on all machines (default: the one that leads to the hosts)",
         completer=interfaces,
     )
+    for option in options():
+        if SLURM in option.launchers:
+            option_argument(parser, option, IN_OTHER_WORDS.get(option.name, option.description))
     parser.add_argument("--quick", action="store_true", help="leave out all-reduces between the machines")
     parser.add_argument("--json", action="store_true", help="print facts and findings as JSON")
     parser.add_argument(
@@ -50,25 +62,26 @@ def doctor_arguments(parser: MagicParser) -> None:
 
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
-    from jupyter_dtrain.launch.hostlist import named_hosts
-    from jupyter_dtrain.preflight.doctor import examine, remove
+    from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines, remove
 
-    hosts = named_hosts(args.hosts, args.hostfile)
     line = ProgressLine()
-    if not args.json:
-        more = f" and {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
-        line.say(f"Examining this machine{more} …")
+    say = (lambda _: None) if args.json else line.say
+    given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
     try:
-        found = examine(hosts, ssh_args=args.ssh_args, python=args.python, interface=args.interface, quick=args.quick)
-        if args.json:
-            print(found.to_json())
-        else:
-            line.show(found._repr_mimebundle_())
+        with named_machines(given, say) as (hosts, reach):
+            more = f" and {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
+            say(f"Examining this machine{more} …")
+            found = examine(hosts, reach, interface=args.interface, quick=args.quick)
+            if args.json:
+                print(found.to_json())
+            else:
+                line.show(found._repr_mimebundle_())
+            wanted = args.remove_leftovers
+            removed = None if wanted is None else remove(found, reach, worlds=wanted)
     finally:
         line.end()
-    if args.remove_leftovers is not None:
-        worlds = args.remove_leftovers
-        tell_removed(found, remove(found, worlds=worlds, ssh_args=args.ssh_args, python=args.python))
+    if removed is not None:
+        tell_removed(found, removed)
 
 
 def tell_removed(found: Examination, removed: dict[str, Removal | Unreached]) -> None:

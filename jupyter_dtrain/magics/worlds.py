@@ -16,7 +16,7 @@ from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
-from jupyter_dtrain.launch.options import Asked, check, options
+from jupyter_dtrain.launch.options import Asked, Option, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
@@ -40,25 +40,30 @@ SHOWN = 4
 def start_arguments(parser: MagicParser) -> None:
     """Arguments of ``start``: the start options. The parsed line lacks the options that it leaves out."""
     for option in options():
-        more: dict[str, Any] = {"help": option.description.replace("%", "%%"), "default": argparse.SUPPRESS}
-        metavar = option.schema.get("metavar")
-        match option.schema:
-            case {"enum": choices}:
-                more["choices"] = choices
-            case {"type": "boolean"}:
-                more["action"] = argparse.BooleanOptionalAction if option.default else "store_true"
-            case {"type": "integer"}:
-                more |= {"type": int, "metavar": metavar or "N"}
-            case {"type": "number"}:
-                more |= {"type": float, "metavar": metavar or "X"}
-            case {"words": True}:
-                more |= {"nargs": "+", "metavar": "WORD"}
-            case {"type": "object"}:
-                more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
-            case _:
-                more["metavar"] = metavar
-        short = [option.schema["short"]] if "short" in option.schema else []
-        parser.add_argument(*short, option.flag, dest=option.name, **more)
+        option_argument(parser, option, option.description)
+
+
+def option_argument(parser: MagicParser, option: Option, description: str) -> None:
+    """An argument for a start option; ``description``: in words that suit the verb."""
+    more: dict[str, Any] = {"help": description.replace("%", "%%"), "default": argparse.SUPPRESS}
+    metavar = option.schema.get("metavar")
+    match option.schema:
+        case {"enum": choices}:
+            more["choices"] = choices
+        case {"type": "boolean"}:
+            more["action"] = argparse.BooleanOptionalAction if option.default else "store_true"
+        case {"type": "integer"}:
+            more |= {"type": int, "metavar": metavar or "N"}
+        case {"type": "number"}:
+            more |= {"type": float, "metavar": metavar or "X"}
+        case {"words": True}:
+            more |= {"nargs": "+", "metavar": "WORD"}
+        case {"type": "object"}:
+            more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
+        case _:
+            more["metavar"] = metavar
+    short = [option.schema["short"]] if "short" in option.schema else []
+    parser.add_argument(*short, option.flag, dest=option.name, **more)
 
 
 def start_options(args: Parsed) -> dict[str, Any]:

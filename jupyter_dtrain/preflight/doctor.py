@@ -1,33 +1,39 @@
 """Examines this machine and the hosts of a world: asks all of them for facts side by side, and judges the answers.
 
 Under failure: a machine that cannot be examined is a finding. The whole examination ends within :data:`LONGEST`
-seconds, in its quick form within :data:`QUICK`. Only a request that makes no sense raises, before anything is asked.
+seconds, in its quick form within :data:`QUICK`; a job of Slurm may wait before it, for as long as a person likes. Only
+a request that makes no sense, and a job that Slurm does not give, raise, before any machine is asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
-from jupyter_dtrain.launch.ssh import Ssh, Unreached
+from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
 from . import probe, software
 from .facts import HERE, Examined, Facts, Interface, Speeds
 from .findings import Chosen, Connection, Finding, Scene, judge
+from .nodes import slurm_nodes
 from .ports import try_connections
+from .reach import BySsh, Reach
 from .remote import MARGIN, Program, ask_all, ask_here
 from .report import show
 from .shared_file import shared_file
@@ -44,6 +50,8 @@ QUICK_PORTS_PATIENCE: Final = 8.0
 SPEED_PATIENCE: Final = 25.0
 """Seconds for the all-reduces."""
 REMOVAL_PATIENCE: Final = 12.0
+BY_SSH: Final = ("hosts", "hostfile", "ssh_args", "python", "interface")
+"""The options that name this machine and hosts over ssh, and the way there."""
 
 
 class Examination(msgspec.Struct, frozen=True):
@@ -107,13 +115,50 @@ def doctor(
     python: str | None = None,
     interface: str | None = None,
     quick: bool = False,
+    progress: Callable[[str], None] | None = None,
+    **slurm: Any,
 ) -> Examination:
     """Examine the machines of a world before it starts, as ``%distributed doctor`` does.
 
     ``hosts``: as in ``gpu1:8,gpu2:8``; ``hostfile``: a file in Open MPI's format; without either, this machine alone.
-    The rest as for :func:`examine`. Raises :class:`BadRequest`.
+    ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
+    one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
+    times no all-reduces between machines.
+
+    ``slurm=True``, with the options of a start in Slurm such as ``nodes=2`` and ``partition="gpu"``: the nodes of the
+    job in which this process runs, or else of a new job, which waits for them and ends afterwards. ``progress`` gets a
+    line of text now and then.
+
+    Raises :class:`BadRequest`, and :class:`StartFailed` where Slurm gives no job.
     """
-    return examine(named_hosts(hosts, hostfile), ssh_args=ssh_args, python=python, interface=interface, quick=quick)
+    asked = named_machines(
+        {"hosts": hosts, "hostfile": hostfile, "ssh_args": ssh_args or None, "python": python, "interface": interface}
+        | slurm,
+        progress or (lambda _: None),
+    )
+    with asked as (machines, reach):
+        return examine(machines, reach, interface=interface, quick=quick)
+
+
+@contextlib.contextmanager
+def named_machines(options: Mapping[str, Any], progress: Callable[[str], None]) -> Iterator[tuple[list[Host], Reach]]:
+    """The hosts that start ``options`` name, and the way to them, for as long as the block runs.
+
+    None stands for an option that is not given. A job of Slurm may wait before; ``progress`` shows why. Raises as
+    :func:`doctor`.
+    """
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    own = {field.name for field in msgspec.structs.fields(SlurmOptions)}
+    if given.keys() & own:
+        asked = check(given)
+        assert isinstance(asked.launcher_options, SlurmOptions)
+        with slurm_nodes(asked.launcher_options, progress) as found:
+            yield found
+        return
+    if unknown := given.keys() - BY_SSH:
+        raise BadRequest(f"There is no option {min(unknown)!r}. The options are {', '.join([*BY_SSH, *sorted(own)])}.")
+    reach = BySsh(given.get("ssh_args", ""), given.get("python"))
+    yield named_hosts(given.get("hosts"), given.get("hostfile")), reach
 
 
 def check_before_start(options: HostsOptions) -> None:
@@ -121,41 +166,27 @@ def check_before_start(options: HostsOptions) -> None:
 
     Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
     """
-    examine(
-        named_hosts(options.hosts, options.hostfile),
-        ssh_args=options.ssh_args or "",
-        python=options.python,
-        interface=options.interface,
-        quick=True,
-    ).check()
+    hosts = named_hosts(options.hosts, options.hostfile)
+    reach = BySsh(options.ssh_args or "", options.python)
+    examine(hosts, reach, interface=options.interface, quick=True).check()
 
 
-def examine(
-    hosts: Sequence[Host] = (),
-    *,
-    ssh_args: str = "",
-    python: str | None = None,
-    interface: str | None = None,
-    quick: bool = False,
-) -> Examination:
+def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None, quick: bool = False) -> Examination:
     """Ask this machine and ``hosts`` for facts, and judge them.
 
-    ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
-    one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
-    times no all-reduces between machines. Raises :class:`BadRequest` for a request that makes no sense.
+    ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick`` times no
+    all-reduces between machines. Raises :class:`BadRequest` for an interface that this machine lacks.
     """
     began = time.monotonic()
-    ssh = Ssh.parse(ssh_args)
     known = own_interfaces()
     wanted = None if interface is None else interfaces.named(known, interface)
-    there = python or sys.executable
     names = [host.name for host in hosts]
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
-    machines = _facts(names, ssh, there, patience)
-    ways = interfaces.ways_to([name for name in names if isinstance(machines[name], Facts)], known, ssh)
+    machines = _facts(names, reach, patience)
+    ways = interfaces.ways_to([name for name in names if isinstance(machines[name], Facts)], known, reach)
     chosen: dict[str, Chosen | None] = {HERE: wanted or interfaces.settle(ways)}
     chosen |= {
-        name: interfaces.of_host(one, interface)
+        name: interfaces.of_host(one, reach.address(name, one), interface)
         for name, one in machines.items()
         if name != HERE and isinstance(one, Facts)
     }
@@ -163,10 +194,11 @@ def examine(
     usable = {name: one for name, one in chosen.items() if one is not None}
     if names and len(usable) > 1:
         patience = QUICK_PORTS_PATIENCE if quick else PORTS_PATIENCE
-        connections = try_connections(usable, ssh=ssh, python=there, timeout=patience)
+        connections = try_connections(usable, reach, timeout=patience)
     scene = Scene(
         machines,
-        python=there,
+        python=reach.python,
+        cures=reach.cures,
         slots={host.name: host.slots for host in hosts},
         chosen=chosen,
         ways=ways,
@@ -174,22 +206,19 @@ def examine(
         connections=connections,
     )
     if not quick:
-        scene = _timed(scene, ssh)
+        scene = _timed(scene, reach)
     findings = judge(scene)
     took = round(time.monotonic() - began, 2)
     return Examination(names, machines, findings, took, quick, scene.timed, scene.speeds)
 
 
-def remove(
-    examination: Examination, *, worlds: Sequence[str] = (), ssh_args: str = "", python: str | None = None
-) -> dict[str, Removal | Unreached]:
+def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()) -> dict[str, Removal | Unreached]:
     """End the processes of dead worlds that an examination found, each after it was verified once more.
 
-    ``worlds``: the ids of the worlds to end (default: all that are dead). ``ssh_args`` and ``python`` as for
-    :func:`examine`. The result has each machine with leftovers.
+    ``reach``: the way to its hosts. ``worlds``: the ids of the worlds to end (default: all that are dead). The result
+    has each machine with leftovers.
     """
     living = _living()
-    ssh = Ssh.parse(ssh_args)
     programs: dict[str, Program] = {}
     if not worlds:
         remove_leftovers()  # it knows the folders of this machine's worlds as well
@@ -210,20 +239,19 @@ def remove(
                 leftovers=msgspec.to_builtins(wanted),
             )
     hosts = [name for name in programs if name != HERE]
-    there = python or sys.executable
     found: dict[str, Removal | Unreached] = {}
     if HERE in programs:
         found[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Removal, timeout=REMOVAL_PATIENCE)
-    return found | ask_all(hosts, programs, ssh=ssh, python=there, kind=Removal, timeout=REMOVAL_PATIENCE)
+    return found | ask_all(hosts, programs, reach, kind=Removal, timeout=REMOVAL_PATIENCE)
 
 
-def _timed(scene: Scene, ssh: Ssh) -> Scene:
+def _timed(scene: Scene, reach: Reach) -> Scene:
     """``scene`` with the speed of all-reduces, where an MPI job can run at all."""
     hosts = list(scene.hosts)
     path = interpreter(scene)
     if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
         return scene
-    speeds = measure(hosts, ssh=ssh, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
+    speeds = measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
     return msgspec.structs.replace(scene, timed=hosts, speeds=speeds)
 
 
@@ -235,7 +263,7 @@ def own_interfaces() -> list[Interface]:
         return []
 
 
-def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined:
+def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
     """The facts of this machine and of ``hosts``."""
     with shared_file(Path() if hosts else None) as shared, ThreadPoolExecutor(1) as beside:
         program = Program(
@@ -249,7 +277,7 @@ def _facts(hosts: list[str], ssh: Ssh, python: str, patience: float) -> Examined
             shared=shared,
         )
         here = beside.submit(ask_here, program, python=sys.executable, kind=Facts, timeout=patience)
-        there = ask_all(hosts, dict.fromkeys(hosts, program), ssh=ssh, python=python, kind=Facts, timeout=patience)
+        there = ask_all(hosts, dict.fromkeys(hosts, program), reach, kind=Facts, timeout=patience)
         return {HERE: here.result(), **there}
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.launch.ssh import Unreached
+from jupyter_dtrain.launch.programs import Unreached
 
 HERE: Final = "this machine"
 """The name of the machine of the notebook, among hosts. No host can have it: it has a space."""

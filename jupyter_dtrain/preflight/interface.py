@@ -1,7 +1,7 @@
 """Finds the network interface of a machine that leads to the others.
 
-On this machine it is the one of Linux' route to the address that ssh would connect to. On a host it is the interface
-by which the ssh connection came in, or the one that the person named.
+On this machine it is the one of Linux' route to the address that ssh or Slurm would connect to. On a host it is the
+interface with the address by which it was reached, or the one that the person named.
 
 Under failure: an interface that cannot be found is None, and a finding says so. A name that no interface of this
 machine has raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.networks import PATIENCE, local_address
-from jupyter_dtrain.launch.ssh import Ssh
 
 from .facts import Facts, Interface
+from .reach import Reach
 from .scene import Chosen, group
 
 
@@ -35,20 +34,17 @@ def named(interfaces: Sequence[Interface], wanted: str) -> Chosen:
     return _chosen(found)
 
 
-def ways_to(hosts: Sequence[str], interfaces: Sequence[Interface], ssh: Ssh) -> dict[str, Chosen | None]:
-    """The interface of this machine that leads to each host: None where a jump host or a proxy stands in between.
+def ways_to(hosts: Sequence[str], interfaces: Sequence[Interface], reach: Reach) -> dict[str, Chosen | None]:
+    """The interface of this machine that leads to each host; None where that is not known.
 
-    Nothing is sent to the hosts. It takes at most twice :data:`PATIENCE`.
+    Nothing is sent to the hosts.
     """
     if not hosts:
         return {}
 
     def way(host: str) -> Chosen | None:
-        config = ssh.ask_config(host, PATIENCE)
-        if any(config.get(name, "none") != "none" for name in ("proxyjump", "proxycommand")):
-            return None
-        local = local_address(config.get("hostname", ""))
-        return None if local is None else by_address(interfaces, local)
+        local = reach.local_address(host)
+        return by_address(interfaces, local) if local else None
 
     with ThreadPoolExecutor(len(hosts), thread_name_prefix="route") as pool:
         return dict(zip(hosts, pool.map(way, hosts), strict=True))
@@ -61,18 +57,17 @@ def settle(ways: Mapping[str, Chosen | None]) -> Chosen | None:
     return max(groups, key=lambda one: (not one.loopback, len(groups[one])), default=None)
 
 
-def of_host(facts: Facts, wanted: str | None = None) -> Chosen | None:
-    """The interface of a host: the one that is ``wanted``, else the one by which ssh came in.
+def of_host(facts: Facts, address: str = "", wanted: str | None = None) -> Chosen | None:
+    """The interface of a host: the one that is ``wanted``, else the one with the ``address`` by which it was reached.
 
     A tunnel brings ssh in on the loopback, which leads to no other machine; then the first other interface counts.
     """
     usable = [one for one in facts.interfaces if one.up and one.addresses]
     if wanted is not None:
         return next((_chosen(one) for one in usable if one.name == wanted), None)
-    if len(facts.ssh) > 2:  # noqa: PLR2004 — SSH_CONNECTION: the client's address and port, then the server's
-        came_in = by_address(usable, facts.ssh[2])
-        if came_in is not None and not came_in.loopback:
-            return came_in
+    came_in = by_address(usable, address)
+    if came_in is not None and not came_in.loopback:
+        return came_in
     return next((_chosen(one) for one in usable if not one.loopback), None)
 
 

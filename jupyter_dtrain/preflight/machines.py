@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from jupyter_dtrain.launch.ssh import Kind
+from jupyter_dtrain.launch.programs import Kind
 
 from .facts import HERE, Facts, Gpu, Holder
 from .scene import Finding, Scene, gib, group, name_some
@@ -23,7 +23,6 @@ RANK_MEMORY: Final = 300 * 2**20
 """Bytes that a rank needs before it loads a framework and data."""
 IDLE_GPU: Final = 0.05
 """The part of a GPU's memory that may be in use on an idle one."""
-REMOVE: Final = "%distributed doctor --remove-leftovers"
 
 _NO_ANSWER: Final[dict[Kind, str]] = {
     "no ssh": "This machine has no ssh, so no host can be reached",
@@ -69,7 +68,7 @@ def _reach(scene: Scene) -> Iterator[Finding]:
         )
     reached = [name for name in scene.facts if name != HERE]
     if reached:
-        yield Finding("ok", f"ssh reaches {name_some(reached)}.")
+        yield Finding("ok", f"{scene.cures.program} reaches {name_some(reached)}.")
 
 
 def _same_machine(scene: Scene) -> Iterator[Finding]:
@@ -125,7 +124,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Few files may be open at a time: {_numbers(low)}.",
             list(low),
             "Ranks with many workers and connections fail with 'Too many open files'.",
-            "Raise it: `* soft nofile 65536` in /etc/security/limits.conf there, then log in again.",
+            scene.cures.raise_limit("soft nofile", "65536"),
         )
     low = _too_low(scene.hosts, "nproc", LEAST_PROCESSES)
     if low:
@@ -134,7 +133,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Few processes and threads are allowed: {_numbers(low)}.",
             list(low),
             "Ranks fail with 'Resource temporarily unavailable' when they start threads.",
-            "Raise it: `* soft nproc unlimited` in /etc/security/limits.conf there, then log in again.",
+            scene.cures.raise_limit("soft nproc", "unlimited"),
         )
     fast = {name: one for name, one in scene.hosts.items() if any(device.active for device in one.devices)}
     low = {name: one.limits["memlock"] for name, one in fast.items() if one.limits.get("memlock", -1) >= 0}
@@ -144,7 +143,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Little memory may be locked: {'; '.join(f'{gib(size)} on {name}' for name, size in low.items())}.",
             list(low),
             "InfiniBand and RoCE register memory, which must be locked: without it they fail, or fall back to TCP.",
-            "Raise it: `* - memlock unlimited` in /etc/security/limits.conf there, then log in again.",
+            scene.cures.raise_limit("- memlock", "unlimited"),
         )
 
 
@@ -210,7 +209,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
             continue
         strays = {leftover.pid for leftover in one.leftovers}
         for gpu in one.nvidia.gpus:
-            yield from _held(name, gpu, strays)
+            yield from _held(name, gpu, strays, scene.cures.leftovers)
         ranks, gpus = scene.slots.get(name, 0), len(one.nvidia.gpus)
         if gpus and ranks > gpus:
             yield Finding(
@@ -225,7 +224,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
         yield Finding("ok" if len(set(counts.values())) == 1 else "note", f"GPUs: {words}.")
 
 
-def _held(name: str, gpu: Gpu, strays: set[int]) -> Iterator[Finding]:
+def _held(name: str, gpu: Gpu, strays: set[int], remove: str) -> Iterator[Finding]:
     """Findings about one GPU in use."""
     if gpu.used <= gpu.total * IDLE_GPU and not gpu.held_by:
         return
@@ -236,7 +235,7 @@ def _held(name: str, gpu: Gpu, strays: set[int]) -> Iterator[Finding]:
             f"GPU {gpu.index} on {name} is held by what dead worlds left behind: {_holders(dead)}.",
             [name],
             "A new world would find less memory there.",
-            f"{REMOVE} ends them.",
+            f"{remove} ends them.",
         )
     others = [one for one in gpu.held_by if one.pid not in strays]
     if others or not dead:
@@ -271,7 +270,7 @@ def _leftovers(scene: Scene) -> Iterator[Finding]:
                 f"pid {name_some([str(each.pid) for each in left])}.",
                 [name],
                 "They hold memory, GPUs and ports.",
-                f"{REMOVE} ends them, after it has verified each one.",
+                f"{scene.cures.leftovers} ends them, after it has verified each one.",
             )
 
 
@@ -279,18 +278,17 @@ def _files(scene: Scene) -> Iterator[Finding]:
     sees = {name: one.shared for name, one in scene.hosts.items() if one.shared is not None}
     having = [name for name, one in sees.items() if one]
     lacking = [name for name, one in sees.items() if not one]
-    cure = "`%distributed sync PATH` copies code and data to each host, to the same path."
     if having and lacking:
         yield Finding(
             "warning",
             f"This machine's working directory is visible on {name_some(having)}, but not on {name_some(lacking)}.",
             lacking,
             "Ranks there would read other files than the rest, or none.",
-            cure,
+            scene.cures.files,
         )
     elif lacking:
         why = "Ranks there find neither the modules nor the data beside the notebook."
-        yield Finding("note", "The hosts do not share this machine's file system.", lacking, why, cure)
+        yield Finding("note", "The hosts do not share this machine's file system.", lacking, why, scene.cures.files)
     elif having:
         yield Finding("ok", "All hosts see the working directory of this machine.")
 

@@ -15,7 +15,6 @@ LISTEN_FAILED: Final = "cannot listen"
 """How the failure of a connection begins whose target could not listen."""
 MOST_TOLD: Final = 8
 """The most machines whose interfaces a finding lists."""
-NAME_ONE: Final = "Name another interface with --interface."
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -38,7 +37,7 @@ def _ways(scene: Scene) -> Iterator[Finding]:
             f"This machine reaches the hosts by different interfaces: {words}.",
             list(ways),
             "The controller listens on one address, which some hosts may not reach.",
-            NAME_ONE,
+            scene.cures.interface,
         )
     unknown = [host for host, way in scene.ways.items() if way is None and host in scene.facts]
     if unknown and not scene.wanted:
@@ -46,8 +45,7 @@ def _ways(scene: Scene) -> Iterator[Finding]:
             "warning",
             f"The interface of this machine that leads to {name_some(unknown)} is not known.",
             unknown,
-            "ssh may go through a jump host or a tunnel, and ranks connect without it.",
-            "Name an interface that all hosts reach with --interface.",
+            *scene.cures.unknown_interface,
         )
 
 
@@ -86,7 +84,7 @@ def _interfaces(scene: Scene) -> Iterator[Finding]:
             + ".",
             list(chosen),
             "An IPv4 address cannot connect to an IPv6 address.",
-            NAME_ONE,
+            scene.cures.interface,
         )
     if chosen:
         yield _told(chosen)
@@ -183,7 +181,7 @@ def _connections(scene: Scene) -> Iterator[Finding]:
             f"{target} {one.failure} ({one.address}).",
             [target],
             "Ranks there could not be reached.",
-            NAME_ONE,
+            scene.cures.interface,
         )
     blocked: dict[tuple[str, str, str], list[str]] = {}
     for one in failed:
@@ -195,7 +193,7 @@ def _connections(scene: Scene) -> Iterator[Finding]:
             f"{target} ({address}) cannot be reached from {name_some(sources)}: {failure}.",
             [*sources, target],
             "Ranks and MPI's daemons connect to each other on ports that the system chooses.",
-            "Open all TCP ports between these machines in their firewalls, or name another interface with --interface.",
+            f"Open all TCP ports between these machines in their firewalls. Or else: {scene.cures.interface}",
         )
     if not failed and not untried:
         yield Finding("ok", f"TCP works from each host to all machines ({len(scene.connections)} connections tried).")

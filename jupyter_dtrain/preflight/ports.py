@@ -19,10 +19,11 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.launch.ssh import LAST_WORDS, Ssh, Unreached, end, start
+from jupyter_dtrain.launch.programs import LAST_WORDS, Unreached, end, start
 
 from .facts import HERE
 from .networks import LISTEN_FAILED
+from .reach import Reach
 from .remote import Program, ask_all, command
 from .scene import Chosen, Connection
 
@@ -39,18 +40,15 @@ class Tried(msgspec.Struct, frozen=True):
     """By target; empty where the connection was made."""
 
 
-def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, timeout: float) -> list[Connection]:
+def try_connections(chosen: Mapping[str, Chosen], reach: Reach, *, timeout: float) -> list[Connection]:
     """Connect each host in ``chosen`` to the other machines, within ``timeout`` seconds.
 
     This machine is :data:`~.facts.HERE`. It only listens: ranks and MPI's daemons connect to it and to each other,
-    and ssh is all that leads from here to a host.
+    and ssh or srun is all that leads from here to a host.
     """
     deadline = time.monotonic() + timeout
     listeners = {
-        name: _Listener(name, one.address, ssh.command(name, command(python)), timeout)
-        if name != HERE
-        else _Listener(name, one.address, command(sys.executable), timeout)
-        for name, one in chosen.items()
+        name: _Listener(name, one.address, timeout, None if name == HERE else reach) for name, one in chosen.items()
     }
     try:
         for one in listeners.values():
@@ -61,7 +59,7 @@ def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, time
             if one.failure
         ]
         ready = [one for one in listeners.values() if not one.failure]
-        return found + _connect(ready, ssh, python, deadline)
+        return found + _connect(ready, reach, deadline)
     finally:
         for one in listeners.values():
             one.release()
@@ -70,7 +68,7 @@ def try_connections(chosen: Mapping[str, Chosen], *, ssh: Ssh, python: str, time
             one.close(end_by)
 
 
-def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> list[Connection]:
+def _connect(ready: list[_Listener], reach: Reach, deadline: float) -> list[Connection]:
     """Let each host connect to the others that listen."""
     left = max(deadline - time.monotonic(), 1.0)
     targets = {one.name: _targets(ready, index) for index, one in enumerate(ready)}
@@ -85,7 +83,7 @@ def _connect(ready: list[_Listener], ssh: Ssh, python: str, deadline: float) -> 
         for name, others in targets.items()
         if others and name != HERE
     }
-    answers = ask_all(list(programs), programs, ssh=ssh, python=python, kind=Tried, timeout=left)
+    answers = ask_all(list(programs), programs, reach, kind=Tried, timeout=left)
     found = []
     for name, answer in answers.items():
         others = targets[name]
@@ -108,7 +106,8 @@ def _targets(ready: list[_Listener], index: int) -> list[_Listener]:
 class _Listener:
     """A program that listens on one machine."""
 
-    def __init__(self, name: str, address: str, line: list[str], seconds: float) -> None:
+    def __init__(self, name: str, address: str, seconds: float, reach: Reach | None) -> None:
+        """``reach``: None on this machine."""
         self.name = name
         self.address = address
         self.port = 0
@@ -120,9 +119,11 @@ class _Listener:
         self._program = Program("meeting", seconds, task="listen", address=address, greeting=self.greeting)
         self._process: subprocess.Popen[str] | None = None
         try:
-            self._process = start(line)
+            words = command(sys.executable if reach is None else reach.python)
+            self._process = start(words if reach is None else reach.carrier.command(name, words))
             assert self._process.stdin is not None
-            self._process.stdin.write(self._program.text)
+            opening = "" if reach is None else reach.carrier.opening(name, words)
+            self._process.stdin.write(opening + self._program.text)
             self._process.stdin.flush()
         except OSError as error:
             self.failure = str(error)

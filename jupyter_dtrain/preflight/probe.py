@@ -137,6 +137,8 @@ def package(name: str) -> Json | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     folder = Path(next(iter(spec.submodule_search_locations)))
+    if not (folder / "__init__.py").is_file():
+        return None  # an empty folder of that name counts as a package for Python
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")

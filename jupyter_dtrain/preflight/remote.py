@@ -3,7 +3,7 @@
 The program travels over standard input, with its arguments, so that no command line shows them.
 
 Under failure: a machine whose Python is missing, too old or broken is an
-:class:`~jupyter_dtrain.launch.ssh.Unreached` with the last words of that Python.
+:class:`~jupyter_dtrain.launch.programs.Unreached` with the last words of that Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch.ssh import Answer, Ssh, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
+
+from .reach import Reach
 
 MARGIN: Final = 2.0
 """Seconds that an answer has to arrive after the program has ended itself."""
@@ -52,8 +54,11 @@ class Program:
         except ValueError:
             return None
 
-    def read(self, done: Answer | Unreached, python: str, kind: Any) -> Any:
-        """The answer in all of the output as a value of ``kind``, or the reason why there is none."""
+    def read(self, done: Answer | Unreached, python: str, kind: Any, cure: str = "") -> Any:
+        """The answer in all of the output as a value of ``kind``, or the reason why there is none.
+
+        ``cure``: the way to another interpreter than ``python``, as a sentence.
+        """
         if isinstance(done, Unreached):
             return done
         for line in done.output.splitlines():
@@ -62,9 +67,9 @@ class Program:
                 try:
                     return msgspec.convert({**value, "sent": done.sent, "received": done.received}, readable(kind))
                 except msgspec.ValidationError as error:
-                    return _broken(python, str(error), line)
+                    return _broken(python, str(error), line, cure)
         words = done.errors.strip() or done.output.strip()
-        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words)
+        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cure)
 
 
 def command(python: str) -> list[str]:
@@ -73,14 +78,15 @@ def command(python: str) -> list[str]:
 
 
 def ask_all(
-    hosts: Sequence[str], programs: Mapping[str, Program], *, ssh: Ssh, python: str, kind: Any, timeout: float
+    hosts: Sequence[str], programs: Mapping[str, Program], reach: Reach, *, kind: Any, timeout: float
 ) -> dict[str, Any]:
     """Run ``programs``, each by the host's name, and read their answers as ``kind``, within ``timeout`` seconds."""
     if not hosts:
         return {}
     stdin = {host: programs[host].text for host in hosts}
-    done = run_on(hosts, command(python), ssh=ssh, timeout=timeout, stdin=stdin)
-    return {host: programs[host].read(one, python, kind) for host, one in done.items()}
+    python, cure = reach.python, reach.cures.python
+    done = run_on(hosts, command(python), carrier=reach.carrier, timeout=timeout, stdin=stdin)
+    return {host: programs[host].read(one, python, kind, cure) for host, one in done.items()}
 
 
 def ask_here(program: Program, *, python: str, kind: Any, timeout: float) -> Any:
@@ -88,10 +94,6 @@ def ask_here(program: Program, *, python: str, kind: Any, timeout: float) -> Any
     return program.read(run_here(command(python), timeout=timeout, stdin=program.text), python, kind)
 
 
-def _broken(python: str, words: str, said: str) -> Unreached:
-    return Unreached(
-        "failed",
-        f"{python} could not run the check: {words}",
-        "Python must be 3.10 or newer there: name a working one with --python.",
-        said,
-    )
+def _broken(python: str, words: str, said: str, cure: str) -> Unreached:
+    cure = f"Python must be 3.10 or newer there. {cure}".strip()
+    return Unreached("failed", f"{python} could not run the check: {words}", cure, said)

@@ -7,8 +7,9 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from jupyter_dtrain.launch.ssh import Unreached
+from jupyter_dtrain.launch.programs import Unreached
 
+from .cures import SSH, Cures
 from .facts import HERE, Examined, Facts, Speeds
 
 Severity = Literal["error", "warning", "note", "ok"]
@@ -60,6 +61,8 @@ class Scene(msgspec.Struct, frozen=True):
     """This machine under :data:`~.facts.HERE`, then the hosts in order."""
     python: str = "python"
     """The interpreter on the hosts."""
+    cures: Cures = SSH
+    """The sentences for the way to the hosts."""
     slots: dict[str, int] = {}
     """The ranks of each host."""
     chosen: dict[str, Chosen | None] = {}

@@ -72,7 +72,7 @@ def _python(scene: Scene) -> Iterator[Finding]:
             f"The machines have different Python versions: {spread(versions)}.",
             list(versions),
             "Functions travel between machines as bytecode, which another minor version cannot read.",
-            "Use the same minor version on all machines: --python names an interpreter for the hosts.",
+            f"Use the same minor version on all machines. {scene.cures.python}",
         )
     elif minors:
         yield Finding("ok", f"Python {_spread_or_one(versions)}.")
@@ -89,7 +89,7 @@ def _own_package(scene: Scene) -> Iterator[Finding]:
             f"The package {OWN} is missing on {name_some(missing)}.",
             missing,
             f"A rank cannot start without it; {scene.python} does not find it there.",
-            f"Install it there: `{scene.python} -m pip install {pin}`, or name the right interpreter with --python.",
+            f"Install it there: `{scene.python} -m pip install {pin}`{scene.cures.or_other_python}.",
         )
     having = {name: one for name, one in scene.facts.items() if one.package is not None}
     versions = {name: one.packages.get(OWN_DISTRIBUTION, "an unknown version") for name, one in having.items()}

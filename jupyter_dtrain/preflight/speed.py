@@ -1,15 +1,12 @@
-"""Starts a small MPI job on the hosts, over the same ssh, and judges how fast its all-reduces were.
+"""Starts a small MPI job on the hosts, as the ranks of a world start there, and judges how fast its all-reduces were.
 
 Under failure: the job ends at its deadline, on the hosts as well, and the reason is a finding.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import shlex
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,12 +17,12 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.start_failures import relevant
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.ssh import Ssh, Unreached, run_here
+from jupyter_dtrain.launch.programs import Unreached, run_here
 
 from .allreduce import LARGE
 from .facts import Speeds
+from .reach import Reach
 from .scene import Finding, Scene, name_some
 
 MARGIN: Final = 3.0
@@ -39,11 +36,9 @@ SLOW: Final = 0.5
 FAR_BELOW: Final = 0.1
 """A median below this part of the slowest link is a warning. One TCP connection leaves much of a fast link unused."""
 CODE: Final = "from jupyter_dtrain.preflight.allreduce import main; main()"
-FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
-"""Variables of another MPI job that this process may be part of."""
 
 
-def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, interface: str | None) -> Speeds | str:
+def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, interface: str | None) -> Speeds | str:
     """The speeds between ``hosts``, or why they could not be measured. ``python``: the interpreter's path there."""
     try:
         mpi = local.probe_mpi(local.find_mpiexec(None))
@@ -53,23 +48,15 @@ def measure(hosts: Sequence[str], *, ssh: Ssh, python: str, timeout: float, inte
         return f"{mpi.version} is not Open MPI 5"
     nonce = secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="dtrain-") as folder:
-        # MPI splits the command of its agent at blanks, and knows no quotes: so the options are in a file.
-        agent = Path(folder) / "ssh"
-        agent.write_text(f'#!/bin/sh\nexec {shlex.join(ssh.call())} "$@"\n')
-        agent.chmod(0o700)
-        job = [mpi.path, "--host", ",".join(f"{host}:1" for host in hosts), "-n", str(len(hosts))]
-        job += ["--map-by", "node", "--bind-to", "none"]
+        options, env = reach.mpi_job(hosts, mpi.path, python, Path(folder))
+        job = [mpi.path, "-n", str(len(hosts)), *options, "--map-by", "node", "--bind-to", "none"]
         # The hierarchical collectives gain nothing with one rank on each host.
         job += ["--mca", "coll", "^han"]
-        if Path(mpi.path).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
-            job += ["--prefix", str(Path(python).parent.parent)]
-        job += ["--prtemca", "plm_ssh_agent", str(agent)]
         # An mpiexec that is ended while it starts leaves its folder at times: it goes with this one.
         job += ["--prtemca", "prte_local_tmpdir_base", folder]
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
         ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        done = run_here([*job, *ranks], timeout=timeout, env=env | values_of(local.ROOT_VARIABLES), farewell=FAREWELL)
+        done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
     for line in done.output.splitlines():
@@ -89,7 +76,7 @@ def find(scene: Scene) -> Iterator[Finding]:
             f"An MPI job on the hosts failed: {scene.speeds}",
             list(scene.hosts),
             "Ranks start in the same way, and would fail as well.",
-            f"See whether `mpiexec --host {','.join(scene.hosts)} hostname` works in a terminal.",
+            scene.cures.mpi.format(hosts=",".join(scene.hosts)),
         )
     if not isinstance(scene.speeds, Speeds) or not scene.speeds.pairs:
         return

@@ -11,10 +11,13 @@ from cryptography.fernet import Fernet
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
+from jupyter_dtrain.launch.programs import Answer, run_on
+from jupyter_dtrain.launch.slurm import gate
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, in_job, place
 from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
+from jupyter_dtrain.launch.slurm.steps import FAILED, Steps
 from jupyter_dtrain.magics.parsing import HelpShown
 from jupyter_dtrain.magics.registered import verb_parser
 
@@ -174,6 +177,51 @@ def seals():
     """Both ends of a sealed pipe."""
     key = Fernet.generate_key()
     return Seal(key, b"N", b"F"), Seal(key, b"F", b"N")
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "words"),
+    [
+        (
+            (
+                "srun: cluster configuration lacks support for cpu binding\n"
+                "slurmstepd-n2: error: execve(): /venv/bin/python: No such file or directory\n"
+                "srun: error: n2: task 0: Exited with exit code 2\n"
+            ),
+            "no program",
+            "/venv/bin/python: No such file or directory",
+        ),
+        ("Traceback\nModuleNotFoundError: No module named 'x'\n", "failed", "ModuleNotFoundError: No module named 'x'"),
+        ("srun: error: n2: task 0: Exited with exit code 2\n", "failed", "n2: task 0: Exited with exit code 2"),
+        ("The node has not answered for 7 s.\n", "timed out", "The node has not answered for 7 s"),
+        (
+            "srun: error: Unable to create step for job 7: Job is gone\n",
+            "failed",
+            "Unable to create step for job 7: Job is gone",
+        ),
+        ("srun: cluster configuration lacks support for cpu binding\n", "failed", "srun ended without a word"),
+    ],
+)
+def test_a_step_that_fails_says_why(log, kind, words):
+    """In the words of the gate or of srun, whose exit codes lie: the gate has one of its own."""
+    steps = Steps("7", [], "step", {}, "/")
+    found = steps.explain(Answer("", log, FAILED, 0.0, 0.0), "n2", "python")
+
+    assert (found.kind, found.reason) == (kind, f"{words}.")
+    assert ("under the paths of this machine" in found.cure) is ("No " in words)
+    assert steps.explain(Answer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
+    assert FAILED == gate.FAILED
+
+
+def test_a_munge_that_makes_no_credential_is_named(tmp_path, monkeypatch):
+    """The pipe has failed, whatever srun would do."""
+    munge = tmp_path / "munge"
+    munge.write_text("#!/bin/sh\necho 'no munged' >&2\nexit 6\n")
+    munge.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = run_on(["n2"], ["true"], carrier=Steps("7", [], "step", {}, "/"), timeout=20)["n2"]
+
+    assert (found.kind, found.reason) == ("failed", "munge makes no credential: no munged.")
 
 
 def test_a_sealed_line_says_nothing_and_arrives(seals):

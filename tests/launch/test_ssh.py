@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.ssh import Answer, Ssh, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.ssh import Ssh
 from tests.processes import processes_of, wait_until_gone
 from tests.sshd import SshServer, free_port
 from tests.steward.until import until
@@ -39,7 +40,7 @@ def ssh(server):
 def test_a_program_runs_on_several_hosts_at_once(ssh):
     """Its input, output, errors and exit code come as they are."""
     code = "import sys; print(sys.stdin.read()); print('odd', file=sys.stderr); sys.exit(3)"
-    found = run_on(["a", "b"], [sys.executable, "-c", code], ssh=ssh, timeout=20, stdin={"a": "one", "b": "two"})
+    found = run_on(["a", "b"], [sys.executable, "-c", code], carrier=ssh, timeout=20, stdin={"a": "one", "b": "two"})
 
     assert list(found) == ["a", "b"]
     assert [(one.output, one.errors, one.code) for one in found.values()] == [
@@ -52,14 +53,14 @@ def test_a_program_runs_on_several_hosts_at_once(ssh):
 def test_words_of_a_command_arrive_as_they_were_sent(ssh):
     """The shell there changes none of them."""
     code = "import sys; print(sys.argv[1:])"
-    found = run_on(["a"], [sys.executable, "-c", code, ODD, ""], ssh=ssh, timeout=20)["a"]
+    found = run_on(["a"], [sys.executable, "-c", code, ODD, ""], carrier=ssh, timeout=20)["a"]
 
     assert found.output == f"{[ODD, '']}\n"
 
 
 def test_a_program_in_the_home_there_can_be_named(ssh, tmp_path):
     """``~`` is the home of the user there."""
-    found = run_on(["a"], ["~/no such program"], ssh=ssh, timeout=20)["a"]
+    found = run_on(["a"], ["~/no such program"], carrier=ssh, timeout=20)["a"]
 
     assert found.kind == "no program"
     assert f"{pwd.getpwuid(os.getuid()).pw_dir}/no such program" in found.said
@@ -69,12 +70,12 @@ def test_the_program_takes_the_place_of_the_shell(ssh):
     """So a signal to it reaches it, and no shell stays behind."""
     code = "import os; print(open(f'/proc/{os.getppid()}/comm').read())"
 
-    assert run_on(["a"], [sys.executable, "-c", code], ssh=ssh, timeout=20)["a"].output.startswith("sshd")
+    assert run_on(["a"], [sys.executable, "-c", code], carrier=ssh, timeout=20)["a"].output.startswith("sshd")
 
 
 def unreached(server, host, timeout=20.0, args=""):
     """Why ``host`` cannot be used."""
-    found = run_on([host], ["true"], ssh=Ssh.parse(f"{server.args} {args}"), timeout=timeout)[host]
+    found = run_on([host], ["true"], carrier=Ssh.parse(f"{server.args} {args}"), timeout=timeout)[host]
     assert isinstance(found, Unreached), found
     return found
 
@@ -133,7 +134,7 @@ def test_hosts_share_one_deadline_and_leave_no_process(server):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server.alias("mute", Port=silent.getsockname()[1])
         began = time.monotonic()
-        found = run_on(["a", "mute"], ["true"], ssh=Ssh.parse(server.args), timeout=2)
+        found = run_on(["a", "mute"], ["true"], carrier=Ssh.parse(server.args), timeout=2)
         took = time.monotonic() - began
 
     assert isinstance(found["a"], Answer)
@@ -144,7 +145,7 @@ def test_hosts_share_one_deadline_and_leave_no_process(server):
 
 
 def test_a_missing_program_is_told_from_a_host_out_of_reach(ssh):
-    found = run_on(["a"], ["/no/such/python", "-"], ssh=ssh, timeout=20)["a"]
+    found = run_on(["a"], ["/no/such/python", "-"], carrier=ssh, timeout=20)["a"]
 
     assert found.kind == "no program"
     assert "/no/such/python" in found.reason
@@ -167,7 +168,7 @@ def test_a_remote_command_of_the_configuration_is_named(server):
 def test_a_machine_without_ssh_says_so(ssh, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert run_on(["a"], ["true"], ssh=ssh, timeout=5)["a"].kind == "no ssh"
+    assert run_on(["a"], ["true"], carrier=ssh, timeout=5)["a"].kind == "no ssh"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_stop_ends_the_connections_at_once(server, ssh, tmp_path):
     presser.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_on(["a", "b"], [sys.executable, "-c", code, mark], ssh=ssh, timeout=60)
+        run_on(["a", "b"], [sys.executable, "-c", code, mark], carrier=ssh, timeout=60)
     presser.join()
 
     assert time.monotonic() - began < 30
@@ -244,7 +245,7 @@ def test_a_host_that_is_cut_off_is_noticed_within_ten_seconds(server, ssh, tmp_p
 
     cutter = threading.Thread(target=cut)
     cutter.start()
-    found = run_on(["a"], [sys.executable, "-c", code, mark], ssh=ssh, timeout=60)["a"]
+    found = run_on(["a"], [sys.executable, "-c", code, mark], carrier=ssh, timeout=60)["a"]
     cutter.join()
     [(one, session, at)] = stopped
     took = time.monotonic() - at

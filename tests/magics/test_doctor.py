@@ -61,6 +61,10 @@ def test_a_hostfile_will_do_and_json_is_for_programs(notebook, server, tmp_path)
         ("--hosts a --ssh-args=-N", "ssh's option -N runs no program"),
         ("--interface nope9", "This machine has no interface 'nope9'"),
         ("--host a", "unrecognized arguments"),
+        ("--slurm --hosts a:2", "each say where the ranks run: give one of them."),
+        ("--slurm --interface lo", "interface is for the launcher 'Hosts over ssh'"),
+        ("-N 2 --partition gpu", "is for the launcher 'Slurm': choose it with slurm."),
+        ("--slurm -N 0", "nodes must be a whole number, at least 1"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_in_words(notebook, line, words):
@@ -95,7 +99,7 @@ def test_leftovers_are_removed_on_request(notebook):
 
 def test_the_verb_is_completed_and_explained(notebook):
     assert notebook.complete("%distributed doc") == ["doctor"]
-    assert {"--hosts", "--hostfile", "--ssh-args", "--quick", "--json"} <= set(
+    assert {"--hosts", "--hostfile", "--ssh-args", "--slurm", "--partition", "--quick", "--json"} <= set(
         notebook.complete("%distributed doctor --")
     )
     assert "lo" in notebook.complete("%distributed doctor --interface ")

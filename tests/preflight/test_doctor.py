@@ -14,14 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jupyter_dtrain.cli import main
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import Host
 from jupyter_dtrain.launch.leftovers import MARK
-from jupyter_dtrain.launch.ssh import Ssh, Unreached
+from jupyter_dtrain.launch.networks import local_address
+from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import Removal, doctor, examine, remove
 from jupyter_dtrain.preflight.facts import HERE, Facts
-from jupyter_dtrain.preflight.interface import local_address, ways_to
+from jupyter_dtrain.preflight.interface import ways_to
 from jupyter_dtrain.preflight.ports import try_connections
+from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.scene import Chosen
 from tests.processes import processes_of
 from tests.steward.until import runs, until
@@ -33,7 +36,7 @@ BROKEN = ("a", "bare", "old", "shut", "changed")
 @pytest.fixture(scope="module")
 def broken(server):
     """An examination of hosts of which most are broken, each in its own way."""
-    return examine([Host(name, 1) for name in BROKEN], ssh_args=server.args, python="python3", quick=True)
+    return examine([Host(name, 1) for name in BROKEN], BySsh(server.args, "python3"), quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +139,8 @@ def test_a_host_behind_a_firewall_is_named_with_those_that_cannot_reach_it(serve
     """That host has a network of its own; the connections are refused or lost."""
     if os.getuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs root, unshare and ip for a host with a network of its own")
-    ssh = Ssh.parse(server.args)
     chosen = dict.fromkeys([HERE, "a", "alone"], LOOPBACK)
-    tried = try_connections(chosen, ssh=ssh, python="python3", timeout=20)
+    tried = try_connections(chosen, BySsh(server.args, "python3"), timeout=20)
     failed = {(one.source, one.target): one.failure for one in tried if one.failure}
 
     assert failed == {
@@ -153,16 +155,14 @@ def test_a_host_behind_a_firewall_is_named_with_those_that_cannot_reach_it(serve
 
 def test_an_address_that_a_machine_does_not_have_cannot_be_listened_on(server):
     chosen = {HERE: LOOPBACK, "a": Chosen("eth9", "198.51.100.1")}
-    [one] = try_connections(chosen, ssh=Ssh.parse(server.args), python="python3", timeout=20)
+    [one] = try_connections(chosen, BySsh(server.args, "python3"), timeout=20)
 
     assert (one.target, one.failure) == ("a", "cannot listen: Cannot assign requested address")
 
 
 def test_a_listener_that_does_not_come_up_costs_its_share_of_the_time(server):
     began = time.monotonic()
-    tried = try_connections(
-        {HERE: LOOPBACK, "shut": LOOPBACK}, ssh=Ssh.parse(server.args), python="python3", timeout=10
-    )
+    tried = try_connections({HERE: LOOPBACK, "shut": LOOPBACK}, BySsh(server.args, "python3"), timeout=10)
 
     assert [(one.target, one.failure.startswith("cannot listen")) for one in tried] == [("shut", True)]
     assert time.monotonic() - began < 10
@@ -180,7 +180,7 @@ def test_the_interface_that_leads_to_a_host_is_found_through_the_configuration_o
     here = doctor(quick=True).machines[HERE].interfaces
     server.alias("jumped", HostName="127.0.0.1", ProxyJump="a")
     server.alias("lost", HostName="no-such-host.invalid")
-    found = ways_to(["a", "jumped", "lost"], here, Ssh.parse(server.args))
+    found = ways_to(["a", "jumped", "lost"], here, BySsh(server.args))
 
     assert found == {"a": LOOPBACK, "jumped": None, "lost": None}
     assert local_address("127.0.0.1") == "127.0.0.1"
@@ -193,6 +193,17 @@ def test_this_machine_alone_can_be_examined():
     assert (found.hosts, list(found.machines)) == ([], [HERE])
     assert found.ok
     assert str(found).startswith("This machine: no errors")
+
+
+def test_nodes_of_slurm_need_a_slurm(tmp_path, monkeypatch, capsys):
+    """From Python and from a terminal: one sentence with the cure."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartFailed, match=r"This machine has no Slurm: sbatch, .* cannot be found\. Start ") as caught:
+        doctor(slurm=True, nodes=2)
+
+    assert caught.value.option == "slurm"
+    assert main(["doctor", "--slurm", "-N", "2"]) == 1
+    assert capsys.readouterr().err.startswith("jupyter dtrain: This machine has no Slurm: ")
 
 
 def test_hosts_and_hostfile_exclude_each_other(tmp_path):
@@ -223,16 +234,16 @@ def test_leftovers_of_a_dead_world_are_found_and_ended_on_a_host(server):
         }
         told = [one for one in found.findings if "Processes of dead worlds" in one.what and world in one.what]
         del found.machines[HERE]
-        removed = remove(found, worlds=[world], ssh_args=server.args, python="python3")
+        removed = remove(found, BySsh(server.args, "python3"), worlds=[world])
 
         assert mine == {HERE: pids[:1], "a": pids[:1], "b": pids[:1]}
         assert [one.where for one in told] == [[HERE]]
         assert removed == {"a": Removal([pids[0]], {})}
         assert not runs(pids[0])
         assert runs(pids[1])
-        again = remove(found, worlds=[world], ssh_args=server.args, python="python3")
+        again = remove(found, BySsh(server.args, "python3"), worlds=[world])
         assert again == {"a": Removal([], {str(pids[0]): "it is no leftover any more"})}
-        assert isinstance(remove(found, worlds=[world], ssh_args=server.args, python="/no")["a"], Unreached)
+        assert isinstance(remove(found, BySsh(server.args, "/no"), worlds=[world])["a"], Unreached)
     finally:
         for pid in pids:
             if runs(pid):

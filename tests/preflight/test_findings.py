@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jupyter_dtrain.launch.ssh import Unreached
+from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight import allreduce
 from jupyter_dtrain.preflight.facts import (
     HERE,
@@ -23,6 +23,7 @@ from jupyter_dtrain.preflight.facts import (
 )
 from jupyter_dtrain.preflight.findings import Chosen, Connection, Scene, judge
 from jupyter_dtrain.preflight.interface import by_address, named, of_host, settle
+from jupyter_dtrain.preflight.reach import BySsh
 
 GIB = 2**30
 ETH = Interface("eth0", addresses=["10.0.0.1/24", "fe80::1/64"])
@@ -413,11 +414,13 @@ def test_an_interface_is_found_by_its_name_or_its_address():
     assert settle({"a": Chosen("lo", "127.0.0.1", True), "b": None, "c": Chosen("eth0", "10.0.0.1")}).name == "eth0"
 
 
-def test_a_host_uses_the_interface_by_which_ssh_came_in():
+def test_a_host_uses_the_interface_by_which_it_was_reached():
     two = [LO, Interface("eth9", addresses=["10.9.0.1/24"]), ETH]
 
-    assert of_host(facts(interfaces=two, ssh=["10.0.0.7", "1", "10.0.0.1", "22"])).name == "eth0"
-    assert of_host(facts(interfaces=two, ssh=["127.0.0.1", "1", "127.0.0.1", "22"])).name == "eth9", "a tunnel"
-    assert of_host(facts(interfaces=two, ssh=[]), "eth0").name == "eth0"
-    assert of_host(facts(interfaces=two), "ib0") is None
-    assert of_host(facts(interfaces=[LO], ssh=["127.0.0.1", "1", "127.0.0.1", "22"])) is None
+    assert of_host(facts(interfaces=two), "10.0.0.1").name == "eth0"
+    assert of_host(facts(interfaces=two), "127.0.0.1").name == "eth9", "a tunnel"
+    assert of_host(facts(interfaces=two), "", "eth0").name == "eth0"
+    assert of_host(facts(interfaces=two), "10.0.0.1", "ib0") is None
+    assert of_host(facts(interfaces=[LO]), "127.0.0.1") is None
+    assert BySsh().address("a", facts(ssh=["10.0.0.7", "1", "10.0.0.1", "22"])) == "10.0.0.1"
+    assert BySsh().address("a", facts(ssh=[])) == ""

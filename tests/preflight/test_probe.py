@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.launch.leftovers import MARK
-from jupyter_dtrain.launch.ssh import Answer, Unreached, run_here
+from jupyter_dtrain.launch.programs import Answer, Unreached, run_here
 from jupyter_dtrain.preflight import probe, software
 from jupyter_dtrain.preflight.facts import Facts
 from jupyter_dtrain.preflight.remote import Program, ask_here, command
@@ -92,6 +92,14 @@ def test_it_tells_what_this_machine_is():
     assert found.sent <= found.clock <= found.received
     assert found.skew == 0
     assert any(one.loopback and "127.0.0.1" in one.bare() for one in found.interfaces)
+
+
+def test_an_empty_folder_of_its_name_is_no_package(bare_python, tmp_path, monkeypatch):
+    """Python would import it, as a package without contents."""
+    (tmp_path / software.OWN).mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    assert ask(python=str(bare_python)).package is None
 
 
 def test_it_runs_where_nothing_is_installed(bare_python, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from jupyter_dtrain.launch.ssh import Ssh
+from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.speed import measure
 from tests.processes import processes_of
 from tests.steward.until import until
@@ -17,8 +17,7 @@ def job_is_gone():
 
 
 def test_a_job_that_cannot_start_gives_the_reason(server):
-    ssh = Ssh.parse(server.args)
-    found = measure(["a", "b"], ssh=ssh, python="/no/such/bin/python", timeout=20, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python="/no/such/bin/python", timeout=20, interface=None)
 
     assert isinstance(found, str)
     assert "prted" in found
@@ -29,7 +28,7 @@ def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, m
     """The deadline passes while MPI starts. It removes its folders."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     began = time.monotonic()
-    found = measure(["a", "b"], ssh=Ssh.parse(server.args), python=sys.executable, timeout=0.8, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=0.8, interface=None)
 
     assert found == "There was no answer within 0.8 s."
     assert time.monotonic() - began < 8

@@ -29,9 +29,12 @@ def test_the_example_trains_on_two_nodes(site: Site, tmp_path: Path) -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     text = ["".join(str(output.get("text", output.get("data", ""))) for output in cell.outputs) for cell in code]
 
-    assert "gpu2" in text[2]
-    assert re.search(r"4 ranks, \d+ min left", text[2])
-    assert "rank 3 is number 1 on node 1, gpu2" in text[3]
-    assert "on all 4 ranks" in text[4]
-    assert all(float(value) > 0.85 for value in re.findall(r"accuracy ([0-9.]+)", text[4]))
+    assert "This machine and 2 hosts: no errors" in text[1]
+    assert "srun reaches gpu1, gpu2." in text[1]
+    assert "All-reduce between two hosts" in text[1]
+    assert "gpu2" in text[3]
+    assert re.search(r"4 ranks, \d+ min left", text[3])
+    assert "rank 3 is number 1 on node 1, gpu2" in text[4]
+    assert "on all 4 ranks" in text[5]
+    assert all(float(value) > 0.85 for value in re.findall(r"accuracy ([0-9.]+)", text[5]))
     site.check_empty()

@@ -115,14 +115,14 @@ class Held:
             try:
                 job = self.job = queue.ask_job(number)
             except NoJob:
-                raise StartFailed(f"Slurm's job {number} is gone from the queue.", "Start the world again.") from None
+                raise StartFailed(f"Slurm's job {number} is gone from the queue.", "Try again.") from None
             except Unanswered as error:
                 say(f"Slurm gives no answer about job {number}: {error}")
             else:
                 if job.runs:
                     return
                 if not job.waits and job.state != "COMPLETING":
-                    raise StartFailed(f"Slurm's job {number} did not start: {job.ended}.", "Start the world again.")
+                    raise StartFailed(f"Slurm's job {number} did not start: {job.ended}.", "Try again.")
                 if job.never is not None and (job.reason != queue.FIRST or time.monotonic() - began > CLOSER):
                     reason, cure = job.never
                     raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", cure, option="slurm")

@@ -258,7 +258,8 @@ def main() -> NoReturn:
     secret = json.dumps(told["far"] | {"key": key.decode(), "program": program})
     closed = subprocess.run(told["munge"], input=secret.encode(), capture_output=True, check=False)
     if closed.returncode != 0:
-        sys.exit(f"munge makes no credential: {closed.stderr.decode(errors='replace').strip()}")
+        sys.stderr.write(f"munge makes no credential: {closed.stderr.decode(errors='replace').strip()}\n")
+        sys.exit(FAILED)
     srun = start([*told["srun"], told["python"], "-I", "-c", BOOTSTRAP, *told["unmunge"]])
     assert srun.stdin is not None
     assert srun.stdout is not None

@@ -178,8 +178,8 @@ def place(n: int | None, options: SlurmOptions) -> Placement:
     if missing:
         raise StartFailed(
             f"This machine has no Slurm: {', '.join(missing)} cannot be found.",
-            "Start the notebook on a login node or in a job of the cluster, or load its module for Slurm; without "
-            "--slurm the ranks run on this machine.",
+            "Start the notebook on a login node or in a job of the cluster, or load its module for Slurm; leave out "
+            "--slurm to use this machine.",
             option="slurm",
         )
     if not options.slurm:

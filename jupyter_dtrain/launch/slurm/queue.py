@@ -229,10 +229,11 @@ def node_names(short: str) -> list[str]:
     return run(["scontrol", "show", "hostnames", short]).split()
 
 
-def node_address(name: str) -> str:
-    """The address or name by which Slurm reaches a node. Raises :class:`Unanswered`."""
-    found = re.search(r"NodeAddr=(\S+)", run(["scontrol", "show", "node", "-o", name]))
-    return found[1] if found else name
+def node_addresses(names: Sequence[str]) -> dict[str, str]:
+    """The address or name by which Slurm reaches each node. Raises :class:`Unanswered`."""
+    said = run(["scontrol", "show", "node", "-o", ",".join(names)])
+    found = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", said, re.MULTILINE))
+    return {name: found.get(name, name) for name in names}
 
 
 def munge_socket() -> str:
