@@ -19,6 +19,9 @@ ODD: Final = 32
 _SLOW: Final = 0.1
 """The share by which a step must be longer than the others' median to make its rank the odd one."""
 
+_NOTICED: Final = 1e-4
+"""Seconds. What a step differs by less has no cause that a person could mend."""
+
 _GRAVE: Final = ("lost", "dead", "error", "interrupted", "unreachable", "stopped", "waiting", "sent")
 """States of a rank, the gravest first; a state that is not among them comes last."""
 
@@ -59,7 +62,8 @@ def slowest(paces: Mapping[int, float]) -> int | None:
     if len(known) < 2:  # noqa: PLR2004 — slower than another
         return None
     worst = max(known, key=known.__getitem__)
-    return worst if known[worst] > (1 + _SLOW) * median(pace for rank, pace in known.items() if rank != worst) else None
+    usual = median(pace for rank, pace in known.items() if rank != worst)
+    return worst if known[worst] > max((1 + _SLOW) * usual, usual + _NOTICED) else None
 
 
 def counted(words: Sequence[str]) -> str:

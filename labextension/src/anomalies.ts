@@ -57,14 +57,18 @@ function nowOf(column: Column | undefined, rank: number, value: number): Now | n
   return { rank, mean, noise: Math.sqrt(Math.max(0, squares / count - mean * mean)) };
 }
 
+/** Seconds. What a step differs by less has no cause that a person could mend. */
+const NOTICED = 1e-4;
+
 /** The rank whose steps take over 10 % longer than the others' median, and by which share; null if there is none. */
 export function slowest(ranks: readonly Rank[]): { rank: number; more: number } | null {
   const known = ranks.filter((rank) => rank.pace !== null && rank.pace > 0);
   if (known.length < 2) return null;
   const worst = known.reduce((one, other) => (other.pace! > one.pace! ? other : one));
   const others = known.filter((rank) => rank !== worst).map((rank) => rank.pace!);
-  const more = worst.pace! / median(others) - 1;
-  return more > 0.1 ? { rank: worst.rank, more } : null;
+  const usual = median(others);
+  const more = worst.pace! / usual - 1;
+  return more > 0.1 && worst.pace! - usual > NOTICED ? { rank: worst.rank, more } : null;
 }
 
 export function median(values: readonly number[]): number {

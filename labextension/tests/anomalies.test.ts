@@ -64,6 +64,7 @@ describe("the slowest rank", () => {
 
   it("is not reported if all are about as fast, or if their pace is unknown", () => {
     expect(slowest(ranks(0.01, 0.0105, 0.0101))).toBeNull();
+    expect(slowest(ranks(4e-6, 8e-5))).toBeNull();
     expect(slowest(ranks(0.01))).toBeNull();
     expect(slowest(ranks(null, null))).toBeNull();
   });

@@ -153,6 +153,8 @@ def test_a_slow_rank_is_odd_however_many_others_are():
     odd = standing(states, HOSTS, {rank: 0.2 if rank == SLOW else 0.1 for rank in range(SIZE)}).odd
     assert len(odd) == ODD
     assert odd[-1] == SLOW
+    noise = {rank: 8e-5 if rank == SLOW else 4e-6 for rank in range(SIZE)}
+    assert SLOW not in standing(states, HOSTS, noise).odd
 
 
 def test_a_label_of_scattered_ranks_is_no_longer_than_a_line():
