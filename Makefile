@@ -121,7 +121,7 @@ pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in
 gpu: ## run the tests and the measurement that need a CUDA device, with the PyTorch of PYTHON, in 8 minutes
 	@$(PYTHON) -m tests.gpu
 
-wheelhouse: $(VENV)/installed ## collect all wheels but those of frameworks, for a cluster without a network (PYTHON_VERSION=3.12)
+wheelhouse: | $(PY) ## collect all wheels but those of frameworks, for a cluster without a network (PYTHON_VERSION=3.12)
 	@$(PY) scripts/wheelhouse.py --python $(PYTHON_VERSION) --platform $(PLATFORM) $(if $(EXTRA),--extra $(EXTRA)) $(WHEELHOUSE)
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json

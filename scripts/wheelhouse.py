@@ -24,8 +24,12 @@ from collections.abc import Iterable
 from email.parser import Parser
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+try:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name, parse_wheel_filename
+except ImportError:  # pip brings a copy along, so an environment needs nothing else for this script
+    from pip._vendor.packaging.requirements import Requirement
+    from pip._vendor.packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "jupyter-dtrain"

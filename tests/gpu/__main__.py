@@ -3,8 +3,8 @@
     python -m tests.gpu
 
 The environment must have PyTorch for CUDA, this package and pytest. Without a device, a line says what is missing, and
-the exit status is 0. Else it is 0 only if no test failed and every promise of the measurement held. What needs more
-devices than there are is listed as skipped. The output of both goes to ``build/tests/gpu.log`` and to the terminal.
+the exit status is 0. Else it is 0 only if no test failed and every promise of the measurement held. Tests for more
+devices than there are get listed as skipped. The output of both goes to ``build/tests/gpu.log`` and to the terminal.
 """
 
 from __future__ import annotations

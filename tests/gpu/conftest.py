@@ -1,4 +1,7 @@
-"""Worlds on CUDA devices that the tests of this folder share, each with :data:`.cells.START` run in it."""
+"""Worlds on CUDA devices that the tests of this folder share, each with :data:`.cells.START` run in it.
+
+A start takes seconds there, most of them for CUDA's libraries: tests that leave a world idle and whole share it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def begun(launch):
     return begin
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def single(begun):
     """One rank."""
     session = begun(1)
@@ -28,7 +31,7 @@ def single(begun):
         session.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair(begun):
     """Two ranks, which share a device where there is one."""
     session = begun(2)

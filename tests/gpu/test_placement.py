@@ -84,11 +84,13 @@ while not os.path.exists({str(end)!r}):
 """
     view = Readings()
     cell = single.run(code, wait=False, view=view)
-    until(lambda: cell.text(0).count("\n"), PATIENCE)
-    reserved, total = map(int, cell.text(0).split())
-    gpu = until(lambda: (found := view.last.get(0)) and found.reserved == reserved and found)
-    smi = used()
-    end.touch()
+    try:
+        until(lambda: cell.text(0).count("\n"), PATIENCE)
+        reserved, total = map(int, cell.text(0).split())
+        gpu = until(lambda: (found := view.last.get(0)) and found.reserved == reserved and found)
+        smi = used()
+    finally:
+        end.touch()
     assert cell.wait(PATIENCE)
     run(single, "del held; torch.cuda.empty_cache()")
 

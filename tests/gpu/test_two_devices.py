@@ -71,10 +71,12 @@ torch.cuda.memory_reserved()
 """
     view = Readings()
     cell = whole.run(code, wait=False, view=view)
-    until(lambda: all(view.last.get(rank) and (view.last[rank].reserved or 0) >= 1 << 30 for rank in (0, 1)), PATIENCE)
-    until(lambda: all(points(cell, "loss", rank) for rank in (0, 1)), PATIENCE)
-    there = users(0)
-    end.touch()
+    try:
+        until(lambda: all((gpu := view.last.get(rank)) and (gpu.reserved or 0) >= 1 << 30 for rank in (0, 1)), PATIENCE)
+        until(lambda: all(points(cell, "loss", rank) for rank in (0, 1)), PATIENCE)
+        there = users(0)
+    finally:
+        end.touch()
     assert cell.wait(PATIENCE)
     run(whole, "del held")
 
