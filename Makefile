@@ -8,6 +8,9 @@
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
+#   make gpu PYTHON=~/v/bin/python                  the environment that has PyTorch for CUDA
+#   make wheelhouse PYTHON_VERSION=3.11 PLATFORM=manylinux_2_34_aarch64   for another Python and machine
+#   make wheelhouse EXTRA=lab                       with JupyterLab, or EXTRA=test-gpu with all that `make gpu` needs
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
 PYTHON   ?= python3
@@ -18,6 +21,10 @@ REPEAT   ?= 1
 SEED     ?= 1
 DRAWS    ?= 100
 LAB_ARGS ?=
+PYTHON_VERSION ?= 3.12
+PLATFORM       ?= manylinux_2_28_x86_64
+EXTRA          ?=
+WHEELHOUSE     ?= build/wheelhouse
 
 PY    := $(VENV)/bin/python
 PIP   := $(PY) scripts/install.py
@@ -35,7 +42,7 @@ ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
-.PHONY: dist docs jobs pictures bench clean
+.PHONY: dist docs jobs pictures gpu wheelhouse bench clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -109,6 +116,13 @@ docs: $(VENV)/installed ## build the documentation into build/docs; a warning fa
 
 pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in a stranger's first session
 	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py
+
+# The environment is that of PYTHON: PyTorch for CUDA is the machine's own, and none is installed here.
+gpu: ## run the tests and the measurement that need a CUDA device, with the PyTorch of PYTHON, in 8 minutes
+	@$(PYTHON) -m tests.gpu
+
+wheelhouse: | $(PY) ## collect all wheels but those of frameworks, for a cluster without a network (PYTHON_VERSION=3.12)
+	@$(PY) scripts/wheelhouse.py --python $(PYTHON_VERSION) --platform $(PLATFORM) $(if $(EXTRA),--extra $(EXTRA)) $(WHEELHOUSE)
 
 bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench

@@ -18,7 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from . import cell, fan_out, output, scaling, start, training
+from tests import devices
+
+from . import cell, fan_out, gpu, output, scaling, start, training
 from .report import Measurement
 
 MEASUREMENTS = {
@@ -30,7 +32,10 @@ MEASUREMENTS = {
     "training": training.measure,
     "scaling": scaling.measure,
     "fan-out": fan_out.measure,
+    "gpu": gpu.measure,
 }
+DEVICES = {"gpu": 1}
+"""The measurements that need CUDA devices, and how many; where they are missing, a line says so instead."""
 
 
 def main() -> int:
@@ -47,12 +52,21 @@ def main() -> int:
     names = wanted.names or list(MEASUREMENTS)
     folder = Path("build/bench")
     folder.mkdir(parents=True, exist_ok=True)
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+    machine: dict[str, object] = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
     good = True
     for name in names:
+        if missing := devices.why_not(DEVICES[name]) if name in DEVICES else "":
+            print(f"\n{name}: not measured, it {missing}.", flush=True)
+            continue
         began = time.monotonic()
         found: Measurement = MEASUREMENTS[name]()
         seconds = time.monotonic() - began
+        if name in DEVICES:
+            machine["devices"] = list(devices.look().names)
         record = {"name": name, "machine": machine, "seconds": round(seconds, 1), **found.record()}
         (folder / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
         print(f"\n{name} ({seconds:.0f} s)\n{found.text()}", flush=True)

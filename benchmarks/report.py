@@ -26,7 +26,9 @@ class Promise:
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        bounds = {name: bound for name, bound in (("at_most", self.at_most), ("at_least", self.at_least)) if bound}
+        bounds = {
+            name: bound for name, bound in (("at_most", self.at_most), ("at_least", self.at_least)) if bound is not None
+        }
         return {"name": self.name, "found": round(self.found, 4), **bounds, "held": self.held}
 
     def text(self) -> str:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -78,7 +78,7 @@ def measure() -> Measurement:
     for name, (width, steps, pairs, share) in SIZES.items():
         ours, theirs = _alternate(width, steps, pairs)
         ratios = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
-        low, high = _interval(ratios)
+        low, high = interval(ratios)
         found.figures |= {
             f"{name} a step: cell, steps/s": summary(ours),
             f"{name} a step: torchrun, steps/s": summary(theirs),
@@ -92,7 +92,11 @@ def measure() -> Measurement:
 def _alternate(width: int, steps: int, pairs: int) -> tuple[list[float], list[float]]:
     """Steps a second in the cell and under torchrun, pair by pair; who begins changes with each."""
     ours, theirs = [], []
-    with torchrun(width, steps) as their_turn, cell(width, steps) as our_turn:
+
+    def code(folder: Path) -> str:
+        return MODEL + TURNS.format(folder=str(folder), width=width, steps=steps)
+
+    with torchrun(code) as their_turn, cell(code) as our_turn:
         for pair in range(pairs):
             if pair % 2:
                 ours.append(our_turn())
@@ -103,13 +107,12 @@ def _alternate(width: int, steps: int, pairs: int) -> tuple[list[float], list[fl
 
 
 @contextlib.contextmanager
-def cell(width: int, steps: int) -> Iterator[_Turn]:
-    """A cell on two ranks that waits for its turns."""
+def cell(code: Callable[[Path], str], ranks: int = 2) -> Iterator[Turn]:
+    """A cell with ``code(folder)`` that waits for its turns; the pipes are in the folder."""
     with tempfile.TemporaryDirectory() as folder, kernel() as notebook:
-        turn = _Turn(Path(folder))
-        code = MODEL + TURNS.format(folder=folder, width=width, steps=steps)
-        notebook.execute("%load_ext jupyter_dtrain\n%distributed start -n 2 --env OMP_NUM_THREADS=1")
-        wait = (f"%%distributed\n{code}", MOST)
+        turn = Turn(Path(folder), ranks)
+        notebook.execute(f"%load_ext jupyter_dtrain\n%distributed start -n {ranks} --env OMP_NUM_THREADS=1")
+        wait = (f"%%distributed\n{code(Path(folder))}", MOST)
         running = threading.Thread(target=notebook.execute, args=wait, daemon=True)
         running.start()
         try:
@@ -122,14 +125,22 @@ def cell(width: int, steps: int) -> Iterator[_Turn]:
 
 
 @contextlib.contextmanager
-def torchrun(width: int, steps: int) -> Iterator[_Turn]:
-    """Two processes that wait for their turns without taking anything of the machine."""
+def torchrun(code: Callable[[Path], str], ranks: int = 2) -> Iterator[Turn]:
+    """Processes with the same code that wait for their turns without taking anything of the machine."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "train.py")
-        script.write_text(MODEL + TURNS.format(folder=folder, width=width, steps=steps))
-        turn = _Turn(Path(folder))
+        script.write_text(code(Path(folder)))
+        turn = Turn(Path(folder), ranks)
         process = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(ranks),
+                str(script),
+            ],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -147,16 +158,17 @@ def torchrun(width: int, steps: int) -> Iterator[_Turn]:
             process.wait(30)
 
 
-class _Turn:
-    """Let two ranks train once; their steps a second. While they wait they sleep in a pipe."""
+class Turn:
+    """Let the ranks train once; their steps a second. While they wait they sleep in a pipe."""
 
-    def __init__(self, folder: Path) -> None:
-        self._go = [_Pipe(folder / f"go-{rank}") for rank in range(2)]
-        self._done = [_Pipe(folder / f"done-{rank}") for rank in range(2)]
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._go = [_Pipe(folder / f"go-{rank}") for rank in range(ranks)]
+        self._done = [_Pipe(folder / f"done-{rank}") for rank in range(ranks)]
 
-    def __call__(self) -> float:
+    def __call__(self, asked: str = "go") -> float:
+        """``asked``: the word that the code gets; the smallest number that comes back."""
         for pipe in self._go:
-            os.write(pipe.fd, b"go\n")
+            os.write(pipe.fd, f"{asked}\n".encode())
         return min(float(pipe.line()) for pipe in self._done)
 
     def end(self) -> None:
@@ -179,7 +191,7 @@ class _Pipe:
         return os.read(self.fd, 4096).decode()
 
 
-def _interval(ordered: list[float]) -> tuple[float, float]:
+def interval(ordered: list[float]) -> tuple[float, float]:
     """The median's interval, from the order of the values alone (binomial): at least 95 %, for 6 values or more."""
     size = len(ordered)
     below, rank = 0.0, 0

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import Session
+from tests import devices
 from tests.hosts import launching
 from tests.hosts.network import Network, why_not
 from tests.processes import wait_until_gone
@@ -62,7 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what has no meaning on other hosts."""
+    """Skip what needs devices that this machine lacks, and what has no meaning on other hosts."""
+    for item in items:
+        wanted = [1] if item.get_closest_marker("gpu") else []
+        wanted += [mark.args[0] for mark in item.iter_markers("gpus")]
+        if wanted and (missing := devices.why_not(max(wanted))):
+            item.add_marker(pytest.mark.skip(reason=missing))
     if not config.getoption("--on-hosts"):
         return
     for item in items:

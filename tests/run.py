@@ -61,6 +61,7 @@ BUDGETS = {
     "horovod": 6,
     "hosts": 104,
     "slurm": 32,
+    "gpu": 5,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 ON_HOSTS = ("test_behaviour_environment.py",)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .declarations import echoes
+from .declarations import cures, echoes
+from .device_faults import fault_in, tell_faults
 from .errors import DtrainError
 from .events import LOCAL
 from .world import count_ranks, format_ranks
@@ -159,7 +160,9 @@ def blocks(run: Run) -> list[str]:
         words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
-    text += [[words] for words in (_apart(run), _after_loss(run)) if words]
+    text += [[words] for words in (*_cures(causes.roots), _apart(run), _after_loss(run)) if words]
+    if faults := tell_faults(_faults(run), run.ranks):
+        text.append(faults)
     if run.busy:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
         others = "; the others keep their variables" if len(run.busy) < len(run.ranks) else ""
@@ -181,6 +184,23 @@ def _lost_blocks(run: Run) -> list[list[str]]:
     if others := lost[IN_BRIEF:]:
         text.append([f"{_RED}{count_ranks(others).capitalize()} {_was(others)} lost, too.{_OFF}"])
     return text
+
+
+def _cures(roots: Sequence[_Cause]) -> list[str]:
+    """The sentences of frameworks on what helps against these errors, each once."""
+    said = "\n".join(cause.error.evalue for cause in roots)
+    return [cure for words, cure in cures().items() if words in said]
+
+
+def _faults(run: Run) -> dict[int, str]:
+    """The ranks that can use their GPU no more, each with the driver's words."""
+    found = {rank: fault_in(_said(error)) for rank, error in run.errors.items() if rank not in run.lost}
+    return {rank: words for rank, words in found.items() if words}
+
+
+def _said(error: Error) -> str:
+    """All that an error says, with its cause and its members."""
+    return "\n".join([error.ename, error.evalue, error.cause or "", *map(_said, error.members)])
 
 
 def _after_loss(run: Run) -> str:

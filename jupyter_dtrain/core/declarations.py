@@ -70,6 +70,8 @@ class Declaration(msgspec.Struct, frozen=True):
     Raises :class:`~jupyter_dtrain.core.errors.BadRequest`."""
     echoes: tuple[str, ...] = ()
     """Parts of messages that the library shows on a rank whose peer has gone: never the cause of a failure."""
+    cures: dict[str, str] = {}
+    """Parts of the library's messages, each with a sentence on what helps, which follows an error that has them."""
     last_words: dict[str, str] = {}
     """Words that the library writes before it ends its process, and their meaning."""
     forwards: tuple[str, ...] = ()
@@ -130,6 +132,12 @@ def declarations() -> tuple[Declaration, ...]:
 def echoes() -> tuple[str, ...]:
     """The parts of messages by which all frameworks tell an echo of another rank's failure."""
     return tuple(words for one in declarations() for words in one.echoes)
+
+
+@lru_cache(1)
+def cures() -> dict[str, str]:
+    """The sentences of all frameworks on what helps, by the part of a message."""
+    return {words: cure for one in declarations() for words, cure in one.cures.items()}
 
 
 def explain_last_words(said: str) -> str:

@@ -114,7 +114,9 @@ class GpuReader:
     def read(self, reserved: int | None) -> Gpu | None:
         """The GPU as it is now; None when it does not even report its memory."""
         nvml, handle = self._nvml, self._handle
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
+        # The newer form leaves out the part that the driver keeps for itself, as nvidia-smi does.
+        memory = self._ask(lambda _: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+        memory = memory or self._ask(nvml.nvmlDeviceGetMemoryInfo)
         if memory is None:
             return None
         rates = self._ask(nvml.nvmlDeviceGetUtilizationRates)

@@ -87,9 +87,9 @@ class RunState:
         """
         if self._began is None:
             return 0.0
-        if not self.unfinished and self._took:
-            return max(self._took)
-        return max(0.0, (self._ended or time.time()) - self._began)
+        if self.unfinished:
+            return max(0.0, time.time() - self._began)
+        return max(self._took) if self._took else max(0.0, (self._ended or time.time()) - self._began)
 
     @property
     def has_something(self) -> bool:

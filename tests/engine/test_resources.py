@@ -95,6 +95,15 @@ def test_a_gpu_reports_the_facts_that_it_knows():
     assert GpuReader(DRIVER, None, 2).read(5) == Gpu(2, None, 3, 10, 5, 41.0, None)
 
 
+def test_memory_that_the_driver_keeps_for_itself_is_not_in_use():
+    """The newer form of the question leaves it out, as nvidia-smi does."""
+    both = {None: 600, "v2": 3}
+    ask = lambda _, version=None: SimpleNamespace(used=both[version], total=1000)  # noqa: E731 — NVML's shape
+    driver = SimpleNamespace(**vars(DRIVER) | {"nvmlMemory_v2": "v2", "nvmlDeviceGetMemoryInfo": ask})
+
+    assert GpuReader(driver, None, 0).read(None).used == 3
+
+
 @pytest.mark.parametrize("visible", ["", "-1", "GPU-none", "99"])
 def test_without_such_a_gpu_there_is_none(visible):
     """No driver, nothing visible, no such card: not available, and no error."""

@@ -151,31 +151,3 @@ gc.collect()
     _, gone = train(torch_pair, code)
 
     assert gone == {0: [True, True, True]}
-
-
-@pytest.mark.gpu
-def test_losses_on_a_gpu_are_read_from_the_stream_that_computed_them(torch_pair):
-    """The loop uses the scaler on a stream of the user's."""
-    if not train(torch_pair, "torch.cuda.is_available()")[1][0]:
-        pytest.skip("needs a CUDA device")
-    code = """
-model, _ = make()
-model = model.cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler, kept = torch.amp.GradScaler('cuda', init_scale=1024.), []
-with torch.cuda.stream(torch.cuda.Stream()):
-    for index in range(50):
-        optimizer.zero_grad()
-        with torch.autocast('cuda', torch.float16):
-            loss = model(torch.randn(4, 3, device='cuda')).float().square().mean()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        kept.append(loss.detach().clone())
-        loss.detach().fill_(9.)
-torch.cuda.synchronize()
-[one.item() for one in kept]
-"""
-    run, noted = train(torch_pair, code)
-
-    assert points(run, "loss") == curve(noted[0])

@@ -12,6 +12,7 @@ from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.run_state import RunState
+from tests.steward.until import until
 
 
 def points(*steps):
@@ -46,6 +47,18 @@ def test_a_rank_that_is_lost_without_a_word_stops_the_clock():
     gathered.take(Event(1, 0, 0, time.time() - 2.0, Started(1, "host", "")))
     gathered.gone(0)
     assert 2.0 <= gathered.elapsed == gathered.elapsed < 60.0
+
+
+def test_the_clock_goes_on_while_other_ranks_work():
+    """As in an elastic training, in which the others go on without a rank that died."""
+    gathered = RunState(1, [0, 1], 2)
+    for rank in (0, 1):
+        gathered.take(Event(1, rank, 0, time.time() - 2.0, Started(1, "host", "")))
+    gathered.gone(1)
+    begun = gathered.elapsed
+    until(lambda: gathered.elapsed > begun)
+    gathered.take(Event(1, 0, 1, time.time(), Finished("ok", 7.5)))
+    assert gathered.elapsed == 7.5
 
 
 def test_the_step_is_that_of_the_rank_that_is_furthest_ahead():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import math
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.engine.imports import require, when_imported
 
@@ -37,6 +39,18 @@ TESTED = "0.10"
 """The version that the tests run with."""
 
 
+NO_MEMORY = "RESOURCE_EXHAUSTED"
+"""XLA's word for too little memory."""
+
+MEMORY = (
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+)
+"""The variables by which JAX learns how much of a GPU's memory to take."""
+
+
 class Jax(Framework):
     """JAX in one rank."""
 
@@ -48,7 +62,7 @@ class Jax(Framework):
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
         alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
-        own_gpu = partial(_see_own_gpu, place.local_rank)
+        own_gpu = partial(_see_own_gpu, place)
         when_imported("jax._src.xla_bridge", own_gpu, otherwise="each rank takes all GPUs of its host")
 
     def parts(self, name: str, value: Any) -> list[Part] | None:
@@ -104,6 +118,10 @@ class Jax(Framework):
             raise ValueError(f"an array of shape {value.shape} is not one number")
         return value, _read
 
+    def is_out_of_memory(self, exception: BaseException) -> bool:
+        """XLA raises one class for all its errors, on a GPU and on the host."""
+        return type(exception).__name__ in {"JaxRuntimeError", "XlaRuntimeError"} and NO_MEMORY in str(exception)
+
     def needs_regroup(self) -> bool:
         """Whether, in the last cell, a set-up failed on this rank or it was released."""
         return self._groups.unusable
@@ -142,15 +160,31 @@ class Jax(Framework):
         return self._groups.recover()
 
 
-def _see_own_gpu(local_rank: int, bridge: Any) -> None:
-    """Give this rank one GPU of the host, unless the cell chooses GPUs after it has imported JAX."""
+def _see_own_gpu(place: Placement, bridge: Any) -> None:
+    """Give this rank one GPU of the host, unless the cell chooses GPUs after it has imported JAX.
+
+    JAX takes three quarters of a GPU's memory at its first use. Ranks that share a GPU divide that.
+    """
     require(bridge, "CUDA_VISIBLE_DEVICES", "config")
     config = bridge.config
     if bridge.CUDA_VISIBLE_DEVICES.value != "all":
         return
     gpus = count_gpus()
     if gpus > 1:
-        config.update("jax_cuda_visible_devices", str(local_rank % gpus))
+        config.update("jax_cuda_visible_devices", str(place.local_rank % gpus))
+    given.offer(memory_variables(place, gpus), Jax.name)
+
+
+def memory_variables(place: Placement, gpus: int) -> dict[str, Variable]:
+    """The share of its GPU's memory that JAX takes in the rank at ``place``, on a host with so many ``gpus``.
+
+    Empty where the rank has a GPU of its own, or none, and where the user has said what JAX is to take.
+    """
+    sharing = -(-place.local_size // gpus) if gpus else 1
+    if sharing == 1 or any(name in os.environ for name in MEMORY):
+        return {}
+    share = Variable(f"{0.75 / sharing:.3f}", f"JAX would take 0.75 of a GPU that {sharing} ranks share")
+    return {MEMORY[0]: share}
 
 
 def _read(values: Sequence[Any]) -> list[float]:

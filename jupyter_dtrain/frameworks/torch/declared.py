@@ -67,6 +67,11 @@ DECLARATION = Declaration(
     ),
     set_ups=("init_process_group",),
     echoes=("Connection closed by peer", "Connection reset by peer"),
+    cures={
+        "Duplicate GPU detected": "NCCL needs one GPU for each rank: torch.cuda.set_device(int(os.environ"
+        '["LOCAL_RANK"])) before the set-up gives each rank its own. With fewer GPUs than ranks, '
+        'init_process_group("gloo") works.',
+    },
     last_words={
         "op.preamble.length <= op.nbytes": "gloo aborts when ranks pass different sizes or types to one collective: "
         "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",

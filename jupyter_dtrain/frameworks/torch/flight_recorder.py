@@ -1,6 +1,7 @@
 """The content of torch's flight recorder in this rank: the collectives it began, their order and their shapes.
 
-The recorder is part of torch's process groups (gloo and NCCL in torch 2.13); ``TORCH_FR_BUFFER_SIZE`` turns it on.
+Each kind of torch's process groups has a recorder of its own (gloo and NCCL in torch 2.13); ``TORCH_FR_BUFFER_SIZE``
+turns both on.
 Its numbers agree on all ranks of a group, so they show which rank has not come to a collective, and which rank went to
 another one.
 """
@@ -15,10 +16,14 @@ from typing import Any
 
 from jupyter_dtrain.core.stacks import Collective
 
+from .device_copies import beside_captures
+
 RECORDED = "256"
 """Number of collectives to keep, over all groups."""
 LAST = 8
 """Number of collectives to report for each group."""
+DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""torch's functions that give the recorders' content; a build without NCCL has the first one alone."""
 MOMENT = 0.3
 """Seconds that a collective which all ranks have begun may take to finish."""
 
@@ -60,15 +65,30 @@ def _is_pending(entry: dict[str, Any], since: int) -> bool:
     return False
 
 
-def _entries() -> list[dict[str, Any]]:
+def is_pending_on_device(since: int) -> bool:
+    """Whether a GPU has a collective of NCCL's to do that this rank began later than ``since``. Any thread may ask."""
+    for entry in _entries(onlyActive=True):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            of_nccl = str(entry["profiling_name"]).startswith("nccl:")
+            if of_nccl and entry["state"] != "completed" and entry["time_created_ns"] > since:
+                return True
+    return False
+
+
+def _entries(**options: bool) -> list[dict[str, Any]]:
+    """The entries of all recorders, by the time at which they were made."""
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None)
-    if dump is not None:
-        # The format is torch's own and may change.
-        with contextlib.suppress(Exception):
-            found: list[dict[str, Any]] = json.loads(dump(includeCollectives=True))["entries"]
-            return found
-    return []
+    found: dict[str, dict[str, Any]] = {}
+    for name in DUMPS:
+        dump = getattr(c10d, name, None)
+        if dump is None:
+            continue
+        # The format is torch's own and may change. NCCL's recorder asks the GPU how far it is.
+        with contextlib.suppress(Exception), beside_captures():
+            for entry in json.loads(dump(includeCollectives=True, **options)).get("entries", ()):
+                # A version may have one recorder for both.
+                found[f"{entry.get('process_group')} {entry.get('record_id')} {entry.get('time_created_ns')}"] = entry
+    return sorted(found.values(), key=lambda entry: entry.get("time_created_ns", 0))
 
 
 def _members() -> dict[str, list[int]]:

@@ -26,7 +26,7 @@ from . import contents, snapshots
 from .builds import hook_builds
 from .declared import TorchOptions
 from .describe import torch_details
-from .flight_recorder import RECORDED, is_unfinished, recorded_collectives
+from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import TorchGroups
 from .loaders import drop_workers, hook_loaders, is_fetching
 from .metrics import TorchMetrics
@@ -36,7 +36,7 @@ from .replicas import hook_fully_shard, hook_wrapper
 from .spawn import hook_spawn
 from .step_hook import StepHook
 from .values import number, on_host, read, spread_names
-from .waits import call_that_waits
+from .waits import call_that_waits, call_that_waits_for_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +55,9 @@ ALONE = (
     "a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are not "
     "released when another one fails"
 )
+
+NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Parts of messages of errors that have no class of their own."""
 
 NO_REPLICAS = "the batch of all ranks is not shown"
 
@@ -186,18 +189,21 @@ class Torch(Framework):
         return number(value), read
 
     def reserved(self) -> int | None:
-        """The caching allocator's reserved bytes, once CUDA is in use."""
+        """The caching allocator's reserved bytes on all devices, once CUDA is in use.
+
+        The current device is each thread's own: the calling thread knows nothing of the one that user code has set.
+        """
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
             return None
-        return int(torch.cuda.memory_reserved())
+        return sum(int(torch.cuda.memory_reserved(device)) for device in range(torch.cuda.device_count()))
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """The GPU allocator raises a class of its own; the host allocator only has a message."""
+        """The GPU allocator raises a class of its own; the host allocator, CUDA and cuBLAS only have messages."""
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(exception, RuntimeError):
             return False
-        return isinstance(exception, torch.OutOfMemoryError) or "can't allocate memory" in str(exception)
+        return isinstance(exception, torch.OutOfMemoryError) or any(words in str(exception) for words in NO_MEMORY)
 
     def free_memory(self) -> None:
         """Empty the caching allocator of the GPU, once CUDA is in use."""
@@ -213,10 +219,13 @@ class Torch(Framework):
         return is_unfinished(self._groups.made_at)
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
-        """The wait is in a collective, the end of DDP's backward, or a set-up that some rank has not reached."""
-        if not idle and not arriving_in(frame):
-            return ""
-        return call_that_waits(frame, call, on_device=self._groups.on_device)
+        """The wait is in a collective, the end of DDP's backward, a set-up that not all have reached, or a GPU's."""
+        on_device = self._groups.on_device
+        found = call_that_waits(frame, call, on_device=on_device) if idle or arriving_in(frame) else ""
+        if found or not on_device:
+            return found
+        found = call_that_waits_for_device(frame, call)
+        return found if found and is_pending_on_device(self._groups.made_at) else ""
 
     def fetches(self, frame: FrameType) -> bool:
         """A loader gives a batch, or waits for one of its workers."""

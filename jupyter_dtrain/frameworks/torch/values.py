@@ -1,7 +1,8 @@
 """Numbers from tensors, without ever making the training loop wait for a device.
 
 A CPU tensor is read at once. For a tensor on another device, a copy is queued on that device; :func:`read` later
-fetches many copies together, on the thread that flushes the metrics. No graph and no big tensor is kept alive.
+fetches many copies together, on the thread that flushes the metrics (:mod:`.device_copies`). No graph and no big tensor
+is kept alive.
 
 For a :class:`DTensor` only this rank's part counts, because gathering it is a collective that user code has not asked
 for. That is exact for a replicated value; for a value still to be summed it is the rank's share; and a gradient norm
@@ -10,13 +11,14 @@ is the norm of the gradients' local shards.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_dtrain.engine.framework import user_names
+
+from .device_copies import copied
 
 MAX_DEPTH = 4
 """How deep in a batch its first tensor may lie."""
@@ -121,10 +123,9 @@ def _parts(values: Sequence[Value]) -> Iterable[float | Later]:
 
 
 def _fetch(tensors: list[Any], stream: Any) -> list[float]:
-    torch = sys.modules["torch"]
-    with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
-        # The copy to the host waits for this stream alone.
-        numbers: list[float] = torch.stack(tensors).cpu().double().tolist()
+    if stream is not None:
+        return copied(tensors, stream)
+    numbers: list[float] = sys.modules["torch"].stack(tensors).cpu().double().tolist()
     return numbers
 
 

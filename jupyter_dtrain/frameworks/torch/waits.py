@@ -1,7 +1,8 @@
 """Whether a rank's main thread waits for other ranks in torch, read from its Python frames.
 
 From outside, a waiting rank and a computing rank look alike: both are in native code. Two things tell them apart: the
-function that called that code, and the CPU, which a rank waiting in gloo does not use.
+function that called that code, and the CPU, which a rank waiting in gloo does not use. A rank that waits for a GPU does
+use it: CUDA polls. There the flight recorder tells whether the GPU has a collective to do.
 """
 
 from __future__ import annotations
@@ -55,6 +56,21 @@ def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool)
     if inner is None or not inner.f_code.co_filename.startswith(communicating):
         return _called(frame, call, on_device=on_device)
     return "" if _carries_on() else outermost_of(frame, root) or frame.f_code.co_name
+
+
+def call_that_waits_for_device(frame: FrameType, call: ast.Call | None) -> str:
+    """The function, called by user code, that may wait for a GPU, such as ``item``; empty when none does.
+
+    Libraries wait for it as well, such as a GradScaler for what it has found: then the function of torch that user code
+    has called. ``frame`` and ``call``: as above, whether or not the thread uses the CPU.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.__file__ is None:
+        return ""
+    if found := _called(frame, call, on_device=True):
+        return found
+    root = f"{Path(torch.__file__).parent}{os.sep}"
+    return outermost_of(frame, root) if frame.f_code.co_filename.startswith(root) else ""
 
 
 def _carries_on() -> bool:

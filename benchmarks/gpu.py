@@ -1,0 +1,140 @@
+"""The cost of watching a training loop on a CUDA device, compared with torchrun: time, device memory and copies.
+
+One rank trains in a cell, through a kernel, with losses, resources, the store and the cell's view; and one process of
+torchrun runs the same code. Both share a device, are up all the time and take short turns, as in :mod:`.training`. A
+turn ends when the device has done its work, so a step's time is the device's. Then each says what it holds on the
+device, and what a profiler has seen of copies to the device in some steps: the difference is ours.
+
+One rank is enough, and needs no second device: what is watched is each rank's own loop.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from .report import Measurement, summary
+from .training import Turn, cell, interval, torchrun
+
+SIZES = {"1 ms": (10, 60, 40, 0.97), "10 ms": (100, 12, 24, 0.99), "100 ms": (1000, 3, 10, 0.99)}
+"""Units of work in one step, steps in one turn, turns of each, the share of torchrun's speed that must be kept.
+
+A unit is measured first, once for both: a step takes about what its name says on whichever device there is.
+"""
+PATIENCE = 120.0
+"""Seconds for that."""
+
+CODE = """
+import json, os, pathlib, time
+import torch
+from torch import nn
+
+torch.cuda.set_device(0)
+device = torch.device("cuda", 0)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+data = torch.randn(64, 256, device=device)
+work = torch.randn(1024, 1024, device=device) / 32
+
+def train(products, steps):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (model(data) - data).square().mean()
+        for _ in range(products):
+            work @ work
+        loss.backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    return steps / (time.perf_counter() - began)
+
+def copies(steps):
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        train(1, steps)
+    return sum(event.name.startswith("Memcpy HtoD") for event in profiler.events())
+"""
+
+UNIT = """
+def timed(count):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(count):
+        work @ work
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / count
+
+timed(100)
+print(max(1, round(1e-4 / timed(1000))))
+"""
+"""Prints how many products of matrices the device makes in 0.1 ms."""
+
+TURNS = """
+folder = pathlib.Path({folder!r})
+go, done = open(folder / "go-0"), open(folder / "done-0", "w")
+while True:
+    asked = go.readline().split()
+    if asked[0] == "end":
+        break
+    if asked[0] == "go":
+        said = train({products}, {steps})
+    elif asked[0] == "held":
+        time.sleep(2.5)  # the newest losses are read once a second
+        torch.cuda.synchronize()
+        said = torch.cuda.memory_allocated()
+    else:
+        said = copies(50)
+    print(said, file=done, flush=True)
+"""
+
+
+def measure() -> Measurement:
+    """All sizes, in turns; then memory and copies."""
+    found = Measurement()
+    unit = _unit()
+    for name, (units, steps, pairs, share) in SIZES.items():
+        ours, theirs, held, copied = _alternate(units * unit, steps, pairs)
+        ratios = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
+        low, high = interval(ratios)
+        found.figures |= {
+            f"{name} a step: cell, steps/s": summary(ours),
+            f"{name} a step: torchrun, steps/s": summary(theirs),
+            f"{name} a step: ratio of each pair": summary(ratios, digits=4),
+            f"{name} a step: interval of the median, 95 %": [round(low, 4), round(high, 4)],
+        }
+        found.promise_at_least(f"{name} a step: steps/s in a cell / under torchrun", statistics.median(ratios), share)
+    found.figures |= {"bytes on the device: cell, torchrun": held, "copies to the device in 50 steps": copied}
+    found.promise("bytes of device memory that we hold", held[0] - held[1], 0)
+    found.promise("copies to the device, a step, that are ours", (copied[0] - copied[1]) / 50, 0)
+    return found
+
+
+def _unit() -> int:
+    """Products of matrices in a unit of work."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE + UNIT], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    return int(done.stdout)
+
+
+def _alternate(products: int, steps: int, pairs: int) -> tuple[list[float], list[float], list[int], list[int]]:
+    """Steps a second, pair by pair, and what each then holds and copies: the cell's first."""
+    ours, theirs = [], []
+
+    def code(folder: Path) -> str:
+        return CODE + TURNS.format(folder=str(folder), products=products, steps=steps)
+
+    with torchrun(code, ranks=1) as their_turn, cell(code, ranks=1) as our_turn:
+        for pair in range(pairs):
+            if pair % 2:
+                ours.append(our_turn())
+            theirs.append(their_turn())
+            if not pair % 2:
+                ours.append(our_turn())
+        both: list[Turn] = [our_turn, their_turn]
+        return ours, theirs, [int(turn("held")) for turn in both], [int(turn("copies")) for turn in both]
