@@ -15,7 +15,11 @@ interface Now {
   noise: number;
 }
 
-/** The ranks whose values differ from the others', and how, in words; empty if there are fewer than three ranks. */
+/**
+ * The ranks whose values differ from the others', and how, in words; empty if there are fewer than three ranks.
+ *
+ * A rank that is far behind, such as one that has died, has no current value to compare.
+ */
 export function outliers(metric: Metric): Map<number, string> {
   const found = new Map<number, string>();
   const last = metric.last;
@@ -23,12 +27,14 @@ export function outliers(metric: Metric): Map<number, string> {
   const nows: Now[] = [];
   // In a saved run of many ranks only some have points, thinned: a mean of theirs compares to no last value.
   const some = metric.columns.size < last.size;
+  const since = some ? -Infinity : windowOf(metric);
   for (const [rank, value] of last) {
+    if ((metric.columns.get(rank)?.lastStep ?? Infinity) < since) continue;
     const now = nowOf(some ? undefined : metric.columns.get(rank), rank, value);
     if (now === null) found.set(rank, "is NaN or infinite");
     else nows.push(now);
   }
-  if (found.size === last.size) return new Map<number, string>();
+  if (nows.length === 0) return new Map<number, string>();
   const middle = median(nows.map((now) => now.mean));
   const spread = 1.4826 * median(nows.map((now) => Math.abs(now.mean - middle)));
   const noise = median(nows.map((now) => now.noise));
@@ -38,6 +44,12 @@ export function outliers(metric: Metric): Map<number, string> {
   }
   // If half of the ranks or more differ, the data cannot say which of them are wrong.
   return found.size * 2 >= last.size ? new Map<number, string>() : found;
+}
+
+/** The step at which the newest points of the rank begin that is furthest ahead. */
+function windowOf({ columns }: Metric): number {
+  const furthest = [...columns.values()].reduce((one, other) => (other.lastStep > one.lastStep ? other : one));
+  return furthest.steps[Math.max(0, furthest.length - WINDOW)]!;
 }
 
 function nowOf(column: Column | undefined, rank: number, value: number): Now | null {

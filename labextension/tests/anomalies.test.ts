@@ -18,6 +18,18 @@ describe("a rank that differs from the others", () => {
     expect([...outliers(metric(1, 1.01, 1, 0.99, -2))]).toEqual([[4, "is below the others"]]);
   });
 
+  it("is not named if it has ended long before the others", () => {
+    const found = metric(1, 1, 1, 9);
+    for (const rank of [0, 1, 2]) {
+      const steps = Array.from({ length: 20 }, (_, more) => 40 + more);
+      found.column(rank, 1000).append(
+        steps,
+        steps.map(() => 0.1),
+      );
+    }
+    expect(outliers(found).size).toBe(0);
+  });
+
   it("is named when its value is NaN", () => {
     expect([...outliers(metric(1, NaN, 1, 1))]).toEqual([[1, "is NaN or infinite"]]);
   });
