@@ -6,8 +6,9 @@ Frameworks save what they know (``Snapshots``). Anything else is pickled on each
 state.
 
 All ranks must call :func:`save` and :func:`load` together. Under failure: an obstacle on one rank raises on all ranks,
-and nothing was saved, or changed. A rank that dies while files are written leaves a folder without a manifest, which
-nobody loads and a later snapshot removes; rank 0 gives up after :data:`PATIENCE` seconds and says so.
+and nothing was saved, or changed; an obstacle in the middle of a load may leave some variables loaded. A rank that dies
+while files are written leaves a folder without a manifest, which nobody loads and a later snapshot removes; rank 0
+gives up after :data:`PATIENCE` seconds and says so.
 """
 
 from __future__ import annotations
@@ -264,15 +265,31 @@ def load(
     except Exception as error:  # noqa: BLE001 — unpickling may raise anything, and all ranks go on together
         problem = words_of(error)
     _agree(comm, problem, "Nothing was loaded.")
-    for plugin, objects in by_plugin.items():
-        plugins.load_values(plugin, objects, namespace, folder / plugin)
-    for name, value in values.items():
-        if wanted[name] == STATE:
-            namespace[name].load_state_dict(value)
-        else:
-            namespace[name] = value
-    comm.Barrier()
+    pickled = {name: (wanted[name], value) for name, value in values.items()}
+    problem = _hand_over(by_plugin, pickled, namespace, plugins, folder)
+    _agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
     return list(wanted), sorted(absent), notes
+
+
+def _hand_over(
+    by_plugin: Mapping[str, dict[str, Any]],
+    pickled: Mapping[str, tuple[str, Any]],
+    namespace: dict[str, Any],
+    plugins: Plugins,
+    folder: Path,
+) -> str:
+    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, or nothing."""
+    try:
+        for plugin, objects in by_plugin.items():
+            plugins.load_values(plugin, objects, namespace, folder / plugin)
+        for name, (how, value) in pickled.items():
+            if how == STATE:
+                namespace[name].load_state_dict(value)
+            else:
+                namespace[name] = value
+    except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
+        return words_of(error)
+    return ""
 
 
 def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
