@@ -186,17 +186,20 @@ class Values:
 
 
 class Snapshots:
-    """The state of models and optimizers on disk, for a world of any size. The main threads of all ranks ask together.
+    """The state of models, optimizers and spread arrays on disk, for a world of any size.
 
-    Each rank pickles everything else: an object with ``state_dict`` as its state.
+    The main threads of all ranks ask together. Each rank pickles everything else: an object with ``state_dict`` as its
+    state.
     """
 
     def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:
         """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
 
-        Return the names of those of ``values`` that this framework saves, the same on all ranks, and this rank's files
-        as bytes, by name; other ranks' files have other names. ``size``: ranks in the world. May wait for the other
-        ranks. Raises what stands in the way.
+        Return the names of those of ``values`` that this framework saves, and this rank's files as bytes, by name;
+        other ranks' files have other names. ``size``: ranks in the world. Nothing is saved where the names differ
+        between ranks. A file ``NAME.json`` that several ranks return must be the same on all of them, else nothing is
+        saved: so they can compare how they describe a variable. May wait for the other ranks. Raises what stands in the
+        way.
         """
         return [], {}
 
@@ -209,9 +212,10 @@ class Snapshots:
         return ""
 
     def load_values(self, *_: Any, **__: Any) -> None:
-        """``load_values(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: load the states.
+        """``load_values(values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path)``: load states.
 
-        May wait for the other ranks. Raises what stands in the way.
+        It gives objects their states, or binds names in ``namespace`` to new ones. May wait for the other ranks. Raises
+        what stands in the way.
         """
 
 

@@ -46,7 +46,7 @@ from .words import Words, words_of
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
     from pathlib import Path
     from types import FrameType
 
@@ -258,7 +258,9 @@ class Plugins:
                 return as_text(call(values=values, namespace=namespace, folder=folder))
         return f"the framework {plugin!r}, which saved {', '.join(values)}, is not installed here"
 
-    def load_values(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+    def load_values(
+        self, plugin: str, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path
+    ) -> None:
         """Load the states that ``plugin`` has saved. Raises what it raises."""
         for call in self._calls("load_values"):
             if call.name == plugin:

@@ -6,8 +6,9 @@ Frameworks save what they know (``Snapshots``). Anything else is pickled on each
 state.
 
 All ranks must call :func:`save` and :func:`load` together. Under failure: an obstacle on one rank raises on all ranks,
-and nothing was saved, or changed. A rank that dies while files are written leaves a folder without a manifest, which
-nobody loads and a later snapshot removes; rank 0 gives up after :data:`PATIENCE` seconds and says so.
+and nothing was saved, or changed; an obstacle in the middle of a load may leave some variables loaded. A rank that dies
+while files are written leaves a folder without a manifest, which nobody loads and a later snapshot removes; rank 0
+gives up after :data:`PATIENCE` seconds and says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pickle
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -197,6 +199,7 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
             problem = words_of(error)
         _agree(comm, problem, "Nothing was saved.")
+        _match(comm, held, files)
     except BaseException:
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)
@@ -264,15 +267,31 @@ def load(
     except Exception as error:  # noqa: BLE001 — unpickling may raise anything, and all ranks go on together
         problem = words_of(error)
     _agree(comm, problem, "Nothing was loaded.")
-    for plugin, objects in by_plugin.items():
-        plugins.load_values(plugin, objects, namespace, folder / plugin)
-    for name, value in values.items():
-        if wanted[name] == STATE:
-            namespace[name].load_state_dict(value)
-        else:
-            namespace[name] = value
-    comm.Barrier()
+    pickled = {name: (wanted[name], value) for name, value in values.items()}
+    problem = _hand_over(by_plugin, pickled, namespace, plugins, folder)
+    _agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
     return list(wanted), sorted(absent), notes
+
+
+def _hand_over(
+    by_plugin: Mapping[str, dict[str, Any]],
+    pickled: Mapping[str, tuple[str, Any]],
+    namespace: dict[str, Any],
+    plugins: Plugins,
+    folder: Path,
+) -> str:
+    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, or nothing."""
+    try:
+        for plugin, objects in by_plugin.items():
+            plugins.load_values(plugin, objects, namespace, folder / plugin)
+        for name, (how, value) in pickled.items():
+            if how == STATE:
+                namespace[name].load_state_dict(value)
+            else:
+                namespace[name] = value
+    except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
+        return words_of(error)
+    return ""
 
 
 def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
@@ -355,6 +374,33 @@ def _folder(comm: Any, order: Order) -> Path:
     unseen = "" if Path(part).is_dir() else f"this host does not see {order.root}"
     _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
     return Path(part)
+
+
+def _match(comm: Any, held: Mapping[str, str], files: dict[str, Any]) -> None:
+    """Take away the files that a lower rank has as well.
+
+    Raises :class:`TransferFailed` on all ranks where they differ, or where a framework saves a variable of some ranks
+    only.
+    """
+    told = comm.allgather((held, list(files)))
+    ways = {name: {how[name] for how, _ in told} for name in held}
+    apart = [name for name, found in ways.items() if len(found) > 1 and not found <= {STATE, VALUE}]
+    if apart:
+        raise TransferFailed(f"Nothing was saved: {', '.join(apart)} must be of one kind on all ranks.")
+    counts = Counter(name for _, names in told for name in names)
+    if not any(count > 1 for count in counts.values()):
+        return
+    shared = {name: code_of(b"", name, files[name]) for name in files if counts[name] > 1}
+    codes = comm.allgather(shared)
+    different = sorted({Path(name).stem for name in counts if len({one[name] for one in codes if name in one}) > 1})
+    if different:
+        raise TransferFailed(
+            f"Nothing was saved: {', '.join(different)} differs between ranks in its shapes, its types, or in a part "
+            f"that each rank has whole."
+        )
+    for name in shared:
+        if any(name in one for one in codes[: comm.Get_rank()]):
+            del files[name]
 
 
 def _agree(comm: Any, problem: str, words: str) -> None:

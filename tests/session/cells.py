@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from jupyter_dtrain import DistributedError, Run, Session
 from jupyter_dtrain.core.events import Sample
 from tests.steward.until import until
+
+LOAD = 20.0
 
 
 class Notes:
@@ -59,6 +63,17 @@ def fail(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
     with pytest.raises(DistributedError) as caught:
         session.run(code, ranks, view=None, **options)
     return caught.value.run
+
+
+def load_soon(session: Session, name: str, **options: Any) -> Any:
+    """Load a snapshot; a load that does not end within :data:`LOAD` seconds is interrupted."""
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(session.load, name, **options)
+        try:
+            return loading.result(LOAD)
+        except FutureTimeoutError:
+            session.interrupt()
+            raise
 
 
 def hang(session: Session, code: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError
 from jupyter_dtrain.core.snapshots import MANIFEST, SnapshotRefused, newest, numbers
-from tests.session.cells import run, same, values
+from tests.session.cells import load_soon, run, same, values
 
 FRESH_WORLD = True
 
@@ -71,6 +71,17 @@ class TestSnapshots:
         assert values(run(world, "(epoch, mine)")) == same((7, "other"))
         with pytest.raises(DistributedError, match=r"nothing not in the snapshot, which has model, epoch, mine"):
             world.load("first", ["nothing"])
+
+    @pytest.mark.usefixtures("saved")
+    def test_a_state_that_one_rank_cannot_take_fails_on_all_ranks(self, world):
+        """Those that could take theirs do not wait for it."""
+        run(world, "Model.load_state_dict = lambda self, _: 1 / (rank - 1)")
+        with pytest.raises(DistributedError) as caught:
+            load_soon(world, "first")
+        words = "The load ended in the middle, so load again or make the variables anew. rank 1: ZeroDivisionError"
+        assert [error.evalue.startswith(words) for error in caught.value.run.errors.values()] == [True] * 3
+        run(world, PREPARE)
+        assert load_soon(world, "first").names == ["model", "epoch", "mine"]
 
     def test_a_newer_one_replaces_an_older_one_of_its_name(self, world, saved):
         """One folder is left, which only this user can read."""

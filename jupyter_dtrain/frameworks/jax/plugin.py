@@ -13,8 +13,9 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class Jax(Framework):
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
+        self._temporary = f"dtrain-{spec.world_id}-arrays-{place.rank}-"
         alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
         own_gpu = partial(_see_own_gpu, place)
@@ -105,6 +107,26 @@ class Jax(Framework):
         if jax is None:
             return value
         return _moved(jax, value)
+
+    def save_values(self, values: Mapping[str, Any], size: int) -> tuple[list[str], dict[str, Any]]:
+        """Save arrays that are spread over ranks, and trees with one."""
+        if imported("jax") is None or not self._groups.is_up:
+            return [], {}
+        from . import snapshots  # it imports numpy
+
+        return snapshots.save_values(values, size, self._temporary)
+
+    def misfit(self, values: Mapping[str, Any], folder: Path) -> str:
+        """Name the leaves that do not fit."""
+        from . import snapshots
+
+        return snapshots.misfit(values, folder)
+
+    def load_values(self, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path) -> None:
+        """Load the arrays."""
+        from . import snapshots
+
+        snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept an array with one element, on any device; flushing the metrics reads it."""
