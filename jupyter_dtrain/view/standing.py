@@ -20,7 +20,7 @@ _SLOW: Final = 0.1
 """The share by which a step must be longer than the others' median to make its rank the odd one."""
 
 _NOTICED: Final = 1e-4
-"""Seconds. What a step differs by less has no cause that a person could mend."""
+"""Seconds. A person can mend no cause of a smaller difference between steps."""
 
 _GRAVE: Final = ("lost", "dead", "error", "interrupted", "unreachable", "stopped", "waiting", "sent")
 """States of a rank, the gravest first; a state that is not among them comes last."""

@@ -57,7 +57,7 @@ function nowOf(column: Column | undefined, rank: number, value: number): Now | n
   return { rank, mean, noise: Math.sqrt(Math.max(0, squares / count - mean * mean)) };
 }
 
-/** Seconds. What a step differs by less has no cause that a person could mend. */
+/** Seconds. A person can mend no cause of a smaller difference between steps. */
 const NOTICED = 1e-4;
 
 /** The rank whose steps take over 10 % longer than the others' median, and by which share; null if there is none. */
