@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,19 +24,20 @@ from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.launch.programs import Stopped, Unreached
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
+from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
 from . import probe, software
 from .facts import HERE, Examined, Facts, Interface, Speeds
 from .findings import Chosen, Connection, Finding, Scene, judge
-from .nodes import slurm_nodes
+from .nodes import BySrun, slurm_nodes
 from .ports import try_connections
 from .reach import BySsh, Reach
 from .remote import MARGIN, Program, ask_all, ask_here
-from .report import show
+from .report import sentences, show
 from .shared_file import shared_file
 from .speed import interpreter, measure
 
@@ -81,11 +83,11 @@ class Examination(msgspec.Struct, frozen=True):
         return [one for one in self.findings if one.severity == "error"]
 
     def check(self) -> None:
-        """Raise :class:`StartFailed` with all errors and their cures, if there are any."""
+        """Raise :class:`StartFailed` with all errors, their reasons and cures, if there are any."""
         if self.errors:
             first, *others = self.errors
-            more = "\n".join(f"{one.what} {one.cure}".strip() for one in others)
-            raise StartFailed(first.what, first.cure, more, option="hosts" if self.hosts else "")
+            more = "\n".join(f"{sentences(one)} {one.cure}".strip() for one in others)
+            raise StartFailed(sentences(first), first.cure, more, option="hosts" if self.hosts else "")
 
     def to_json(self) -> str:
         """All of it as JSON, indented."""
@@ -169,6 +171,17 @@ def check_before_start(options: HostsOptions) -> None:
     hosts = named_hosts(options.hosts, options.hostfile)
     reach = BySsh(options.ssh_args or "", options.python)
     examine(hosts, reach, interface=options.interface, quick=True).check()
+
+
+def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
+    """The quick examination of a Slurm job's ``nodes``, each with its number of ranks, by ``steps`` of that job.
+
+    Returns at once when ``stopped`` is set. Raises :class:`StartFailed` with each reason for which no world can start
+    there.
+    """
+    with contextlib.suppress(Stopped):
+        reach = BySrun(steps, list(nodes), stopped)
+        examine([Host(node, ranks) for node, ranks in nodes.items()], reach, quick=True).check()
 
 
 def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None, quick: bool = False) -> Examination:
