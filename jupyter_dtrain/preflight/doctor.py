@@ -107,6 +107,10 @@ class Removal(msgspec.Struct, frozen=True):
     """Process ids."""
     left: dict[str, str] = {}
     """Why the others were left, by process id."""
+    removed: list[str] = []
+    """The paths of folders."""
+    kept: dict[str, str] = {}
+    """Why the other folders were kept, by path."""
 
 
 def doctor(
@@ -226,7 +230,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
 
 
 def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()) -> dict[str, Removal | Unreached]:
-    """End the processes of dead worlds that an examination found, each after it was verified once more.
+    """Remove the processes and folders of dead worlds that an examination found, each after it was verified once more.
 
     ``reach``: the way to its hosts. ``worlds``: the ids of the worlds to end (default: all that are dead). The result
     has each machine with leftovers.
@@ -241,7 +245,10 @@ def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()
             continue
         seen.add(one.place)
         wanted = [each for each in one.leftovers if not worlds or each.world in worlds]
-        if wanted:
+        dead = {each.world for each in one.leftovers} | {each.world for each in one.folders}
+        if worlds:
+            dead &= set(worlds)
+        if dead:
             programs[name] = Program(
                 "probe",
                 REMOVAL_PATIENCE - MARGIN,
@@ -250,6 +257,7 @@ def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()
                 living=living,
                 place=one.place,
                 leftovers=msgspec.to_builtins(wanted),
+                worlds=sorted(dead),
             )
     hosts = [name for name in programs if name != HERE]
     found: dict[str, Removal | Unreached] = {}
