@@ -7,6 +7,7 @@ import os
 import signal
 
 import psutil
+import pytest
 
 from jupyter_dtrain.preflight.doctor import Examination, Removal, examine, named_machines, remove
 from jupyter_dtrain.preflight.facts import Facts
@@ -30,6 +31,7 @@ def folders(found: Examination, host: str) -> list[str]:
     return [one.path for one in facts.folders]
 
 
+@pytest.mark.slow
 def test_folders_of_a_dead_world_are_removed_from_its_hosts(network: Network) -> None:
     """Those of a world that lives stay, and so does a folder that only has such a name."""
     node = network["gpu2"]
