@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_dtrain import StartFailed
+from jupyter_dtrain.launch.leftovers import MARK
+from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.preflight.doctor import QUICK
 from tests.hosts.network import ROOT, Host
 from tests.slurm.launching import start
@@ -26,6 +29,9 @@ OTHER = "8.0.1"
 """A version that no package here has."""
 SOON = 8.0
 """Seconds for the end of a wait, and of its job, on a busy machine; the examination would last longer."""
+
+GONE = 20.0
+"""Seconds for the end of all that a killed steward has left: the guard, Slurm and the gates see to it."""
 
 
 @contextlib.contextmanager
@@ -166,3 +172,32 @@ def test_a_start_ends_during_the_examination(site: Site, who: str) -> None:
     if who == "scancel":
         assert "is over: it was cancelled" in str(caught.value)
     site.check_empty()
+
+
+@pytest.mark.slow
+def test_a_steward_that_is_killed_during_the_examination_leaves_nothing(site: Site) -> None:
+    """No job, and no process on the nodes or here."""
+    killed: list[str] = []
+
+    def say(words: str) -> None:
+        if EXAMINES in words and not killed:
+            (listing,) = [one for one in list_worlds() if one.name == "world-examined"]
+            killed.append(listing.id)
+            os.kill(listing.steward, signal.SIGKILL)
+
+    with with_hanging_python(site.network["gpu2"]):
+        with pytest.raises(StartFailed, match="The steward of world 'world-examined' ended"):
+            start(ntasks_per_node=1, name="world-examined", progress=say)
+        until(lambda: site.jobs() == [], GONE)
+        until(lambda: _processes_of(killed[0]) == [], GONE)
+    site.check_empty()
+
+
+def _processes_of(world: str) -> list[int]:
+    """The processes of a world on this machine and its hosts."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == world:
+                found.append(process.pid)
+    return found
