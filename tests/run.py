@@ -59,8 +59,8 @@ BUDGETS = {
     "jobs": 28,
     "docs": 42,
     "horovod": 6,
-    "hosts": 104,
-    "slurm": 32,
+    "hosts": 108,
+    "slurm": 34,
     "gpu": 5,
 }
 """Seconds that each part should take on a machine with 2 cores, beside another part."""

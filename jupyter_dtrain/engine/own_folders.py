@@ -1,7 +1,9 @@
 """The folders of a world on a host whose files the steward cannot read.
 
 Each such host has the world's scratch folder in its memory, under the same path as on the steward's machine, and the
-spools of its ranks among its temporary files. Both are for this user alone, and both end with the watch.
+spools of its ranks among its temporary files. Both are for this user alone, and both end with the watch. The watch
+holds a lock on both as long as it lives, and labels them with their world: by that the doctor
+(:mod:`jupyter_dtrain.preflight.probe`) knows what a watch has left that was killed.
 
 Under failure: :func:`make` raises :class:`OSError`, which names the folder. A folder that cannot be removed stays,
 with the world's id in its name.
@@ -13,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import json
 import os
 import shutil
 import tempfile
@@ -27,6 +30,8 @@ from jupyter_dtrain.wire.requests import RankSpec
 PATIENCE: Final = 12.0
 """Seconds in which a watch of an earlier launch has ended."""
 FAREWELL: Final = 2.0
+LABEL: Final = ".dtrain-folder"
+"""The name of the label in a folder."""
 PAUSE: Final = 0.05
 
 
@@ -45,6 +50,9 @@ def make(spec: RankSpec) -> RankSpec:
             if path.lstat().st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)  # of a watch that was killed; the steward has its copy
         spool = tempfile.mkdtemp(prefix=prefix)
+        fcntl.flock(os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
+        for folder in (scratch, Path(spool)):
+            _label(folder, spec.world_id)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -82,6 +90,20 @@ def _clear(scratch: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _label(folder: Path, world: str) -> None:
+    """Say in the folder whose it is: the world, the boot and the process ids that count, and the folder's own number.
+
+    A copy of the label is none: it lies in a folder with another number.
+    """
+    place = ""  # no place at all: then the folder stays
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    status = folder.stat()
+    told = {"world": world, "place": place, "folder": [status.st_dev, status.st_ino]}
+    put_private(str(folder / LABEL), json.dumps(told))
 
 
 def put_private(path: str, text: str) -> None:

@@ -53,6 +53,13 @@ class Allocation(Protocol):
         ``say`` shows how far that is. Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the reason.
         """
 
+    def examine(self, stopped: threading.Event) -> None:
+        """Look at the nodes that :meth:`get` has got, for some seconds at most, before ranks start there.
+
+        Return at once when ``stopped`` is set. Raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world
+        can start on them.
+        """
+
     def look(self, *, ending: bool = False) -> Look:
         """How the nodes are. ``ending``: something on them has ended; wait some seconds for the reason."""
 

@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -27,6 +27,8 @@ SIDE_BY_SIDE: Final = 64
 """The most connections at a time."""
 LAST_WORDS: Final = 1.0
 """Seconds in which a killed process must be gone."""
+LOOK: Final = 0.1
+"""Seconds between two looks at whether all programs are to end."""
 NOT_RUN: Final = (126, 127)
 """The exit codes of a shell that cannot run a program."""
 
@@ -45,6 +47,10 @@ Kind = Literal[
     "no program",
     "failed",
 ]
+
+
+class Stopped(Exception):
+    """The programs were ended, because nobody waits for their answers any more."""
 
 
 class Unreached(msgspec.Struct, frozen=True):
@@ -91,10 +97,12 @@ def run_on(
     carrier: Carrier,
     timeout: float,
     stdin: str | Mapping[str, str] = "",
+    stopped: threading.Event | None = None,
 ) -> dict[str, Answer | Unreached]:
     """Run ``program`` on all ``hosts`` side by side, and wait at most ``timeout`` seconds for all of them together.
 
-    ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order.
+    ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order. ``stopped``
+    ends all of them as soon as it is set; then this raises :class:`Stopped`.
     """
     deadline = time.monotonic() + timeout
     open_ones = _Processes()
@@ -107,12 +115,20 @@ def run_on(
 
     pool = ThreadPoolExecutor(min(SIDE_BY_SIDE, max(len(hosts), 1)), thread_name_prefix="hosts")
     try:
-        return dict(zip(hosts, pool.map(run, hosts), strict=True))
+        answers = [pool.submit(run, host) for host in hosts]
+        _await(answers, stopped)
+        return {host: answer.result() for host, answer in zip(hosts, answers, strict=True)}
     except BaseException:
         open_ones.kill()  # a person pressed Stop
         raise
     finally:
         pool.shutdown()
+
+
+def _await(answers: Sequence[Future[Answer | Unreached]], stopped: threading.Event | None) -> None:
+    while wait(answers, None if stopped is None else LOOK).not_done:
+        if stopped is not None and stopped.is_set():
+            raise Stopped
 
 
 def run_here(

@@ -56,7 +56,7 @@ def doctor_arguments(parser: MagicParser) -> None:
         "--remove-leftovers",
         metavar="WORLD",
         nargs="*",
-        help="end the processes that dead worlds have left there, each after it was verified (default: all worlds)",
+        help="remove the processes and folders that dead worlds have left there, each verified (default: all worlds)",
     )
 
 
@@ -88,7 +88,7 @@ def tell_removed(found: Examination, removed: dict[str, Removal | Unreached]) ->
     """Print what became of the leftovers, by machine."""
     if not removed:
         machines = "this machine" if len(found.machines) == 1 else "these machines"
-        print(f"Dead worlds have left no process on {machines}.")
+        print(f"Dead worlds have left nothing on {machines}.")
     for name, one in removed.items():
         if isinstance(one, Unreached):
             print(f"{name}: {one.reason} {one.cure}")
@@ -97,3 +97,7 @@ def tell_removed(found: Examination, removed: dict[str, Removal | Unreached]) ->
             print(f"{name}: ended {', '.join(map(str, one.ended))}.")
         for pid, why in one.left.items():
             print(f"{name}: {pid} was left, since {why}.")
+        for path in one.removed:
+            print(f"{name}: removed {path}.")
+        for path, why in one.kept.items():
+            print(f"{name}: {path} was kept: {why}.")

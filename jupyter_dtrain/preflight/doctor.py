@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,19 +24,20 @@ from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.launch.programs import Stopped, Unreached
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
+from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
 from . import probe, software
 from .facts import HERE, Examined, Facts, Interface, Speeds
 from .findings import Chosen, Connection, Finding, Scene, judge
-from .nodes import slurm_nodes
+from .nodes import BySrun, slurm_nodes
 from .ports import try_connections
 from .reach import BySsh, Reach
 from .remote import MARGIN, Program, ask_all, ask_here
-from .report import show
+from .report import sentences, show
 from .shared_file import shared_file
 from .speed import interpreter, measure
 
@@ -81,11 +83,11 @@ class Examination(msgspec.Struct, frozen=True):
         return [one for one in self.findings if one.severity == "error"]
 
     def check(self) -> None:
-        """Raise :class:`StartFailed` with all errors and their cures, if there are any."""
+        """Raise :class:`StartFailed` with all errors, their reasons and cures, if there are any."""
         if self.errors:
             first, *others = self.errors
-            more = "\n".join(f"{one.what} {one.cure}".strip() for one in others)
-            raise StartFailed(first.what, first.cure, more, option="hosts" if self.hosts else "")
+            more = "\n".join(f"{sentences(one)} {one.cure}".strip() for one in others)
+            raise StartFailed(sentences(first), first.cure, more, option="hosts" if self.hosts else "")
 
     def to_json(self) -> str:
         """All of it as JSON, indented."""
@@ -105,6 +107,10 @@ class Removal(msgspec.Struct, frozen=True):
     """Process ids."""
     left: dict[str, str] = {}
     """Why the others were left, by process id."""
+    removed: list[str] = []
+    """The paths of folders."""
+    kept: dict[str, str] = {}
+    """Why the other folders were kept, by path."""
 
 
 def doctor(
@@ -171,6 +177,17 @@ def check_before_start(options: HostsOptions) -> None:
     examine(hosts, reach, interface=options.interface, quick=True).check()
 
 
+def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
+    """The quick examination of a Slurm job's ``nodes``, each with its number of ranks, by ``steps`` of that job.
+
+    Returns at once when ``stopped`` is set. Raises :class:`StartFailed` with each reason for which no world can start
+    there.
+    """
+    with contextlib.suppress(Stopped):
+        reach = BySrun(steps, list(nodes), stopped)
+        examine([Host(node, ranks) for node, ranks in nodes.items()], reach, quick=True).check()
+
+
 def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None, quick: bool = False) -> Examination:
     """Ask this machine and ``hosts`` for facts, and judge them.
 
@@ -213,7 +230,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
 
 
 def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()) -> dict[str, Removal | Unreached]:
-    """End the processes of dead worlds that an examination found, each after it was verified once more.
+    """Remove the processes and folders of dead worlds that an examination found, each after it was verified once more.
 
     ``reach``: the way to its hosts. ``worlds``: the ids of the worlds to end (default: all that are dead). The result
     has each machine with leftovers.
@@ -228,7 +245,10 @@ def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()
             continue
         seen.add(one.place)
         wanted = [each for each in one.leftovers if not worlds or each.world in worlds]
-        if wanted:
+        dead = {each.world for each in one.leftovers} | {each.world for each in one.folders}
+        if worlds:
+            dead &= set(worlds)
+        if dead:
             programs[name] = Program(
                 "probe",
                 REMOVAL_PATIENCE - MARGIN,
@@ -237,6 +257,7 @@ def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()
                 living=living,
                 place=one.place,
                 leftovers=msgspec.to_builtins(wanted),
+                worlds=sorted(dead),
             )
     hosts = [name for name in programs if name != HERE]
     found: dict[str, Removal | Unreached] = {}

@@ -99,6 +99,13 @@ class Leftover(msgspec.Struct, frozen=True):
     command: str = ""
 
 
+class LeftFolder(msgspec.Struct, frozen=True):
+    """A folder of a dead world."""
+
+    path: str
+    world: str
+
+
 class Facts(msgspec.Struct, frozen=True):
     """The facts that one machine tells of itself."""
 
@@ -127,6 +134,8 @@ class Facts(msgspec.Struct, frozen=True):
     """Whether it sees the file that this machine has written; None if it was not asked."""
     nvidia: Nvidia | None = None
     leftovers: list[Leftover] = []
+    folders: list[LeftFolder] = []
+    """The folders that dead worlds have left."""
     unknown: dict[str, str] = {}
     """The facts that could not be had, each with the reason."""
     clock: float = 0.0

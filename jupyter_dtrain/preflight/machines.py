@@ -258,6 +258,7 @@ def _holders(holders: list[Holder]) -> str:
 
 
 def _leftovers(scene: Scene) -> Iterator[Finding]:
+    yield from _left_folders(scene)
     seen: set[tuple[str, int]] = set()
     for name, one in scene.facts.items():
         left = [each for each in one.leftovers if (one.place, each.pid) not in seen]
@@ -272,6 +273,22 @@ def _leftovers(scene: Scene) -> Iterator[Finding]:
                 "They hold memory, GPUs and ports.",
                 f"{scene.cures.leftovers} ends them, after it has verified each one.",
             )
+
+
+def _left_folders(scene: Scene) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for name, one in scene.facts.items():
+        if one.folders and one.place not in seen:
+            worlds = ", ".join(dict.fromkeys(each.world for each in one.folders))
+            paths = name_some([each.path for each in one.folders])
+            yield Finding(
+                "warning",
+                f"Dead worlds ({worlds}) have left folders on {name}: {paths}.",
+                [name],
+                "They hold memory and disk space, and the output of cells.",
+                f"{scene.cures.leftovers} removes them, after it has verified each one.",
+            )
+        seen.add(one.place)
 
 
 def _files(scene: Scene) -> Iterator[Finding]:

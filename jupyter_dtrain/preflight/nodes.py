@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -44,9 +44,17 @@ class BySrun:
     cures = SRUN
     python = sys.executable
 
-    def __init__(self, steps: Steps, addresses: Mapping[str, str]) -> None:
-        """``addresses``: the address or name by which Slurm reaches each node. Looks them up, for some seconds."""
+    def __init__(self, steps: Steps, nodes: Sequence[str], stopped: threading.Event | None = None) -> None:
+        """Asks Slurm for the addresses of ``nodes``, and looks them up, for some seconds. Raises :class:`StartFailed`.
+
+        ``stopped``: default one that is never set.
+        """
         self.carrier = steps
+        self.stopped = stopped or threading.Event()
+        try:
+            addresses = queue.node_addresses(nodes)
+        except queue.Unanswered as error:
+            raise StartFailed(f"Slurm: {error}", "See whether `scontrol show node` works in a terminal.") from None
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="route") as pool:
             self._routes = dict(zip(addresses, pool.map(route, addresses.values()), strict=True))
 
@@ -85,11 +93,7 @@ def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[t
     held = Held(options, size, name, beat, inside)
     try:
         held.get(say, threading.Event())
-        try:
-            addresses = queue.node_addresses(list(held.hosts))
-        except queue.Unanswered as error:
-            raise StartFailed(f"Slurm: {error}", "See whether `scontrol show node` works in a terminal.") from None
         steps = Steps(held.job.id, munge, "dtrain-doctor", node_environment(), os.getcwd(), beat)  # noqa: PTH109
-        yield [Host(node, ranks) for node, ranks in held.hosts.items()], BySrun(steps, addresses)
+        yield [Host(node, ranks) for node, ranks in held.hosts.items()], BySrun(steps, list(held.hosts))
     finally:
         held.give_back()

@@ -13,13 +13,14 @@ import secrets
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.launch.programs import LAST_WORDS, Unreached, end, start
+from jupyter_dtrain.launch.programs import LAST_WORDS, LOOK, Stopped, Unreached, end, start
 
 from .facts import HERE
 from .networks import LISTEN_FAILED
@@ -44,7 +45,7 @@ def try_connections(chosen: Mapping[str, Chosen], reach: Reach, *, timeout: floa
     """Connect each host in ``chosen`` to the other machines, within ``timeout`` seconds.
 
     This machine is :data:`~.facts.HERE`. It only listens: ranks and MPI's daemons connect to it and to each other,
-    and ssh or srun is all that leads from here to a host.
+    and ssh or srun is all that leads from here to a host. Raises :class:`~jupyter_dtrain.launch.programs.Stopped`.
     """
     deadline = time.monotonic() + timeout
     listeners = {
@@ -52,7 +53,7 @@ def try_connections(chosen: Mapping[str, Chosen], reach: Reach, *, timeout: floa
     }
     try:
         for one in listeners.values():
-            one.await_port(max(min(deadline - time.monotonic(), timeout / 2), 0.0))
+            one.await_port(max(min(deadline - time.monotonic(), timeout / 2), 0.0), reach.stopped)
         found = [
             Connection(one.name, one.name, one.address, f"{LISTEN_FAILED}: {one.failure}", tried=not one.late)
             for one in listeners.values()
@@ -128,15 +129,19 @@ class _Listener:
         except OSError as error:
             self.failure = str(error)
 
-    def await_port(self, patience: float) -> None:
-        """Read the port, waiting at most ``patience`` seconds; or else the failure."""
+    def await_port(self, patience: float, stopped: threading.Event) -> None:
+        """Read the port, waiting at most ``patience`` seconds; or else the failure. Raises :class:`Stopped`."""
         if self._process is None or self.failure:
             return
         assert self._process.stdout is not None
         deadline = time.monotonic() + patience
         output = self._process.stdout
         text = ""
-        while select.select([output], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+        while (left := deadline - time.monotonic()) > 0:
+            if stopped.is_set():
+                raise Stopped
+            if not select.select([output], [], [], min(left, LOOK))[0]:
+                continue
             piece = output.buffer.read1(4096).decode(errors="replace")  # type: ignore[attr-defined]  # it is a file
             if not piece:
                 break

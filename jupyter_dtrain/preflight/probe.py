@@ -1,7 +1,7 @@
 """Facts about one machine, as one line of JSON. Its text is sent there, to the standard input of a Python.
 
 It needs the standard library alone and Python 3.7 or newer, since the package may be missing on that machine. It
-imports no package that it asks about. It also ends leftovers of dead worlds, by verified identity.
+imports no package that it asks about. It also removes leftovers of dead worlds, by verified identity.
 
 Under failure: a fact that cannot be had is left out and named under ``unknown`` with the reason. The program ends by
 itself after the seconds that it is given, and then prints the facts that it has.
@@ -48,6 +48,9 @@ SHOWN = 120
 """Characters of a command line that a finding shows."""
 STEWARD = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
+LABEL = ".dtrain-folder"
+"""The file by which a world's watch labels its folders; see engine/own_folders."""
+MEMORY = "/dev/shm"  # noqa: S108 — nothing is written there
 DAEMONS = ("prted", "orted", "sshd", "sshd-session", "slurmstepd", "hydra_pmi_proxy", "pbs_mom", "sge_shepherd")
 """Programs through which a steward on another machine holds the ranks of this one. They spare processes, never end
 one."""
@@ -70,6 +73,8 @@ def main(text: str) -> None:
     signal.alarm(max(int(asked["seconds"]), 1))
     if asked["task"] == "remove":
         answer.update(remove(asked["leftovers"], asked["mark"], asked["living"], asked["place"]))
+        if asked.get("worlds"):
+            answer.update(remove_folders(asked["worlds"], asked["mark"], asked["living"]))
     else:
         collect(answer, asked)
     tell()
@@ -95,12 +100,14 @@ def collect(answer: Json, asked: Json) -> None:
     take("package", lambda: package(asked["package"]))
     take("cores", lambda: len(os.sched_getaffinity(0)))
     take("memory", memory)
-    take("shm", lambda: space("/dev/shm"))  # noqa: S108 — it is looked at, not used
+    take("shm", lambda: space(MEMORY))
     take("tmp", lambda: space(tempfile.gettempdir()))
     take("limits", limits)
     take("interfaces", interfaces)
     take("devices", devices)
     take("leftovers", lambda: settled(asked["mark"], asked["living"]))
+    alive = asked["mark"], asked["living"]
+    take("folders", lambda: [{"path": one[0], "world": one[1]} for one in dead_folders(census(*alive)[1])])
     if asked.get("shared"):
         take("shared", lambda: sees(asked["shared"]["path"], asked["shared"]["nonce"]))
     take("nvidia", lambda: nvidia(asked["mark"]))
@@ -293,6 +300,12 @@ def leftovers(mark: str, living: list[str]) -> list[Json]:
     another machine is still above one of them. This process and those above it are none: a notebook may have been
     started from a rank.
     """
+    marked, alive = census(mark, living)
+    return [dict(one, command=one["command"][:SHOWN]) for one in marked if one["world"] not in alive]
+
+
+def census(mark: str, living: list[str]) -> tuple[list[Json], set[str]]:
+    """The processes of this user that belong to any world, and the worlds that live; see :func:`leftovers`."""
     marked: dict[int, Json] = {}
     spared = set(line(os.getpid()))
     for folder in Path("/proc").iterdir():
@@ -303,7 +316,7 @@ def leftovers(mark: str, living: list[str]) -> list[Json]:
     for one in marked.values():
         if one["world"] not in alive and (STEWARD in one["command"] or is_held(one["pid"])):
             alive.add(one["world"])
-    return [dict(one, command=one["command"][:SHOWN]) for one in marked.values() if one["world"] not in alive]
+    return list(marked.values()), alive
 
 
 def settled(mark: str, living: list[str]) -> list[Json]:
@@ -407,6 +420,50 @@ def remove(wanted: list[Json], mark: str, living: list[str], where: str) -> Json
     for handle in handles.values():
         os.close(handle)
     return {"ended": ended, "left": left}
+
+
+def dead_folders(alive: set[str]) -> Iterator[tuple[str, str, Path]]:
+    """The folders that dead worlds have left among temporary files and in memory: path, world, and the way inside.
+
+    The folder is locked, as only its watch locks it, while the loop looks at it. The way inside leads to this one
+    folder, whatever its path means later.
+    """
+    places = [Path(where) for where in sorted({tempfile.gettempdir(), MEMORY})]
+    for path in sorted(str(path) for one in places if one.is_dir() for path in one.iterdir()):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                world = label_of(handle)
+                if world and world not in alive:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    yield path, world, Path(f"/proc/self/fd/{handle}")
+            finally:
+                os.close(handle)
+
+
+def label_of(folder: int) -> str:
+    """The world in the label of a folder: both are this user's, and it names this folder's number, boot and place."""
+    own = os.fstat(folder)
+    with open(os.open(LABEL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)) as file:
+        owner, label = os.fstat(file.fileno()).st_uid, json.load(file)
+    here = [os.getuid(), os.getuid(), [own.st_dev, own.st_ino], place().rpartition("/")[0]]
+    return str(label["world"]) if [own.st_uid, owner, label["folder"], label["place"]] == here else ""
+
+
+def remove_folders(worlds: list[str], mark: str, living: list[str]) -> Json:
+    """Remove the folders of dead ``worlds`` without a process here. Returns those ``removed``, and those ``kept``."""
+    marked, alive = census(mark, living)
+    answer: Json = {"removed": [], "kept": {}}
+    for path, world, inside in dead_folders(alive | {one["world"] for one in marked}):
+        if world in worlds:
+            try:
+                for one in sorted(inside.iterdir(), key=lambda one: one.name == LABEL):  # the label last
+                    shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+                os.rmdir(path)  # noqa: PTH106 — it is empty, or this raises
+                answer["removed"].append(path)
+            except OSError as error:
+                answer["kept"][path] = str(error)
+    return answer
 
 
 def await_end(handle: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -40,6 +41,10 @@ class Reach(Protocol):
     @property
     def carrier(self) -> Carrier:
         """The program that runs others there."""
+
+    @property
+    def stopped(self) -> threading.Event:
+        """Set where nobody waits for an answer any more: all programs end, and the examination raises ``Stopped``."""
 
     @property
     def cures(self) -> Cures:
@@ -73,6 +78,7 @@ class BySsh:
         Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
         self.carrier = Ssh.parse(args)
+        self.stopped = threading.Event()
         self.python = python or sys.executable
 
     def local_address(self, host: str) -> str:

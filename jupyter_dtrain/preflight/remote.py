@@ -80,12 +80,15 @@ def command(python: str) -> list[str]:
 def ask_all(
     hosts: Sequence[str], programs: Mapping[str, Program], reach: Reach, *, kind: Any, timeout: float
 ) -> dict[str, Any]:
-    """Run ``programs``, each by the host's name, and read their answers as ``kind``, within ``timeout`` seconds."""
+    """Run ``programs``, each by the host's name, and read their answers as ``kind``, within ``timeout`` seconds.
+
+    Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as ``reach.stopped`` is set.
+    """
     if not hosts:
         return {}
     stdin = {host: programs[host].text for host in hosts}
     python, cure = reach.python, reach.cures.python
-    done = run_on(hosts, command(python), carrier=reach.carrier, timeout=timeout, stdin=stdin)
+    done = run_on(hosts, command(python), carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
     return {host: programs[host].read(one, python, kind, cure) for host, one in done.items()}
 
 

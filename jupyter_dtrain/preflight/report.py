@@ -9,7 +9,7 @@ from typing import Final
 from jupyter_dtrain.view.tables import table
 
 from .facts import HERE
-from .scene import SEVERITIES, Finding
+from .scene import SEVERITIES, Finding, name_some
 
 WIDTH: Final = 110
 """Columns of the text."""
@@ -22,6 +22,13 @@ def show(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> d
     rows = [[one.severity, one.what, ", ".join(one.where) or "everywhere", one.why, one.cure] for one in findings]
     html = table(caption, ["", "what", "where", "why it matters", "what to do"], rows)["text/html"]
     return {"text/plain": "\n".join([caption, *map(_lines, findings)]), "text/html": html}
+
+
+def sentences(finding: Finding) -> str:
+    """Which machines, what and why, as the reason of an error."""
+    unnamed = [name for name in finding.where if name not in finding.what]
+    where = f"{name_some(unnamed)}: " if unnamed else ""
+    return f"{where}{finding.what} {finding.why}".rstrip()
 
 
 def _caption(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> str:

@@ -91,7 +91,7 @@ def test_leftovers_are_removed_on_request(notebook):
         )
         assert not runs(pid)
         again = notebook.ok(f"%distributed doctor --quick --remove-leftovers {world}")
-        assert again.lines == ["Dead worlds have left no process on this machine."]
+        assert again.lines == ["Dead worlds have left nothing on this machine."]
     finally:
         if runs(pid):
             psutil.Process(pid).kill()

@@ -14,6 +14,7 @@ from jupyter_dtrain.preflight.facts import (
     Gpu,
     Holder,
     Interface,
+    LeftFolder,
     Leftover,
     Nvidia,
     Package,
@@ -159,6 +160,7 @@ def test_a_host_without_the_package_is_told_so_and_nothing_else():
         ({"shm": None, "unknown": {"shm": "No such file"}}, "warning", "b has no /dev/shm."),
         ({"unknown": {"devices": "denied"}}, "note", "Not known on b: devices (denied)."),
         ({"leftovers": [Leftover(7, 1, "w-1")]}, "warning", "Processes of dead worlds (w-1) still run on b: pid 7."),
+        ({"folders": [LeftFolder("/tmp/x", "w-1")]}, "warning", "Dead worlds (w-1) have left folders on b: /tmp/x."),
         ({"nvidia": Nvidia("1", "13", [])}, "", ""),
     ],
 )

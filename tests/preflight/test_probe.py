@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import fcntl
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
 import psutil
 import pytest
 
+from jupyter_dtrain.engine import own_folders
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.programs import Answer, Unreached, run_here
 from jupyter_dtrain.preflight import probe, software
+from jupyter_dtrain.preflight.doctor import Removal
 from jupyter_dtrain.preflight.facts import Facts
 from jupyter_dtrain.preflight.remote import Program, ask_here, command
 from tests.steward.until import runs, until
@@ -279,6 +285,94 @@ def test_a_leftover_is_ended_and_no_other_process(orphan, world):
     assert runs(pid)
     assert remove(found, [leftover]) == ([pid], {})
     assert not runs(pid)
+
+
+@pytest.fixture
+def left_folder(tmp_path):
+    """Makes a folder as a killed watch leaves it: ``left_folder(world, label=True) -> path``."""
+    made = []
+
+    def make(world, *, label=True):
+        made.append(Path(tempfile.mkdtemp(prefix=f"dtrain-{world}-")))
+        (made[-1] / "run-1").mkdir()
+        (made[-1] / "run-1" / "rank-0.jsonl").write_text("output")
+        (made[-1] / "link").symlink_to(tmp_path)
+        if label:
+            own_folders._label(made[-1], world)
+        return made[-1]
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_folders(world, **more):
+    """Ask the probe to remove the folders of a world: the paths that are gone, and those kept with the reason."""
+    asked = {"mark": MARK, "living": [], "place": probe.place(), "leftovers": [], "worlds": [world]}
+    program = Program("probe", 10, task="remove", **{**asked, **more})
+    removal = ask_here(program, python=sys.executable, kind=Removal, timeout=20)
+    return removal.removed, removal.kept
+
+
+def folders_of(world, **more):
+    """The folders that the probe finds, of one world."""
+    return [Path(one.path) for one in ask(**more).folders if one.world == world]
+
+
+def test_a_folder_of_a_dead_world_is_removed_by_its_label(left_folder, world, tmp_path):
+    """Its name says nothing. Folders of other worlds stay, and what a link in it leads to."""
+    (tmp_path / "kept").touch()
+    mine, other, unlabelled = left_folder(world), left_folder(f"{world}-other"), left_folder(world, label=False)
+
+    assert folders_of(world) == [mine]
+    assert remove_folders(world) == ([str(mine)], {})
+    assert not mine.exists()
+    assert other.exists()
+    assert unlabelled.exists()
+    assert (tmp_path / "kept").exists()
+
+
+def test_a_folder_of_a_living_world_stays(left_folder, orphan, world):
+    """It lives where this machine knows it, where a watch holds the folder's lock, and while it has a process here."""
+    folder = left_folder(world)
+    assert folders_of(world, living=[world]) == []
+    assert remove_folders(world, living=[world]) == ([], {})
+
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert folders_of(world) == []
+    assert remove_folders(world) == ([], {})
+    os.close(lock)
+
+    pid = orphan(world)
+    assert folders_of(world) == [folder]
+    assert remove_folders(world) == ([], {}), "its process comes first"
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not runs(pid))
+    assert remove_folders(world) == ([str(folder)], {})
+
+
+def test_a_label_counts_for_one_folder_of_this_user_and_boot(left_folder, world):
+    """None of these counts: a copy, a link to the folder, another boot, broken text, a folder of another user."""
+    source = left_folder(world)
+    label = (source / own_folders.LABEL).read_text()
+    copied, rebooted, broken, foreign = (left_folder(world, label=False) for _ in range(4))
+    (copied / own_folders.LABEL).write_text(label)
+    own_folders._label(rebooted, world)
+    told = json.loads((rebooted / own_folders.LABEL).read_text())
+    (rebooted / own_folders.LABEL).write_text(json.dumps({**told, "place": "another boot/pid:[1]"}))
+    (broken / own_folders.LABEL).write_text("[]")
+    if os.getuid() == 0:
+        own_folders._label(foreign, world)
+        os.chown(foreign, 65534, 65534)
+    link = source.with_name(f"{source.name}-link")
+    link.symlink_to(source)
+    try:
+        assert folders_of(world) == [source]
+        assert remove_folders(world) == ([str(source)], {})
+        assert all(one.exists() for one in (copied, rebooted, broken, foreign))
+    finally:
+        link.unlink()
 
 
 def test_a_process_of_another_user_is_no_leftover(world):

@@ -103,14 +103,15 @@ def test_more_ranks_than_slots_are_refused(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_without_the_package_is_named(site: Site) -> None:
-    """It is said what the nodes need, and the job is gone."""
+def test_a_node_that_loses_the_package_is_named_at_a_restart(site: Site) -> None:
+    """A restart examines nothing: its watch says what the node needs, and the job is gone."""
     package = str(ROOT / "jupyter_dtrain")
     node = site.network["gpu2"]
+    session = start(ntasks_per_node=1)
     node.hide(package)
     try:
         with pytest.raises(StartFailed, match=r"gpu2: ModuleNotFoundError: .*jupyter_dtrain") as caught:
-            start(ntasks_per_node=1)
+            session.restart()
     finally:
         node.run(["umount", package])
 

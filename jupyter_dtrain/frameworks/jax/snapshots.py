@@ -32,6 +32,8 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
+from jupyter_dtrain.core.structs import readable
+
 NAMED: Final = 6
 """Differences that a message names."""
 TREES: Final = "_trees/{}.json"
@@ -131,7 +133,7 @@ def misfit(values: Mapping[str, Any], folder: Path) -> str:
         return f"{', '.join(values)} was saved with Orbax, which is not installed here: {INSTALL}"
     found: list[str] = []
     for name, value in values.items():
-        saved = msgspec.json.decode((folder / TREES.format(name)).read_bytes(), type=dict[str, Leaf])
+        saved = msgspec.json.decode((folder / TREES.format(name)).read_bytes(), type=readable(dict[str, Leaf]))
         leaves = _named(jax, name, value)
         homeless = [key for key, leaf in leaves.items() if not _has_place(jax, leaf)]
         if homeless:

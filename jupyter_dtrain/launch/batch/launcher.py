@@ -117,6 +117,9 @@ class Batch(Hosts):
             self.give_back()
             raise
 
+    def examine(self, stopped: threading.Event) -> None:
+        """Nothing: no scheduler but Slurm has an examination."""
+
     def _await_hosts(self, say: Callable[[str], None], stopped: threading.Event) -> dict[str, int]:
         title = self._scheduler.title
         self._submit()

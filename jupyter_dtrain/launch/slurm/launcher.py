@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
@@ -29,6 +30,9 @@ from . import queue
 from .allocation import Held, job_name, own_job
 from .options import SlurmOptions, place
 from .steps import OF_A_STEP, Steps, explain, mpiexec_environment, munge_options, node_environment
+
+EXAMINATION: Final = "jupyter_dtrain.preflight.doctor:check_nodes"
+"""``module:NAME`` of the function that examines the nodes. No import: that room stands above this one."""
 
 
 class Slurm:
@@ -74,6 +78,10 @@ class Slurm:
             )
         self.address = address
 
+    def examine(self, stopped: threading.Event) -> None:
+        """By steps with the variables of ranks. Raises :class:`StartFailed` with the findings of the doctor."""
+        load(EXAMINATION)(self.hosts, self._steps("dtrain-doctor"), stopped)
+
     def look(self, *, ending: bool = False) -> Look:
         """The time that is left, and whether the job is over."""
         return self._held.look(ending=ending)
@@ -100,9 +108,10 @@ class Slurm:
         ]
 
     def _told(self, node: str) -> bytes:
-        request = self._request
-        steps = Steps(self._held.job.id, self._munge, "dtrain-watch", self._forwarded(), request.cwd, self._beat)
-        return steps.told(node, local.watch_command())
+        return self._steps("dtrain-watch").told(node, local.watch_command())
+
+    def _steps(self, name: str) -> Steps:
+        return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
 
     def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
         """``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
