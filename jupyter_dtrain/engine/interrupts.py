@@ -115,6 +115,8 @@ class Interrupts:
         self._arrived = False
         self.ending = False
         """Whether this rank has received SIGTERM."""
+        self._telling = False
+        """Whether a handler is telling the engine to end: another signal must not interrupt it."""
         self._closing = threading.Event()
         self._bound: tuple[float, float] | None = None
         """The seconds of the bounded call that runs, and when they are over."""
@@ -226,7 +228,7 @@ class Interrupts:
             time.sleep(LOOK)
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
-        if not self._on or self._shield.holds():
+        if not self._on or self._telling or self._shield.holds():
             return
         self.requested = self._arrived = True
         if self._cancel(frame):
@@ -238,7 +240,7 @@ class Interrupts:
         self._stopping = None
         overdue = bound is not None and time.monotonic() > bound[1]
         # Else it was meant for code that has ended meanwhile.
-        if not (overdue or wanted) or self._shield.holds():
+        if not (overdue or wanted) or self._telling or self._shield.holds():
             return
         if bound is not None and overdue:
             raise Overdue(f"it did not return within {bound[0]:g} s")
@@ -263,10 +265,17 @@ class Interrupts:
         return True
 
     def _handle_end(self, signum: int, frame: FrameType | None) -> None:
-        """End the cell that runs, then the engine; a second signal does not disturb that."""
+        """End the cell that runs, then the engine; a second signal does not disturb that.
+
+        On a crowded machine the second one arrives while this handles the first.
+        """
         if not self.ending:
+            self._telling = True  # before the other: a signal may arrive between the two
             self.ending = True
-            self._end_engine(signum, frame)
+            try:
+                self._end_engine(signum, frame)
+            finally:
+                self._telling = False
         if not self._arrived:
             self._handle(signum, frame)
 

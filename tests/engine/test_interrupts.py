@@ -27,6 +27,22 @@ def interrupts(shield):
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def engine():
+    """The engine's own handler of SIGTERM: a second SIGTERM arrives while it works. A list of what it has done."""
+    done = []
+
+    def handle(_number, _frame):
+        if not done:
+            done.append("begun")
+            signal.raise_signal(signal.SIGTERM)
+            done.append("told to end")
+
+    before = signal.signal(signal.SIGTERM, handle)
+    yield done
+    signal.signal(signal.SIGTERM, before)
+
+
 def wait_for_ever() -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -39,6 +55,16 @@ def test_between_cells_an_interrupt_is_ignored(interrupts):
 
     assert not interrupts.send()
     assert not interrupts.requested
+
+
+def test_a_second_request_to_end_does_not_cut_the_first_short(engine, request):
+    """The watch repeats it: where 64 ranks shared two processors, some ranks ended their cell and lived on."""
+    interrupts = request.getfixturevalue("interrupts")
+    with pytest.raises(KeyboardInterrupt), interrupts.enabled():
+        signal.raise_signal(signal.SIGTERM)
+
+    assert interrupts.ending
+    assert engine == ["begun", "told to end"]
 
 
 def test_within_a_cell_it_raises(interrupts):
