@@ -16,6 +16,8 @@ from tests.hosts.launching import left, start
 from tests.hosts.network import Host, Network
 from tests.steward.until import steward_of, until
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = "zebra-hidden-value"
 """The value of a variable of ``--env``."""
 OF_OTHERS = ("prted.", "profile/startup", "profile/log", "slots")
