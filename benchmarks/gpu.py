@@ -10,13 +10,12 @@ One rank is enough, and needs no second device: what is watched is each rank's o
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-from .report import Measurement, summary
-from .training import Turn, cell, interval, torchrun
+from .report import Measurement
+from .training import Turn, cell, compare, torchrun
 
 SIZES = {"1 ms": (10, 60, 40, 0.97), "10 ms": (100, 12, 24, 0.99), "100 ms": (1000, 3, 10, 0.99)}
 """Units of work in one step, steps in one turn, turns of each, the share of torchrun's speed that must be kept.
@@ -99,15 +98,7 @@ def measure() -> Measurement:
     unit = _unit()
     for name, (units, steps, pairs, share) in SIZES.items():
         ours, theirs, held, copied = _alternate(units * unit, steps, pairs)
-        ratios = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
-        low, high = interval(ratios)
-        found.figures |= {
-            f"{name} a step: cell, steps/s": summary(ours),
-            f"{name} a step: torchrun, steps/s": summary(theirs),
-            f"{name} a step: ratio of each pair": summary(ratios, digits=4),
-            f"{name} a step: interval of the median, 95 %": [round(low, 4), round(high, 4)],
-        }
-        found.promise_at_least(f"{name} a step: steps/s in a cell / under torchrun", statistics.median(ratios), share)
+        compare(found, name, ours, theirs, share)
     found.figures |= {"bytes on the device: cell, torchrun": held, "copies to the device in 50 steps": copied}
     found.promise("bytes of device memory that we hold", held[0] - held[1], 0)
     found.promise("copies to the device, a step, that are ours", (copied[0] - copied[1]) / 50, 0)

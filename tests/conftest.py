@@ -76,6 +76,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"on this machine only: {mark.args[0]}"))
 
 
+@pytest.fixture(scope="module")
+def snapshot_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of all snapshots."""
+    found = tmp_path_factory.mktemp("snapshots")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
+        yield found
+
+
 @pytest.fixture(scope="session")
 def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network | None]:
     """The hosts of the tests' worlds, with ``--on-hosts``; else ``None``, which stands for this machine."""

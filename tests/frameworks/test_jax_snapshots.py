@@ -61,16 +61,7 @@ def play(session, code):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of all snapshots."""
-    found = tmp_path_factory.mktemp("snapshots")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
-        yield found
-
-
-@pytest.fixture(scope="module")
-def pair(launch, folder):
+def pair(launch, snapshot_folder):
     """Two ranks that have met, and the snapshot ``three`` of them."""
     session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
     session.run(BEGIN, view=None, timeout=PATIENCE)
@@ -85,9 +76,9 @@ needs_orbax = pytest.mark.skipif(importlib.util.find_spec("orbax") is None, reas
 
 
 @needs_orbax
-def test_they_come_back_after_a_restart_with_their_shardings(pair, folder):
+def test_they_come_back_after_a_restart_with_their_shardings(pair, snapshot_folder):
     """Spread arrays by Orbax, and with them what is in the same tree; each leaf is of the kind that it was."""
-    assert read_manifest(newest(folder, "three")).held == dict.fromkeys(NAMES, "jax")
+    assert read_manifest(newest(snapshot_folder, "three")).held == dict.fromkeys(NAMES, "jax")
     pair.restart()
     pair.run(BEGIN + "make(0)", view=None, timeout=PATIENCE)
 
@@ -192,9 +183,9 @@ def test_ranks_whose_parts_do_not_belong_together_save_nothing(pair):
 
 
 @needs_orbax
-def test_a_rank_that_is_killed_in_a_save_leaves_the_snapshot_before_it(pair, folder):
+def test_a_rank_that_is_killed_in_a_save_leaves_the_snapshot_before_it(pair, snapshot_folder):
     """The other rank is freed; after a restart the earlier one loads."""
-    before = newest(folder, "three")
+    before = newest(snapshot_folder, "three")
     play(
         pair,
         "make(5)\nclass Bomb:\n    def __reduce__(self):\n        if rank: os.kill(os.getpid(), 9)\n"
@@ -204,17 +195,17 @@ def test_a_rank_that_is_killed_in_a_save_leaves_the_snapshot_before_it(pair, fol
         pair.save("three", [*NAMES, "bomb"])
     pair.restart()
     pair.run(BEGIN + "make(0)", view=None, timeout=PATIENCE)
-    assert newest(folder, "three") == before
+    assert newest(snapshot_folder, "three") == before
     pair.load("three")
     assert play(pair, "is_made(3)") == ALL
 
 
 @needs_orbax
-def test_a_file_that_is_gone_fails_on_all_ranks_and_holds_none_up(pair, folder):
+def test_a_file_that_is_gone_fails_on_all_ranks_and_holds_none_up(pair, snapshot_folder):
     """One rank alone needs it; the next load is as good as any."""
     play(pair, "make(6)\nNone")
     pair.save("torn", ["w"])
-    gone = newest(folder, "torn") / "jax" / "w" / "1.0"
+    gone = newest(snapshot_folder, "torn") / "jax" / "w" / "1.0"
     content = gone.read_bytes()
     gone.unlink()
     with pytest.raises(DistributedError) as caught:
@@ -229,15 +220,15 @@ def test_a_file_that_is_gone_fails_on_all_ranks_and_holds_none_up(pair, folder):
 
 
 @needs_orbax
-def test_orbax_itself_reads_a_snapshot(pair, folder):
+def test_orbax_itself_reads_a_snapshot(pair, snapshot_folder):
     """Its files are a checkpoint of Orbax's, so they are of use without us."""
-    place = newest(folder, "three") / "jax"
+    place = newest(snapshot_folder, "three") / "jax"
     read = f"import orbax.checkpoint as ocp\nocp.PyTreeCheckpointer().restore({str(place)!r})['params.steps'].item()"
     with_one = "import os\nos.environ['JAX_PLATFORMS'] = 'cpu'\n" + read
     assert play(pair, with_one) == {0: 3, 1: 3}
 
 
-def test_without_orbax_a_save_says_what_to_install(pair, folder):
+def test_without_orbax_a_save_says_what_to_install(pair, snapshot_folder):
     """Nothing is saved; arrays that each rank has whole need no Orbax."""
     hide = (
         "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"
@@ -248,7 +239,7 @@ def test_without_orbax_a_save_says_what_to_install(pair, folder):
     play(pair, hide + "None")
     with pytest.raises(DistributedError, match=r"w, params, keys: .* need Orbax: pip install orbax-checkpoint"):
         pair.save("none", NAMES)
-    assert not list((folder / "none").glob("*/manifest.json"))
+    assert not list((snapshot_folder / "none").glob("*/manifest.json"))
     pair.save("whole", ["b"])
     if importlib.util.find_spec("orbax") is not None:
         with pytest.raises(DistributedError, match=r"Orbax, which is not installed here: pip install orbax-checkpoint"):

@@ -50,15 +50,6 @@ FOUND = "[done for done, kept in sums.items() if kept == held()]"
 """After how many steps the parameters were as they are now."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of all snapshots."""
-    found = tmp_path_factory.mktemp("snapshots")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
-        yield found
-
-
 def newest_step(folder, name):
     """The step of the newest whole snapshot; None while there is none, since ranks write beside the cell."""
     with contextlib.suppress(BadRequest):
@@ -72,7 +63,7 @@ def losses(session):
 
 
 @pytest.fixture(scope="module")
-def sharded(torch_pair, folder):
+def sharded(torch_pair, snapshot_folder):
     """Two ranks with a sharded model that has trained a little."""
     run(torch_pair, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
     yield torch_pair
@@ -81,7 +72,7 @@ def sharded(torch_pair, folder):
 
 @pytest.mark.slow
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(launch, folder):
+def test_a_sharded_model_of_four_ranks_goes_on_with_two_and_with_one(launch, snapshot_folder):
     """With the same losses, and in a model that is not sharded at all."""
     with launch(n=4) as four:
         run(four, MODEL + SHARDED + "build()\nfor _ in range(5): step()", timeout=180)
@@ -112,13 +103,13 @@ def test_another_model_is_refused_with_the_keys_that_differ(sharded):
 
 
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_snapshots_are_saved_between_steps_of_a_cell(sharded, folder):
+def test_snapshots_are_saved_between_steps_of_a_cell(sharded, snapshot_folder):
     """By steps and by time; the cell trains on meanwhile."""
     run(sharded, "build()")
     sharded.save("steps", ["model", "opt"], every=10)
     run(sharded, TRAIN_25)
     # A save that is due while another one is written is left out, so on a fast machine step 20 may not be there.
-    until(lambda: newest_step(folder, "steps") is not None)
+    until(lambda: newest_step(snapshot_folder, "steps") is not None)
     assert sharded.stop_saving("steps") == ["steps"]
     run(sharded, "build()")
     sharded.load("steps")
@@ -127,13 +118,13 @@ def test_snapshots_are_saved_between_steps_of_a_cell(sharded, folder):
     assert values(run(sharded, f"for _ in range({25 - saved}): step()\nheld() == sums[25]")) == same(True, 2)
     sharded.save("times", ["model"], every="0.2s")
     run(sharded, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
-    until(lambda: newest_step(folder, "times") is not None)
+    until(lambda: newest_step(snapshot_folder, "times") is not None)
     sharded.stop_saving()
 
 
 @pytest.mark.slow
 @pytest.mark.here("the snapshots' folder must be shared")
-def test_replicas_are_saved_once(launch, folder):
+def test_replicas_are_saved_once(launch, snapshot_folder):
     """The files of DDP's model are not larger for more ranks, and any optimizer of it has its names."""
     with launch(n=2) as pair:
         ddp = (
@@ -146,5 +137,5 @@ def test_replicas_are_saved_once(launch, folder):
         run(pair, "build()")
         pair.load("replicas")
         assert losses(pair) == pytest.approx(wanted, abs=1e-6)
-    held = read_manifest(newest(folder, "replicas")).held
+    held = read_manifest(newest(snapshot_folder, "replicas")).held
     assert held == {"model": "torch", "opt": "torch"}

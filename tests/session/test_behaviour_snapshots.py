@@ -30,21 +30,12 @@ mine = {"rank": rank}
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of all snapshots."""
-    found = tmp_path_factory.mktemp("snapshots")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DTRAIN_SNAPSHOTS", str(found))
-        yield found
-
-
 @pytest.fixture
-def saved(world, folder):
+def saved(world, snapshot_folder):
     """Three ranks, and the snapshot ``first`` of them."""
     run(world, PREPARE)
     world.save("first", ["model", "epoch", "mine"])
-    return folder
+    return snapshot_folder
 
 
 @pytest.mark.here("the snapshots' folder must be shared")
@@ -142,10 +133,10 @@ class TestSnapshots:
         assert newest(saved, "first") == before
         assert [one.name for one in (saved / "first").iterdir()] == [before.name]
 
-    def test_a_folder_that_cannot_be_written_is_named(self, world, folder, monkeypatch):
+    def test_a_folder_that_cannot_be_written_is_named(self, world, snapshot_folder, monkeypatch):
         """Here a file stands in its place."""
-        (folder / "file").write_text("")
-        monkeypatch.setenv("DTRAIN_SNAPSHOTS", str(folder / "file"))
+        (snapshot_folder / "file").write_text("")
+        monkeypatch.setenv("DTRAIN_SNAPSHOTS", str(snapshot_folder / "file"))
         run(world, "epoch = 7")
         with pytest.raises(DistributedError, match=r"Nothing was saved: .*file cannot be written"):
             world.save("first", ["epoch"])

@@ -74,8 +74,9 @@ def hook_manager(module: ModuleType) -> None:
     def report_error(manager: Any, error: Exception) -> None:
         original(manager, error)
         # The next step makes the group anew. NCCL's ends by itself.
-        if isinstance(manager._pg, sys.modules["torchft.process_group"].ProcessGroupGloo):  # noqa: SLF001
-            manager._pg.abort(errored=False)  # noqa: SLF001
+        group = getattr(manager, "_pg", None)
+        if isinstance(group, sys.modules["torchft.process_group"].ProcessGroupGloo):
+            group.abort(errored=False)
 
     kind.report_error = report_error
 
