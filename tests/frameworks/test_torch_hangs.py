@@ -49,6 +49,7 @@ def test_different_shapes(watched):
     assert said[2].endswith("on all ranks: all_reduce of float[3] on ranks 0,2; all_reduce of float[5] on rank 1.")
 
 
+@pytest.mark.slow  # as in a world of MPI alone, in test_behaviour_hangs
 def test_a_rank_that_does_not_come(watched):
     """It is named with where it is, and with what it has not reached; in groups that were made again, too."""
     run(watched, "dist.destroy_process_group()\ndist.init_process_group()")
