@@ -94,7 +94,10 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
     bad = [line for own in rows.values() for line in own if line["problems"]]
     everything = sum(map(len, rows.values()))
     text.append(f"\n{everything} plays, {everything - len(bad)} good, {len(bad)} bad.")
-    text += [f"\n* {line['play']}: " + "; ".join(line["problems"])[:600] for line in bad]
+    text += [
+        f"\n* {line['play']}: " + "; ".join(words.partition("\n")[0] for words in line["problems"])[:600]
+        for line in bad
+    ]
     return "\n".join(text) + "\n"
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import traceback
+from typing import Final, NamedTuple
 
-from jupyter_dtrain import DistributedInterrupt
+from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.faults.changes import ChangePlay
 from tests.faults.kernel_play import KernelPlay
 from tests.faults.plans import CHANGES, KERNELS, SERVERS, Plan
 from tests.faults.play import Play
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
+
+LAST_WORDS: Final = 4000
+"""Characters of each rank's output that a problem has: with the stacks of ranks that crashed."""
 
 
 class Played(NamedTuple):
@@ -38,8 +42,17 @@ class Stage(Worlds):
         try:
             seconds, outcome = play.run()
         except (Exception, DistributedInterrupt) as error:  # noqa: BLE001 — a broken world may raise anything
-            play.problems.append(f"{type(error).__name__}: {error}")
+            play.problems.append(describe(error))
             seconds, outcome, play.broken = 0.0, "", True
         if play.broken or play.problems:
             play.problems += self.discard(plan.size, old_mpi=play.old_mpi)
         return Played(plan, seconds, outcome, play.problems)
+
+
+def describe(error: BaseException) -> str:
+    """What a play met that it did not expect: in a line; then where, and the last output of each rank of its cell."""
+    words = [f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"]
+    words += ["".join(traceback.format_exception(error))]
+    if isinstance(error, DistributedError | DistributedInterrupt):
+        words += [f"Rank {rank}:\n{error.run.text(rank)[-LAST_WORDS:]}" for rank in error.run.ranks]
+    return "\n".join(words)
