@@ -39,7 +39,7 @@ from .events import (
     Totals,
     worst,
 )
-from .metrics import RunMetrics
+from .metrics import RunMetrics, is_main, newest
 from .pipelines import Pipelines, Timeline
 from .readings import Readings
 from .stop_button import Latch
@@ -130,6 +130,8 @@ class Run:
         """Why the world has ended, where that is why the ranks were lost; empty if it is not known."""
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
+        self._newest: dict[tuple[str, int], float] = {}
+        """The newest value of each metric on each rank, also of those whose points are not kept."""
         self._pipelines = Pipelines()
         self._readings = Readings()
         self._divergences = Divergences(ranks)
@@ -226,6 +228,12 @@ class Run:
                     for series in event.body.series:
                         found.add(rank, series)
         return found
+
+    @property
+    def last_values(self) -> list[float]:
+        """The newest value of each metric on each rank, without learning rates and the like; no spool is read."""
+        with self._folding:
+            return [value for (name, _), value in self._newest.items() if is_main(name)]
 
     @property
     def samples(self) -> dict[int, Sample]:
@@ -380,6 +388,8 @@ class Run:
 
     def _keep_points(self, rank: int, part: _RankPart, metrics: Metrics) -> None:
         for series in metrics.series:
+            if (last := newest(series)) is not None:
+                self._newest[series.name, rank] = last
             if series.left_out:
                 part.points_whole = False
             if part.points_whole:

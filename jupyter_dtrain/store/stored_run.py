@@ -6,6 +6,7 @@ Every member opens the file, reads or writes, and closes it. Under failure: :cla
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -158,6 +159,11 @@ class StoredRun:
             rows = self._rows(losses.SHOWN.format(runs="?"))
             self.take_losses(losses.shown(rows).get(self.id, []))
         return list(self._losses or [])
+
+    @property
+    def last_values(self) -> list[float]:
+        """The last value of each of its losses; NaN for one that is not finite, which the store does not have."""
+        return [math.nan if loss.last is None else loss.last for loss in self.losses]
 
     def take_losses(self, found: list[Loss]) -> None:
         """Know its losses, which were read for a list of runs."""

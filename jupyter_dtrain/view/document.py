@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns, is_main
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 
@@ -249,11 +249,6 @@ class Band(NamedTuple):
     mean: array[float]
     low: array[float]
     high: array[float]
-
-
-def is_main(name: str) -> bool:
-    """Whether a metric comes before others; learning rates and the like do not."""
-    return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
 
 
 def in_order(names: Mapping[str, Any]) -> list[str]:

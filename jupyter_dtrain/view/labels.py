@@ -6,7 +6,7 @@ Plain functions of plain data; nothing here fails.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_dtrain.core.world import LONGEST_SET, first_ranks, format_ranks
 
@@ -73,6 +73,23 @@ def number(value: float | None) -> str:
     if math.isnan(value):
         return "NaN"
     return f"{value:.4g}".replace("inf", "∞")
+
+
+class Ended(Protocol):
+    """A run that has ended or goes on: one of a session, or one of the store."""
+
+    @property
+    def outcome(self) -> str:
+        """Its one word."""
+
+    @property
+    def last_values(self) -> Iterable[float]:
+        """The last values of its metrics, as far as they are known."""
+
+
+def ending_of(run: Ended) -> str:
+    """How ``run`` ended, as all that name its end in text say it."""
+    return ending(run.outcome, run.last_values)
 
 
 def ending(outcome: str, last: Iterable[float]) -> str:

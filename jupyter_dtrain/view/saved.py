@@ -10,9 +10,10 @@ import json
 import math
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.metrics import is_main
 from jupyter_dtrain.core.world import count_ranks
 
-from .document import MIME, Picture, document, in_order, is_main
+from .document import MIME, Picture, document, in_order
 from .drawing import svg
 from .labels import ending, number, took
 from .standing import standing
