@@ -45,11 +45,7 @@ class Companion(Protocol):
         """``run`` is on its way to its ranks; the options are those of its cell."""
 
     def wait(self, stop_button: StopButton) -> None:
-        """Wait for what is left to do, once the run has ended."""
-
-    @property
-    def made_good(self) -> bool:
-        """Whether the run counts as one that ended well, although it did not on each rank."""
+        """Wait for what is left to do, once the run has ended: its outcome counts the runs that joined it."""
 
 
 END_PATIENCE = 10.0
@@ -139,7 +135,7 @@ class Cells:
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
-        if wait and run.outcome != "ok" and not (companion is not None and companion.made_good):
+        if wait and run.outcome != "ok":
             self._await_end_of_world(run)
             raise DistributedError(run)
         stop_button.check()

@@ -126,6 +126,8 @@ class StoredRun(msgspec.Struct, frozen=True):
     """How many ran its cell, of the `size` ranks of its world."""
     size: int
     outcome: RunOutcome
+    remark: str
+    """More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty."""
     started: float
     """Seconds since the epoch."""
     elapsed: float

@@ -119,6 +119,7 @@ class Replay:
             self._view.tick(max(self._now, time.time()))
             for rank in [rank for rank in self._run.unfinished if rank in lost]:
                 self._end_rank(rank, lost[rank])
+                self._run.abandoned = self._run.abandoned or rank not in [*lost]
             self._show_panel()
             if not self._run.unfinished:
                 self._close()
@@ -198,7 +199,9 @@ class Replay:
         if self._state.has_something:
             self._state.states.update(run.outcomes)
             self._state.words.update(run.lost)
-            data = saved.bundle(self._state.picture(run.outcome))
+            picture = self._state.picture(run.outcome)
+            picture.remark = run.remark
+            data = saved.bundle(picture)
         self._transcript.update(data, self._metadata, _PANEL)
         if run.outcome != "ok":
             kind = causes.DistributedInterrupt if run.outcome == "interrupted" else causes.DistributedError

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .file import StoreFile
 
 COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
-    runs.name, runs.note, runs.tags, runs.kept,
+    runs.name, runs.note, runs.tags, runs.kept, runs.remark,
     worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended"""
 """The columns that make a :class:`StoredRun`."""
 KEPT: Final = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
@@ -76,6 +76,7 @@ class StoredRun:
         note: str,
         tags: str,
         kept: int,
+        remark: str,
         world: str,
         world_id: str,
         size: int,
@@ -104,6 +105,8 @@ class StoredRun:
         self._note = note
         self._tags: list[str] = msgspec.json.decode(tags, type=readable(list[str]))
         self._kept = bool(kept)
+        self.remark = remark
+        """What became of the ranks that an elastic run has lost, where it ended well; else empty."""
         self._losses: list[Loss] | None = None
         self._outcome = outcome
         self._elapsed = elapsed

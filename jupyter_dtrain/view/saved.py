@@ -67,9 +67,8 @@ def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
 def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, the last value of each metric on each rank, and the steps of pipelines."""
     ranks = list(picture.ranks)
-    head = (
-        f"Run {picture.run} on {count_ranks(ranks)}: {ending(picture.outcome, _last(picture))}, {took(picture.elapsed)}"
-    )
+    ended = ending(picture.outcome, _last(picture), picture.remark)
+    head = f"Run {picture.run} on {count_ranks(ranks)}: {ended}, {took(picture.elapsed)}"
     if picture.thinned:
         head += " (points thinned; Run.metrics has all of them)"
     newest = [step for step in picture.steps.values() if step >= 0]

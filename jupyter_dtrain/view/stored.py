@@ -110,6 +110,10 @@ class Kept(Protocol):
         """How it ended."""
 
     @property
+    def remark(self) -> str:
+        """More about the end of a run that ended well; mostly empty."""
+
+    @property
     def elapsed(self) -> float:
         """Seconds."""
 
@@ -179,6 +183,7 @@ def picture(run: Kept) -> Picture:
         states=dict(run.outcomes),
         hosts={rank: part.host for rank, part in parts.items()},
         words={rank: part.words for rank, part in parts.items() if part.words},
+        remark=run.remark,
     )
 
 

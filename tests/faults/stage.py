@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from jupyter_dtrain import DistributedInterrupt
 from tests.faults.changes import ChangePlay
+from tests.faults.elastic_play import ElasticPlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import CHANGES, KERNELS, SERVERS, Plan
+from tests.faults.plans import CHANGES, ELASTIC, KERNELS, SERVERS, Plan
 from tests.faults.play import Play
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
@@ -34,6 +35,7 @@ class Stage(Worlds):
             play = ChangePlay(self, plan)
         else:
             kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
+            kinds |= dict.fromkeys(ELASTIC, ElasticPlay)
             play = kinds.get(plan.situation, Play)(self, plan)
         try:
             seconds, outcome = play.run()
