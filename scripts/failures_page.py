@@ -54,8 +54,8 @@ The fault suite heals the world after every play in which a rank has died on thi
 ## A cell with `--elastic` (torchft)
 
 The rows above have the death of one rank, and of the one that replaces it; `make faults` plays them in a loop that
-waits for nobody. `tests/frameworks/test_torchft.py` plays this section, but for its last line. It holds where the cell waits for all
-ranks by torchft alone; the session refuses any other collective in the cell's text before it sends the cell.
+waits for nobody. `tests/frameworks/test_torchft.py` plays this section, but for its last line. It holds where the cell
+waits for all ranks by torchft alone; the session refuses any other collective in the cell's text before it sends it.
 
 * **A rank dies**: the others drop the step in which it died, and train on after 0.7 s; after up to 4 s if two ranks die
   within a second. The session has the steward heal the world, as above, while they train. The new rank runs the set-up

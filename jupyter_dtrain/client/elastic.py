@@ -177,7 +177,7 @@ class Companion:
 
     def _replace(self, dead: list[int]) -> None:
         who = count_ranks(dead)
-        causes = dict.fromkeys(self._last(rank).lost[rank] for rank in dead)
+        causes = dict.fromkeys(self._link.world.rank(rank).words for rank in dead)
         said = "".join(f"{words[:1].upper()}{words[1:]}. " for words in causes if words)
         self._say(f"{said}{who.capitalize()} will be replaced while the others go on.")
         self._healing = True
