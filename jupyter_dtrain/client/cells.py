@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, telling
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
@@ -137,7 +137,7 @@ class Cells:
             raise DistributedInterrupt(run)
         if wait and run.outcome != "ok":
             self._await_end_of_world(run)
-            raise DistributedError(run)
+            raise DistributedError(telling(run))
         stop_button.check()
         return run
 

@@ -103,8 +103,8 @@ class Snapshots:
         Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
         else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
         the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
-        instead of now. Where no step is seen, as with JAX alone, a time saves at the end of a cell on all ranks that
-        this session has waited for.
+        instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
+        that this session has waited for.
 
         Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
         """

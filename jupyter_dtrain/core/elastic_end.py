@@ -20,7 +20,7 @@ class ElasticEnd(NamedTuple):
 
     outcome: Outcome
     remark: str
-    """What became of the ranks that were lost, where the outcome is ok: ``rank 1 was replaced``; else empty."""
+    """The fate of the ranks that were lost, where the outcome is ok: ``rank 1 was replaced``; else empty."""
 
 
 def elastic_end(own: Mapping[int, str | None], joined: Iterable[Mapping[int, str | None]]) -> ElasticEnd:

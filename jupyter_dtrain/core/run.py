@@ -173,7 +173,7 @@ class Run:
 
     @property
     def remark(self) -> str:
-        """What became of the ranks that an elastic run has lost, once it has ended well; else empty."""
+        """The fate of the ranks that an elastic run has lost, once it has ended well; else empty."""
         return self._end.remark if self.outcome == "ok" else ""
 
     @property

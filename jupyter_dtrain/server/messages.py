@@ -127,7 +127,6 @@ class StoredRun(msgspec.Struct, frozen=True):
     size: int
     outcome: RunOutcome
     remark: str
-    """More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty."""
     started: float
     """Seconds since the epoch."""
     elapsed: float

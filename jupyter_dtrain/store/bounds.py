@@ -1,4 +1,4 @@
-"""What ranks report at the end of a cell, short enough for a row of the store: errors and results of bounded size.
+"""Reports of ranks at the end of a cell, short enough for a row of the store: errors and results of bounded size.
 
 Plain functions of plain data; nothing here fails.
 """

@@ -106,7 +106,7 @@ class StoredRun:
         self._tags: list[str] = msgspec.json.decode(tags, type=readable(list[str]))
         self._kept = bool(kept)
         self.remark = remark
-        """What became of the ranks that an elastic run has lost, where it ended well; else empty."""
+        """The fate of the ranks that an elastic run has lost, where it ended well; else empty."""
         self._losses: list[Loss] | None = None
         self._outcome = outcome
         self._elapsed = elapsed

@@ -416,7 +416,6 @@ export interface StoredRun {
   ranks: number;
   size: number;
   outcome: RunOutcome;
-  /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
   remark: string;
   /** Seconds since the epoch. */
   started: number;

@@ -84,7 +84,7 @@ def go(path):
     while not os.path.exists(path):
         time.sleep(0.01)
 """
-"""What an elastic cell needs; a new rank runs it alone."""
+"""The set-up cell of an elastic cell; a new rank runs it alone."""
 
 _ELASTIC = """
 mark = GO + {deaths!r}

@@ -93,15 +93,16 @@ def test_a_cell_whose_rank_was_replaced_is_ok_for_everybody(world, tmp_path):
 
 @pytest.mark.slow
 def test_a_cell_whose_new_rank_fails_has_failed(world, tmp_path):
-    """It raises, and every list says so."""
+    """It raises the new rank's error, and every list says so."""
     cell = Elastic(world, tmp_path)
-    cell.loses_rank_1()
+    join = cell.loses_rank_1()
     cell.bad.touch()
     (raised,) = cell.ends()
     until(lambda: Store.open().run_of(cell.run).outcome != "ok")
 
     assert isinstance(raised, DistributedError)
-    assert raised.run is cell.run
+    assert raised.run is join
+    assert str(raised) == "AssertionError (rank 1)"
     assert (cell.run.outcome, Store.open().run_of(cell.run).outcome) == ("error", "error")
 
 
