@@ -82,7 +82,7 @@ class Session(SessionFacts, Variables, Snapshots):
         self._heals = Heals(self._link, self._fold, self._cells, self._notices, request)
         self._relay: CommRelay | None = None
         self._started_here = False
-        self._orders, self._ordered = {}, set()
+        self._orders, self._ordered, self._saved, self._ordering = {}, set(), {}, False
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
@@ -238,7 +238,7 @@ class Session(SessionFacts, Variables, Snapshots):
         replay = list(replay)
         if replay and not elastic:
             raise BadRequest("replay is for elastic cells: --replay needs --elastic.")
-        return self._cells.run(
+        run = self._cells.run(
             code,
             ranks,
             make_view,
@@ -249,6 +249,9 @@ class Session(SessionFacts, Variables, Snapshots):
             cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
             companion=self._heals.companion(code, replay, view_join) if elastic else None,
         )
+        if wait and ranks is None and not elastic:
+            self._save_due(run)
+        return run
 
     def run_script(
         self,

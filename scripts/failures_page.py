@@ -53,20 +53,22 @@ The fault suite heals the world after every play in which a rank has died on thi
 
 ## A cell with `--elastic` (torchft)
 
-`tests/frameworks/test_torchft.py` plays this section, but for its last line. It holds where the cell waits for all
-ranks by torchft alone; the session refuses any other collective in the cell's text before it sends the cell.
+The rows above have the death of one rank, and of the one that replaces it; `make faults` plays them in a loop that
+waits for nobody. `tests/frameworks/test_torchft.py` plays this section, but for its last line. It holds where the cell
+waits for all ranks by torchft alone; the session refuses any other collective in the cell's text before it sends it.
 
 * **A rank dies**: the others drop the step in which it died, and train on after 0.7 s; after up to 4 s if two ranks die
   within a second. The session has the steward heal the world, as above, while they train. The new rank runs the set-up
-  cells and joins the training at the others' step. The cell raises nothing. Lists show its run as **lost**, since a
-  process was lost in it, and the run that joined it as **ok**.
-* **The heal fails**, or a rank dies three times within 60 s of its start: the cell says so, goes on without that rank,
-  and raises at its end. A later death begins another heal.
+  cells and joins the training at the others' step. The cell raises nothing, and lists show its run as **ok, rank 1 was
+  replaced**.
+* **The heal fails**, or a rank dies three times within 60 s of its start: the cell says so and goes on without that
+  rank. A later death begins another heal. If the others end well, the cell raises nothing: **ok, rank 1 was lost**.
 * **A set-up cell fails on the new rank**: the cell says which and why, and goes on without that rank.
 * **The cell ends on the others before the new rank has joined**: the new rank does not begin, as it would train alone
-  from step 0. The error names the line that copies what it lacks.
+  from step 0. The cell names the line that copies what it lacks, and is **ok, rank 1 was lost**.
 * **Stop** ends the cell on all ranks. A heal that has begun ends by itself.
 * **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself.
+  The steward's store shows the run as **ok, rank 1 was lost**.
 
 ## Beside these
 

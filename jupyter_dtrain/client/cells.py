@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, telling
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.stop_button import StopButton
@@ -45,11 +45,7 @@ class Companion(Protocol):
         """``run`` is on its way to its ranks; the options are those of its cell."""
 
     def wait(self, stop_button: StopButton) -> None:
-        """Wait for what is left to do, once the run has ended."""
-
-    @property
-    def made_good(self) -> bool:
-        """Whether the run counts as one that ended well, although it did not on each rank."""
+        """Wait for what is left to do, once the run has ended: its outcome counts the runs that joined it."""
 
 
 END_PATIENCE = 10.0
@@ -139,9 +135,9 @@ class Cells:
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
-        if wait and run.outcome != "ok" and not (companion is not None and companion.made_good):
+        if wait and run.outcome != "ok":
             self._await_end_of_world(run)
-            raise DistributedError(run)
+            raise DistributedError(telling(run))
         stop_button.check()
         return run
 

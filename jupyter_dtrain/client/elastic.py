@@ -106,14 +106,6 @@ class Companion:
             self._thread.join(POLL)
         self._notices.show()
 
-    @property
-    def made_good(self) -> bool:
-        """Whether the run has ended well on all ranks, counting new ones in the place of those that were lost."""
-        outcomes = dict(self._run.outcomes)
-        for join in self._joins:
-            outcomes |= join.outcomes
-        return set(outcomes.values()) == {"ok"}
-
     # The thread.
 
     def _follow(self) -> None:
@@ -185,7 +177,9 @@ class Companion:
 
     def _replace(self, dead: list[int]) -> None:
         who = count_ranks(dead)
-        self._say(f"{who.capitalize()} will be replaced while the others go on.")
+        causes = dict.fromkeys(self._link.world.rank(rank).words for rank in dead)
+        said = "".join(f"{words[:1].upper()}{words[1:]}. " for words in causes if words)
+        self._say(f"{said}{who.capitalize()} will be replaced while the others go on.")
         self._healing = True
         try:
             state = self._heal()
@@ -217,6 +211,7 @@ class Companion:
         )
         self._beside.add(join.number)
         self._joins.append(join)
+        self._run.joined_by(join)
         self._pids |= {rank.rank: rank.pid for rank in world.ranks if rank.rank in new}
         many = len(new) > 1
         said = f"{count_ranks(new).capitalize()} {'have new processes' if many else 'has a new process'}"

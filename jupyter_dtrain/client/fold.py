@@ -327,6 +327,7 @@ class Fold:
     def _apply(self, entry: Entry, batch: Batch) -> None:
         before = entry.run.divergence
         fresh = entry.run.apply(batch)
+        self._runs.note_join(entry.run)
         if fresh is None:
             return
         if before is None and (found := entry.run.divergence) is not None:
@@ -380,6 +381,7 @@ class Fold:
         for entry in self._runs.open:
             for rank in [*entry.run.unfinished, *self._unexplained(entry)]:
                 entry.run.mark_lost(rank, f"rank {rank} is lost: {words}")
+                entry.run.abandoned = True
             self._end(entry)
 
     def _interrupt_all(self, *, force: bool, by: str, last: int | None) -> None:

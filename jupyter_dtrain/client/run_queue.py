@@ -55,6 +55,11 @@ class RunQueue:
         """The run of this number, unless all its ranks are through with it."""
         return next((entry for entry in self._open if entry.run.number == run), self._left.get(run))
 
+    def note_join(self, run: Run) -> None:
+        """Where ``run`` joins an elastic one that goes on, that one counts it as its own."""
+        if run.joins is not None and (entry := self.find(run.joins)) is not None:
+            entry.run.joined_by(run)
+
     def next_ready(self) -> Entry | None:
         """The first run that may be sent now."""
         taken = {rank for entry in self._left.values() for rank in entry.run.unfinished}

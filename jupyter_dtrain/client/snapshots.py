@@ -5,12 +5,14 @@ folder that all of them share. The key that signs it stays in Jupyter's data fol
 on the way that values take.
 
 Under failure: a save that fails raises, and the snapshot before it is still there. A load that does not fit raises
-before anything has changed.
+before anything has changed. A snapshot that is due after a cell and cannot be saved fails no cell: the session says
+why, and tries again when as much time has passed.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ import msgspec
 from jupyter_core.paths import jupyter_data_dir
 
 from jupyter_dtrain.core.causes import DistributedError
-from jupyter_dtrain.core.errors import BadRequest, TransferFailed
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, TransferFailed
 from jupyter_dtrain.core.snapshots import (
     ANSWER,
     KEY,
@@ -39,11 +41,15 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.values import check_variable
 
 from .compare import CALL
+from .rank_names import RankNames
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.requests import WorldRequest
+
+    from .notices import Notices
+    from .rank_requests import RankRequests
 
 FOLDER_VARIABLE: Final = "DTRAIN_SNAPSHOTS"
 """Environment variable: the folder of all snapshots."""
@@ -79,6 +85,12 @@ class Snapshots:
     """The snapshots that ranks save by themselves: variables and distance, by name."""
     _ordered: set[str]
     """The engines that have these orders."""
+    _saved: dict[str, float]
+    """When each of them was placed or was saved between cells last, by ``time.monotonic``."""
+    _ordering: bool
+    """Whether this session runs a cell for snapshots."""
+    _notices: Notices
+    _requests: RankRequests
 
     @property
     @abstractmethod
@@ -91,7 +103,8 @@ class Snapshots:
         Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
         else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
         the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
-        instead of now.
+        instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
+        that this session has waited for.
 
         Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
         """
@@ -106,7 +119,7 @@ class Snapshots:
             return self._order("run_save", place, {}, f"save {name}")
         steps, seconds = parse_every(every)
         answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
-        self._orders[name] = names, str(every)
+        self._orders[name], self._saved[name] = (names, str(every)), time.monotonic()
         self._ordered = self._engines()
         return answer
 
@@ -174,10 +187,33 @@ class Snapshots:
     def _engines(self) -> set[str]:
         return {rank.engine for rank in self.world.ranks}
 
+    def _save_due(self, run: Run) -> None:
+        """Save what is due by its time, after ``run`` has ended well on all ranks. Where a step was seen, ranks do."""
+        if self._ordering or any(sum(steps.values()) for steps in run.steps.values()):
+            return
+        for name, (names, every) in list(self._orders.items()):
+            _, seconds = parse_every(every)
+            now = time.monotonic()
+            if not seconds or now < self._saved[name] + seconds:
+                continue
+            known = RankNames(self._requests, lambda: self.world)
+            if not all(known.defined_on(one, 0) for one in names):
+                continue
+            self._saved[name] = now
+            try:
+                self._order("run_save", (name, names, str(snapshots_folder()), self.request.name), {}, f"save {name}")
+            except DtrainError as error:
+                self._notices.hear(f"Snapshot {name!r} was not saved after run {run.number}: {error}")
+                self._notices.show()
+
     def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> Answer:
         code = CALL.format("snapshot_cells", function, values, dict(options))
         inputs = {} if function == "run_cancel" else {KEY: key()}
-        run = self.run(code, view=None, inputs=inputs, metrics=False, name=label)
+        self._ordering = True
+        try:
+            run = self.run(code, view=None, inputs=inputs, metrics=False, name=label)
+        finally:
+            self._ordering = False
         for displays in run.outputs.values():
             for display in displays:
                 if ANSWER in display.data:

@@ -136,6 +136,13 @@ def summary(run: Run) -> str:
     return "; ".join(parts)
 
 
+def telling(run: Run) -> Run:
+    """The run that says why ``run`` has failed: one that joined it, where only that one's ranks did."""
+    if run.outcome == "lost" or run.outcome in run.outcomes.values():
+        return run
+    return next((join for join in run.joined if run.outcome in join.outcomes.values()), run)
+
+
 def blocks(run: Run) -> list[str]:
     """The run's errors as lines with ANSI colours, for IPython's ``_render_traceback_``; empty if there are none.
 

@@ -74,6 +74,10 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The name that the person gave the run, on the lowest rank."""
     above: int = 0
     """The lines of the notebook's cell above ``source``, such as its magic: the numbers of lines count them."""
+    elastic: bool = False
+    """Whether the cell goes on without ranks that die: they do not make the run a lost one."""
+    joins: int | None = None
+    """The elastic run that this one's ranks join, each in the place of one that was lost in it."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

@@ -13,11 +13,13 @@ from typing import Literal, NamedTuple
 from .declarations import declarations, load_rows
 from .settings import Settings
 
-After = Literal["whole", "busy", "dead", "doubtful", "empty", "unhealable", "ended"]
+After = Literal["whole", "replaced", "busy", "dead", "doubtful", "empty", "unhealable", "ended"]
 """The state of the world once the cell has ended."""
 
 AFTER: dict[After, str] = {
     "whole": "cells run on all ranks, with the same objects.",
+    "replaced": "cells run on all ranks. The others have the same objects, and the new rank has those of the cells "
+    "that it has run.",
     "busy": "the blocked ranks refuse cells until their work ends or `%distributed kill` ends them. The other ranks "
     "take cells (`-r`).",
     "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` replaces "
@@ -150,6 +152,27 @@ def hangs(
     return Situation(name, what, still, (TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
 
 
+def _goes_on(name: str, what: str, steps: tuple[Step, ...], words: tuple[str, ...], seconds: float) -> Situation:
+    """A rank of an elastic cell dies, and the others wait for nobody."""
+    joins = by(
+        span(seconds),
+        "the new rank runs the set-up cells (`--replay`), and then the cell, as a run of its own that joins the first. "
+        "The others go on meanwhile.",
+    )
+    return Situation(
+        name,
+        what,
+        EXIT_SEEN,
+        (LOST, *steps, joins),
+        span(seconds, 2.0),
+        "ok",
+        ("rank {rank} was killed (SIGKILL)", "Rank {rank} will be replaced while the others go on.", *words),
+        OF_THE_OTHERS,
+        "replaced",
+        "replaced",
+    )
+
+
 def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
     over = after(
@@ -165,6 +188,8 @@ def _loses_kernel(name: str, what: str) -> Situation:
     )
     return Situation(name, what, over, steps, span(1.0), "ok", (), kept, "whole", "whole")
 
+
+_HEAL = by(AT_ONCE, "the client asks the steward for a heal that leaves the run alone.")
 
 SITUATIONS: tuple[Situation, ...] = (
     Situation(
@@ -420,6 +445,20 @@ SITUATIONS: tuple[Situation, ...] = (
         LOGS_ALONE,
         "ended",
         "ended",
+    ),
+    _goes_on(
+        "elastic-killed",
+        "A rank of a cell with `--elastic` is killed (SIGKILL).",
+        (_HEAL,),
+        ("this cell as run",),
+        20.0,
+    ),
+    _goes_on(
+        "elastic-new-killed",
+        "A rank of a cell with `--elastic` is killed, and the process that replaces it is killed while it joins.",
+        (_HEAL, after(span(0.0), "the client does the same again for the new rank. It gives up after three deaths.")),
+        ("this cell as run",),
+        40.0,
     ),
 )
 """The rows that every world has, whatever its cells import."""

@@ -94,6 +94,12 @@ def unpack(series: Series) -> Columns:
     return columns
 
 
+def newest(series: Series) -> float | None:
+    """The last value of a part of an event; None where it has no points."""
+    values = _column("d", series.values[-8:])
+    return values[0] if values else None
+
+
 def _column(kind: Literal["q", "d"], data: bytes) -> array[Any]:
     column: array[Any] = array(kind)
     column.frombytes(data)
@@ -107,6 +113,11 @@ def _little(column: Any) -> array[Any]:
         same = column[:]
         same.byteswap()
     return same
+
+
+def is_main(name: str) -> bool:
+    """Whether a metric comes before others; learning rates and the like do not."""
+    return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
 
 
 class RunMetrics(Mapping[str, Mapping[int, Columns]]):

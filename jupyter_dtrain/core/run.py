@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from .divergence import Divergence, Divergences
+from .elastic_end import ElasticEnd, elastic_end
 from .events import (
     Batch,
     Checked,
@@ -39,7 +40,7 @@ from .events import (
     Totals,
     worst,
 )
-from .metrics import RunMetrics
+from .metrics import RunMetrics, is_main, newest
 from .pipelines import Pipelines, Timeline
 from .readings import Readings
 from .stop_button import Latch
@@ -128,8 +129,18 @@ class Run:
         """The ranks that were lost, and what happened to each, in words."""
         self.world_end = ""
         """Why the world has ended, where that is why the ranks were lost; empty if it is not known."""
+        self.elastic = False
+        """Whether its cell goes on without ranks that die."""
+        self.joins: int | None = None
+        """The elastic run that its ranks have joined, each in the place of one that was lost in it."""
+        self.joined: list[Run] = []
+        """The runs that have joined it, oldest first."""
+        self.abandoned = False
+        """Whether the whole world went away under it."""
         self._parts = {rank: _RankPart() for rank in ranks}
         self._metrics = RunMetrics(ranks)
+        self._newest: dict[tuple[str, int], float] = {}
+        """The newest value of each metric on each rank, also of those whose points are not kept."""
         self._pipelines = Pipelines()
         self._readings = Readings()
         self._divergences = Divergences(ranks)
@@ -152,10 +163,24 @@ class Run:
 
     @property
     def outcome(self) -> Outcome | Literal["running"]:
-        """``running``; ``interrupted`` after an interrupt; else the worst outcome of a rank."""
+        """``running``; ``interrupted`` after an interrupt; else the worst outcome of a rank.
+
+        An elastic run is not lost while other ranks, or those that joined it, ended well: see :attr:`remark`.
+        """
         if self._ended is None:
             return "running"
-        return "interrupted" if self.busy or self.interrupted else worst(self.outcomes.values())
+        return "interrupted" if self.busy or self.interrupted else self._end.outcome
+
+    @property
+    def remark(self) -> str:
+        """The fate of the ranks that an elastic run has lost, once it has ended well; else empty."""
+        return self._end.remark if self.outcome == "ok" else ""
+
+    @property
+    def _end(self) -> ElasticEnd:
+        if not self.elastic or self.abandoned:
+            return ElasticEnd(worst(self.outcomes.values()), "")
+        return elastic_end(self.outcomes, [join.states for join in self.joined])
 
     @property
     def outcomes(self) -> dict[int, Outcome]:
@@ -226,6 +251,12 @@ class Run:
                     for series in event.body.series:
                         found.add(rank, series)
         return found
+
+    @property
+    def last_values(self) -> list[float]:
+        """The newest value of each metric on each rank, without learning rates and the like; no spool is read."""
+        with self._folding:
+            return [value for (name, _), value in self._newest.items() if is_main(name)]
 
     @property
     def samples(self) -> dict[int, Sample]:
@@ -365,7 +396,9 @@ class Run:
     def _take(self, rank: int, part: _RankPart, event: Event) -> None:
         """Take what one event says of the whole run."""
         match event.body:
-            case Started():
+            case Started() as started:
+                self.elastic = self.elastic or started.elastic
+                self.joins = started.joins if self.joins is None else self.joins
                 self._began = event.time if self._began is None else min(self._began, event.time)
             case Metrics() as metrics:
                 self._keep_points(rank, part, metrics)
@@ -380,6 +413,8 @@ class Run:
 
     def _keep_points(self, rank: int, part: _RankPart, metrics: Metrics) -> None:
         for series in metrics.series:
+            if (last := newest(series)) is not None:
+                self._newest[series.name, rank] = last
             if series.left_out:
                 part.points_whole = False
             if part.points_whole:
@@ -387,6 +422,11 @@ class Run:
                 part.points_whole = part.points <= POINTS
             if part.points_whole:
                 self._metrics.add(rank, series)
+
+    def joined_by(self, run: Run) -> None:
+        """``run`` has begun on new ranks, in the place of those that were lost; any thread may say so, also twice."""
+        if run not in self.joined:
+            self.joined.append(run)
 
     def mark_lost(self, rank: int, words: str) -> None:
         """Expect nothing more from ``rank``."""

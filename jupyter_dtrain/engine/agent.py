@@ -281,7 +281,7 @@ class Agent:
         if came:
             self._releasing.release()
         source = cell.code if self._rank == min(cell.ranks) else ""
-        self._recorder.begin(cell.run, cell.ranks, source, cell.cell)
+        self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
         self._metrics.begin()
         self._children.begin()
         self._main_thread.begin()

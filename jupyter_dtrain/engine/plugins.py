@@ -160,6 +160,13 @@ class Plugins:
         """Titles of the frameworks that user code has imported."""
         return [title for _, title in self._answers("in_use", as_text) if title]
 
+    def without_steps(self) -> list[str]:
+        """Titles of the frameworks in use that have models, if none in use can say that a step was made; else none."""
+        using = {name: title for name, title in self._answers("in_use", as_text) if title}
+        if any(call.name in using for call in self._calls("follow_steps")):
+            return []
+        return [using[call.name] for call in self._calls("parts") if call.name in using]
+
     # Cells.
 
     def before_cell(self, run: int, generation: int, watch: Watching) -> None:

@@ -155,10 +155,19 @@ class Recorder:
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
 
-    def begin(self, run: int, ranks: list[int] | None = None, source: str = "", cell: Cell | None = None) -> None:
+    def begin(
+        self,
+        run: int,
+        ranks: list[int] | None = None,
+        source: str = "",
+        cell: Cell | None = None,
+        *,
+        elastic: bool = False,
+        joins: int | None = None,
+    ) -> None:
         """Count all events from now on to ``run``, the cell ``source`` on ``ranks``.
 
-        ``cell``: the notebook's cell that it comes from.
+        ``cell``: the notebook's cell that it comes from; ``elastic`` and ``joins`` as in :class:`Started`.
         """
         opened = _Open(run, Spool(spool_path(self._folder, run, self.rank)))
         with self._lock:
@@ -172,7 +181,10 @@ class Recorder:
             cell = cell or Cell()
             name = cell.run_name if source else ""
             at = str(spool_path(self._mirror, run, self.rank))
-            self._append(opened, Started(pid, host, at, VERSION, source, told, cell.number, cell.id, name, cell.above))
+            begun = Started(
+                pid, host, at, VERSION, source, told, cell.number, cell.id, name, cell.above, elastic, joins
+            )
+            self._append(opened, begun)
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()

@@ -9,7 +9,9 @@ meeting every few seconds, so that rank 0's clock alone decides. Then all stage 
 while threads write it.
 
 Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no
-more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell.
+more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell. Where no framework
+in use shows its steps, an order that counts steps is refused, or says so after a cell; one that goes by time is then
+the session's, between cells.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.dotted_paths import resolve
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Body, Checked
 
 from .contents import parts_of
@@ -54,6 +57,7 @@ class _Standing:
         """The step of the next meeting, where time decides; the same on all ranks."""
         self.met: tuple[int, float] | None = None
         self.told = False
+        """Whether a cell has said that no steps are seen."""
 
     def begin(self) -> None:
         self.meet_at, self.met = 1, None
@@ -92,7 +96,12 @@ class StepWork:
         self._active: list[_Standing] = []
 
     def place(self, order: Order, steps: int, seconds: float) -> None:
-        """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread."""
+        """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread.
+
+        Raises :class:`BadRequest` where steps are to be counted, and no framework in use shows its own.
+        """
+        if steps and (titles := self._plugins.without_steps()):
+            raise BadRequest(_unseen(titles, order, steps))
         self._orders[order.name] = _Standing(order, steps, seconds)
 
     def cancel(self, name: str) -> list[str]:
@@ -125,6 +134,11 @@ class StepWork:
         if not self._check and not self._active:
             return
         self._plugins.follow_steps(None)
+        titles = [] if self._stepped else self._plugins.without_steps()
+        for one in self._active if titles else ():
+            if one.steps and not one.told:
+                one.told = True
+                self._say(_unseen(titles, one.order, one.steps))
         if self._check and not self._stepped:
             self._say(
                 "--check has seen no step of an optimizer in this cell; %distributed check compares a model at once."
@@ -184,6 +198,15 @@ class StepWork:
             time.sleep(pause)
             pause = min(0.005, pause + 0.0001)
         return bool(all_of_them[0]), int(all_of_them[1])
+
+
+def _unseen(titles: list[str], order: Order, steps: int) -> str:
+    line = f"%distributed save {order.name} {' '.join(order.names)}"
+    return (
+        f"The steps of {' and '.join(titles)} cannot be seen, so no snapshot {order.name!r} would be saved after every "
+        f"{steps}. {line} --every 10m saves at the end of a cell, whenever 10 minutes have passed; without --every, it "
+        f"saves at once."
+    )
 
 
 def _label(part: Part) -> str:

@@ -12,7 +12,7 @@ from jupyter_dtrain.core.errors import NoWorld, Refused, WorldLost
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
-from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.tables import table
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.steward_messages import ReadStatus
@@ -77,7 +77,7 @@ def _tell(session: Session) -> None:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
         print(f"Run {run.number} has been running{on} for {took(run.elapsed)}. All of its output so far is shown here.")
     if last is not None and last not in going_on:
-        print(f"Run {last.number} ended: {last.outcome}. All of its output so far is shown here.")
+        print(f"Run {last.number} ended: {ending_of(last)}. All of its output so far is shown here.")
 
 
 def listing(_args: Parsed) -> None:

@@ -32,7 +32,8 @@ def save_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--every",
         metavar="N",
-        help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h",
+        help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h; where no "
+        "framework shows its steps, at the end of cells and by time",
     )
     parser.add_argument("--stop", action="store_true", help="save this name by itself no more")
 

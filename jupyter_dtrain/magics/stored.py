@@ -96,7 +96,7 @@ def compare(args: Parsed) -> None:
 def tell_finished() -> None:
     """Print once which runs ended while their notebook was gone. Prints nothing where the store cannot be read."""
     from jupyter_dtrain.store import Store
-    from jupyter_dtrain.view.labels import took
+    from jupyter_dtrain.view.labels import ending_of, took
 
     try:
         store = Store.open()
@@ -104,7 +104,7 @@ def tell_finished() -> None:
         if not away:
             return
         for run in away[-TOLD:]:
-            print(f"run {run.label} ended while you were away: {run.outcome}, {took(run.elapsed)}")
+            print(f"run {run.label} ended while you were away: {ending_of(run)}, {took(run.elapsed)}")
         if len(away) > TOLD:
             print(f"and {len(away) - TOLD} earlier runs: %distributed runs lists them")
         print(f"%distributed show {away[-1].label} shows what it printed and logged.")

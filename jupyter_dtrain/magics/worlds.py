@@ -22,7 +22,7 @@ from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
-from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.standing import MANY, counted, standing
 from jupyter_dtrain.view.tables import table
@@ -257,7 +257,7 @@ def status(_args: Parsed) -> None:
         caption += f", {left}"
     for run in runs[:SHOWN]:
         on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
-        caption += f"; run {run.number}{on}: {run.outcome}, {took(run.elapsed)}"
+        caption += f"; run {run.number}{on}: {ending_of(run)}, {took(run.elapsed)}"
     if len(runs) > SHOWN:
         caption += f"; {len(runs) - SHOWN} more runs"
     _publish(table(caption, headers, rows))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from jupyter_dtrain.view.document import is_main
+from jupyter_dtrain.core.metrics import is_main
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns

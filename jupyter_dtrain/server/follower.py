@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
@@ -57,6 +58,10 @@ class FollowedRun:
         self.started = started.time
         """Seconds since the epoch."""
         self.ended: float | None = None
+        self.elastic = begun.elastic
+        """Whether its cell goes on without ranks that die."""
+        self.joined: list[FollowedRun] = []
+        """The runs whose ranks have joined it, each in the place of one that was lost in it."""
         self.run_state = RunState(number, self.ranks, size, hosts)
         self.shown: dict[int, Any] = {}
         self.waits: dict[int, str] = {}
@@ -90,10 +95,15 @@ class FollowedRun:
 
     @property
     def outcome(self) -> RunOutcome:
-        """``running``, or the worst outcome of the ranks."""
-        if self.unfinished:
-            return "running"
-        return worst(self.run_state.states.values())
+        """``running``, or the worst outcome of the ranks; those of an elastic run, and of the runs that joined it."""
+        return "running" if self.unfinished else self._end.outcome
+
+    @property
+    def _end(self) -> ElasticEnd:
+        states = self.run_state.states
+        if self.elastic and not self.unexplained:
+            return elastic_end(states, [join.run_state.states for join in self.joined])
+        return ElasticEnd(worst(states.values()), "")
 
     @property
     def alarming(self) -> bool:
@@ -138,6 +148,7 @@ class FollowedRun:
     def picture(self, *, with_metrics: bool) -> Picture:
         """The whole state, for drawing."""
         found = self.run_state.picture(self.outcome, with_metrics=with_metrics)
+        found.remark = "" if self.unfinished else self._end.remark
         found.states = {**found.states, **{rank: self.shown[rank] for rank in self.unfinished if rank in self.shown}}
         found.words = {**found.words, **{rank: self.waits[rank] for rank in self.unfinished if rank in self.waits}}
         return found
@@ -218,7 +229,9 @@ class Follower:
             with contextlib.suppress(OSError):
                 first = next(iter(self._source.read(number, rank, 0).events), None)
                 if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
+                    run = self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
+                    if first.body.joins in self.runs:
+                        self.runs[first.body.joins].joined.append(run)
                     return
 
     def _read(self, run: FollowedRun) -> bool:

@@ -307,6 +307,7 @@ def _summary(run: Stored) -> dict[str, Any]:
             ranks=len(run.ranks),
             size=run.size,
             outcome=run.outcome,
+            remark=run.remark,
             started=run.started,
             elapsed=run.elapsed,
             source=run.source[:4000],

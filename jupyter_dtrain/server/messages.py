@@ -126,6 +126,7 @@ class StoredRun(msgspec.Struct, frozen=True):
     """How many ran its cell, of the `size` ranks of its world."""
     size: int
     outcome: RunOutcome
+    remark: str
     started: float
     """Seconds since the epoch."""
     elapsed: float

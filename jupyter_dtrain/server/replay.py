@@ -119,6 +119,7 @@ class Replay:
             self._view.tick(max(self._now, time.time()))
             for rank in [rank for rank in self._run.unfinished if rank in lost]:
                 self._end_rank(rank, lost[rank])
+                self._run.abandoned = self._run.abandoned or rank not in [*lost]
             self._show_panel()
             if not self._run.unfinished:
                 self._close()
@@ -192,17 +193,23 @@ class Replay:
     def _close(self) -> None:
         self.over = True
         run = self._run
+        if run.elastic and run.lost:
+            for join in _joined(self._source, self._number):
+                run.joined_by(join)
         run.end()
         self._view.close(run, self._now)
         data: dict[str, Any] = {"text/plain": ""}
         if self._state.has_something:
             self._state.states.update(run.outcomes)
             self._state.words.update(run.lost)
-            data = saved.bundle(self._state.picture(run.outcome))
+            picture = self._state.picture(run.outcome)
+            picture.remark = run.remark
+            data = saved.bundle(picture)
         self._transcript.update(data, self._metadata, _PANEL)
         if run.outcome != "ok":
             kind = causes.DistributedInterrupt if run.outcome == "interrupted" else causes.DistributedError
-            self._transcript.error(kind.__name__, causes.summary(run), causes.blocks(run))
+            told = causes.telling(run)
+            self._transcript.error(kind.__name__, causes.summary(told), causes.blocks(told))
 
 
 class Replays:
@@ -236,7 +243,7 @@ class Replays:
                 if now > replay.asked + IDLE:
                     del self._found[number]
             if run not in self._found:
-                begun = self._begun(run)
+                begun = _begun(self._source, run)
                 if begun is None:
                     return None
                 while len(self._found) >= MOST:
@@ -245,13 +252,36 @@ class Replays:
             self._found[run].asked = now
             return self._found[run]
 
-    def _begun(self, run: int) -> Event | None:
-        for rank in self._source.ranks(run):
+
+def _begun(source: Source, run: int) -> Event | None:
+    """The first event of the lowest rank of ``run``."""
+    for rank in source.ranks(run):
+        with contextlib.suppress(OSError):
+            first = next(iter(source.read(run, rank, 0).events), None)
+            if first is not None and isinstance(first.body, Started) and first.body.ranks:
+                return first
+    return None
+
+
+def _joined(source: Source, number: int) -> Iterator[Run]:
+    """The runs that have joined the elastic run ``number``, as far as :data:`READING` seconds suffice to read them."""
+    end = time.monotonic() + READING
+    for run in sorted(run for run in source.runs() if run > number):
+        begun = _begun(source, run)
+        if begun is None or not isinstance(begun.body, Started) or begun.body.joins != number:
+            continue
+        ranks = list(begun.body.ranks)
+        join = Run(run, begun.body.source, ranks, size_at(ranks, 1), lambda *_: iter(()))
+        for rank in ranks:
+            position, more = 0, True
             with contextlib.suppress(OSError):
-                first = next(iter(self._source.read(run, rank, 0).events), None)
-                if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    return first
-        return None
+                while more and time.monotonic() < end:
+                    events, position, more = source.read(run, rank, position)
+                    kept = [event for event in events if not isinstance(event.body, _UNSEEN)]
+                    if events:
+                        join.apply(Batch(run, rank, events[0].seq, events[-1].seq, kept))
+        join.end()
+        yield join
 
 
 class _Gone(dict[int, str]):

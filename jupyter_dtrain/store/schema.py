@@ -124,6 +124,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX losses ON series (run, name, rank) WHERE step IS NOT NULL",
         "CREATE INDEX open_runs ON runs (world) WHERE outcome IS NULL",
     ),
+    (
+        # Whether runs that join it count for its outcome; runs of earlier versions were stored without that.
+        "ALTER TABLE runs ADD COLUMN elastic INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE runs ADD COLUMN joins INTEGER",  # the number of the run that it joined
+        "ALTER TABLE runs ADD COLUMN remark TEXT NOT NULL DEFAULT ''",  # more about an end that was ok
+    ),
 )
 """The statements that bring a file from each version to the next."""
 

@@ -6,6 +6,7 @@ Every member opens the file, reads or writes, and closes it. Under failure: :cla
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .file import StoreFile
 
 COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
-    runs.name, runs.note, runs.tags, runs.kept,
+    runs.name, runs.note, runs.tags, runs.kept, runs.remark,
     worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended"""
 """The columns that make a :class:`StoredRun`."""
 KEPT: Final = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
@@ -75,6 +76,7 @@ class StoredRun:
         note: str,
         tags: str,
         kept: int,
+        remark: str,
         world: str,
         world_id: str,
         size: int,
@@ -103,6 +105,8 @@ class StoredRun:
         self._note = note
         self._tags: list[str] = msgspec.json.decode(tags, type=readable(list[str]))
         self._kept = bool(kept)
+        self.remark = remark
+        """The fate of the ranks that an elastic run has lost, where it ended well; else empty."""
         self._losses: list[Loss] | None = None
         self._outcome = outcome
         self._elapsed = elapsed
@@ -158,6 +162,11 @@ class StoredRun:
             rows = self._rows(losses.SHOWN.format(runs="?"))
             self.take_losses(losses.shown(rows).get(self.id, []))
         return list(self._losses or [])
+
+    @property
+    def last_values(self) -> list[float]:
+        """The last value of each of its losses; NaN for one that is not finite, which the store does not have."""
+        return [math.nan if loss.last is None else loss.last for loss in self.losses]
 
     def take_losses(self, found: list[Loss]) -> None:
         """Know its losses, which were read for a list of runs."""

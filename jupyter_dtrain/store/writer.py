@@ -15,7 +15,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,13 +23,12 @@ from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome,
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.steward_messages import Followed
 
-from . import pieces
+from . import elastic, pieces
+from .bounds import bounded_error, bounded_result, to_json
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
 from .source import Read, Source
 
-MAX_JSON = 64 << 10
-"""Bytes of an error or a result."""
 MAX_SOURCE = 1 << 20
 """Characters of a cell."""
 SKIPPED = ("display", "clear_output", "progress", "dropped")
@@ -111,6 +110,10 @@ class _Run:
         self.ranks = ranks
         self.parts: dict[int, _Part] = {}
         self.told: Followed | None = None
+        self.elastic = False
+        self.joins: int | None = None
+        self.abandoned = False
+        """Whether all ranks of the world are gone, and with them some of its own that had not ended."""
 
     def part(self, rank: int) -> _Part:
         return self.parts.setdefault(rank, _Part())
@@ -230,18 +233,22 @@ class StoreWriter:
         row = db.execute("SELECT id FROM worlds WHERE key = ?", (self.owner.id,)).fetchone()
         if row is not None:
             self._world = row[0]
-            rows = db.execute("SELECT id, number, started, ranks, outcome FROM runs WHERE world = ?", row).fetchall()
-            self._known = {number for _, number, *_ in rows}
-            for run, number, started, ranks, outcome in rows:
+            columns = "number, outcome, id, started, ranks, elastic, joins"
+            rows = db.execute(f"SELECT {columns} FROM runs WHERE world = ?", row).fetchall()  # noqa: S608 — our own names
+            self._known = {number for number, *_ in rows}
+            for number, outcome, *facts in rows:
                 if outcome is None:
-                    active[number] = self._load_run(db, run, started, ranks)
+                    active[number] = self._load_run(db, *facts)
             query = "SELECT rank, max(number) FROM parts JOIN runs ON runs.id = parts.run WHERE world = ? GROUP BY rank"
             self._newest = dict(db.execute(query, row).fetchall())
         self._active = active
         return active
 
-    def _load_run(self, db: sqlite3.Connection, row: int, started: float, ranks: str | None) -> _Run:
+    def _load_run(
+        self, db: sqlite3.Connection, row: int, started: float, ranks: str | None, elastic: int, joins: int | None
+    ) -> _Run:
         run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=readable(list[int])))
+        run.elastic, run.joins = bool(elastic), joins
         query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — our own names
         for rank, *values in db.execute(query, (row,)).fetchall():
             part = run.part(rank)
@@ -286,7 +293,7 @@ class StoreWriter:
         for number, run in list(active.items()):
             self._settle(db, number, run, behind)
             if run.expected and all(run.part(rank).outcome is not None for rank in run.expected):
-                self._end(db, run)
+                self._end(db, number, run)
                 del active[number]
 
     def _begin(self, db: sqlite3.Connection, number: int, when: float) -> _Run:
@@ -343,20 +350,24 @@ class StoreWriter:
         match event.body:
             case Started() as started:
                 part.pid, part.host, part.spool, part.started = started.pid, started.host, started.spool, event.time
+                if (started.elastic or started.joins is not None) and not run.elastic and run.joins is None:
+                    run.elastic, run.joins = started.elastic, started.joins
+                    elastic.note(db, run.row, started.joins)
                 if started.ranks:
                     run.ranks = started.ranks
                     db.execute(
                         "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
-                        (started.source[:MAX_SOURCE], _json(started.ranks), event.time, started.name, run.row),
+                        (started.source[:MAX_SOURCE], to_json(started.ranks), event.time, started.name, run.row),
                     )
             case Error() as error:
                 self._write_part(db, run, rank)
                 db.execute(
-                    "UPDATE parts SET error = ? WHERE run = ? AND rank = ?", (_json(_bounded(error)), run.row, rank)
+                    "UPDATE parts SET error = ? WHERE run = ? AND rank = ?",
+                    (to_json(bounded_error(error)), run.row, rank),
                 )
             case Result() as result:
                 self._write_part(db, run, rank)
-                text = _json(_bounded_result(result))
+                text = to_json(bounded_result(result))
                 db.execute("UPDATE parts SET result = ? WHERE run = ? AND rank = ?", (text, run.row, rank))
             case Finished(outcome, elapsed, words):
                 part.finish(outcome, words, event.time, elapsed)
@@ -418,6 +429,7 @@ class StoreWriter:
                 outcome, words = own, "its log is incomplete: it could not be written"
             elif (gone := next((gone for gone in self._gone if run.started < gone.before), None)) is not None:
                 words = gone.dead.get(rank) or f"rank {rank} is lost: {gone.words}"
+                run.abandoned = run.abandoned or rank not in gone.dead
             elif rank in self._dead:
                 words = self._dead[rank]
             elif self._newest.get(rank, 0) > number:
@@ -429,22 +441,28 @@ class StoreWriter:
             part.finish(outcome, words, ended, ended - began)
             self._write_part(db, run, rank)
 
-    def _end(self, db: sqlite3.Connection, run: _Run) -> None:
+    def _end(self, db: sqlite3.Connection, number: int, run: _Run) -> None:
+        assert self._world is not None
         parts = [run.part(rank) for rank in run.expected]
-        outcomes = {part.outcome for part in parts}
-        outcome = worst(outcomes)
+        outcome, remark = worst({part.outcome for part in parts}), ""
+        if run.elastic and not run.abandoned:
+            outcome, remark = elastic.end_of(db, self._world, number, run.row)
         if run.told is not None and run.told.interrupted:
             outcome = "interrupted"
         db.execute(
-            "UPDATE runs SET outcome = ?, ended = ?, elapsed = ?, ranks = ? WHERE id = ?",
+            "UPDATE runs SET outcome = ?, remark = ?, elastic = ?, ended = ?, elapsed = ?, ranks = ? WHERE id = ?",
             (
                 outcome,
+                remark,
+                run.elastic and not run.abandoned,
                 max(part.ended or 0.0 for part in parts),
                 max(part.elapsed or 0.0 for part in parts),
-                _json(run.expected),
+                to_json(run.expected),
                 run.row,
             ),
         )
+        if run.joins is not None:
+            elastic.count_join(db, self._world, run.joins)
         self._columns.ended(run.row)
 
 
@@ -458,26 +476,3 @@ def _add_text(part: _Part, head: list[pieces.Piece], stream: str, text: str) -> 
         pieces.append(head, stream, first)
     if text:
         part.tail.add(stream, text)
-
-
-def _bounded(error: Error) -> Error:
-    if len(_json(error)) <= MAX_JSON:
-        return error
-    return Error(
-        error.ename[:1000],
-        error.evalue[:20_000],
-        error.frames[-20:] if len(_json(error.frames[-20:])) < MAX_JSON // 2 else [],
-        syntax=error.syntax[:1000] if error.syntax is not None else None,
-        left_out=error.left_out + len(error.members),
-    )
-
-
-def _bounded_result(result: Result) -> Result:
-    if len(_json(result)) <= MAX_JSON:
-        return result
-    text = str(result.data.get("text/plain", ""))[: MAX_JSON // 4]
-    return Result({"text/plain": text}, execution_count=result.execution_count)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

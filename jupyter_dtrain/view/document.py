@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns, is_main
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 
@@ -182,6 +182,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
     reading: list[ReadingLine] = []
     """The batch of all ranks, and whether they read the same data."""
+    remark: str = ""
+    """More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty."""
     marks: list[Mark] = []
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
@@ -226,6 +228,8 @@ class Picture:
     """Number of metrics missing from ``metrics``."""
     thinned: bool = False
     """Whether ranks logged faster than the wire takes: the drawing has the extremes, ``Run.metrics`` all points."""
+    remark: str = ""
+    """More about the end of a run that ended well; mostly empty."""
     timelines: Sequence[Timeline] = ()
     """A step of each pipeline."""
     reach: Sequence[int] = ()
@@ -249,11 +253,6 @@ class Band(NamedTuple):
     mean: array[float]
     low: array[float]
     high: array[float]
-
-
-def is_main(name: str) -> bool:
-    """Whether a metric comes before others; learning rates and the like do not."""
-    return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
 
 
 def in_order(names: Mapping[str, Any]) -> list[str]:
@@ -303,6 +302,7 @@ def status(picture: Picture) -> Status:
         words={str(rank): words[:most] for rank, words in picture.words.items()},
         thinned=picture.thinned,
         reading=list(picture.reading),
+        remark=picture.remark,
         marks=picture.marks,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],

@@ -15,7 +15,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
-from .document import band_of, in_order, is_main
+from jupyter_dtrain.core.metrics import is_main
+
+from .document import band_of, in_order
 from .timelines import NAMES, caption
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Plain functions of plain data; nothing here fails.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_dtrain.core.world import LONGEST_SET, first_ranks, format_ranks
 
@@ -75,10 +75,35 @@ def number(value: float | None) -> str:
     return f"{value:.4g}".replace("inf", "∞")
 
 
-def ending(outcome: str, last: Iterable[float]) -> str:
+class Ended(Protocol):
+    """A run that has ended or goes on: one of a session, or one of the store."""
+
+    @property
+    def outcome(self) -> str:
+        """Its one word."""
+
+    @property
+    def last_values(self) -> Iterable[float]:
+        """The last values of its metrics, as far as they are known."""
+
+    @property
+    def remark(self) -> str:
+        """More about the end of a run that ended well; mostly empty."""
+
+
+def ending_of(run: Ended) -> str:
+    """How ``run`` ended, as all that name its end in text say it."""
+    return ending(run.outcome, run.last_values, run.remark)
+
+
+def ending(outcome: str, last: Iterable[float], remark: str = "") -> str:
     """How a run ended. ``last``: the last values of its metrics. One that is not finite makes it ``ok, but NaN``.
 
-    The front end says the same: ``labextension/src/outcome.ts``.
+    ``remark``: more about a run that ended well, such as ``rank 1 was replaced``. The front end says the same:
+    ``labextension/src/outcome.ts``.
     """
-    strange = [value for value in last if not math.isfinite(value)]
-    return f"{outcome}, but {number(strange[0])}" if outcome == "ok" and strange else outcome
+    if outcome != "ok":
+        return outcome
+    strange = next((value for value in last if not math.isfinite(value)), None)
+    but = "" if strange is None else f", but {number(strange)}"
+    return f"ok{but}{', ' if remark else ''}{remark}"

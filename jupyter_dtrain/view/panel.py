@@ -163,6 +163,7 @@ class Panel:
         self._gathered.states.update(run.outcomes)
         self._gathered.words.update(run.lost)
         picture = self._gathered.picture(run.outcome)
+        picture.remark = run.remark
         if self._link is not None and self._pending:
             self._send(time.monotonic())
         self._over = True

@@ -172,10 +172,10 @@ class RunState:
             {rank: marks[-1][1] for rank, marks in self._marks.items()},
             len(self._unseen),
             self._thinned,
-            self.pipelines.timelines() if with_metrics else [],
-            list(self._reach.values()),
-            self._readings.lines(self.pipelines.microbatches),
-            self._divergences.first,
+            timelines=self.pipelines.timelines() if with_metrics else [],
+            reach=list(self._reach.values()),
+            reading=self._readings.lines(self.pipelines.microbatches),
+            divergence=self._divergences.first,
         )
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

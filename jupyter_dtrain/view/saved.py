@@ -10,9 +10,10 @@ import json
 import math
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.metrics import is_main
 from jupyter_dtrain.core.world import count_ranks
 
-from .document import MIME, Picture, document, in_order, is_main
+from .document import MIME, Picture, document, in_order
 from .drawing import svg
 from .labels import ending, number, took
 from .standing import standing
@@ -66,9 +67,8 @@ def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
 def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, the last value of each metric on each rank, and the steps of pipelines."""
     ranks = list(picture.ranks)
-    head = (
-        f"Run {picture.run} on {count_ranks(ranks)}: {ending(picture.outcome, _last(picture))}, {took(picture.elapsed)}"
-    )
+    ended = ending(picture.outcome, _last(picture), picture.remark)
+    head = f"Run {picture.run} on {count_ranks(ranks)}: {ended}, {took(picture.elapsed)}"
     if picture.thinned:
         head += " (points thinned; Run.metrics has all of them)"
     newest = [step for step in picture.steps.values() if step >= 0]

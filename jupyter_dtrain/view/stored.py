@@ -19,7 +19,7 @@ from jupyter_dtrain.core.world import count_ranks
 from . import saved
 from .document import Picture
 from .drawing import no_glyph_warnings
-from .labels import ending, label, number, took
+from .labels import ending_of, label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
@@ -102,8 +102,16 @@ class Kept(Protocol):
         """Last and best of each loss."""
 
     @property
+    def last_values(self) -> Sequence[float]:
+        """The last value of each loss; NaN for one that is not finite."""
+
+    @property
     def outcome(self) -> Outcome | Literal["running"]:
         """How it ended."""
+
+    @property
+    def remark(self) -> str:
+        """More about the end of a run that ended well; mostly empty."""
 
     @property
     def elapsed(self) -> float:
@@ -132,7 +140,7 @@ class Kept(Protocol):
 def bundle(run: Kept) -> MimeBundle:
     """The run as text and as HTML: the cell, how it ended, the last values of its metrics, the end of its output."""
     head = (
-        f"Run {run.label}{_named(run)}: {_ending(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
+        f"Run {run.label}{_named(run)}: {ending_of(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}, "
         f"started {moment(run.started)}"
     )
     said = [line for line in ("Tags: " + ", ".join(run.tags) if run.tags else "", run.note) if line]
@@ -175,6 +183,7 @@ def picture(run: Kept) -> Picture:
         states=dict(run.outcomes),
         hosts={rank: part.host for rank, part in parts.items()},
         words={rank: part.words for rank, part in parts.items() if part.words},
+        remark=run.remark,
     )
 
 
@@ -184,7 +193,7 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
         [
             run.label,
             _short(run.name),
-            _ending(run),
+            ending_of(run),
             *_loss(run),
             took(run.elapsed),
             len(run.ranks),
@@ -219,7 +228,7 @@ def comparison(runs: Sequence[Kept]) -> MimeBundle:
             if name in metrics
         ]
     caption = "; ".join(
-        f"{run.label}{_named(run)}: {_ending(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
+        f"{run.label}{_named(run)}: {ending_of(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
     )
     if not rows:
         return {"text/plain": f"{caption}\nNone of these runs has logged a metric."}
@@ -360,11 +369,6 @@ def _tails(run: Kept) -> list[str]:
 def _named(run: Kept) -> str:
     """Its name beside its number, where it has one."""
     return f" ({_short(run.name)})" if run.name else ""
-
-
-def _ending(run: Kept) -> str:
-    """How it ended. The store has no value of a last loss that is not finite."""
-    return ending(run.outcome, [math.nan if loss.last is None else loss.last for loss in run.losses])
 
 
 def _loss(run: Kept) -> tuple[str, str]:

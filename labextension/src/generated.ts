@@ -151,6 +151,8 @@ export interface RunDocument {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
+  remark?: string;
   marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
@@ -178,6 +180,8 @@ export interface Status {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
+  remark?: string;
   marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
@@ -412,6 +416,7 @@ export interface StoredRun {
   ranks: number;
   size: number;
   outcome: RunOutcome;
+  remark: string;
   /** Seconds since the epoch. */
   started: number;
   elapsed: number;

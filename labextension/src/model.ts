@@ -134,6 +134,7 @@ export class RunModel {
   run = 0;
   size = 0;
   outcome: Outcome = "running";
+  remark = "";
   elapsed = 0;
   nodes: string[] = [];
   ranks: Rank[] = [];
@@ -212,6 +213,7 @@ export class RunModel {
       const { thinned, reading } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
       this.reading = reading;
+      this.remark = other.remark;
       this.marks = other.marks;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
@@ -270,6 +272,7 @@ export class RunModel {
     this.run = status.run;
     this.size = status.size;
     this.outcome = status.outcome;
+    this.remark = status.remark ?? "";
     this.elapsed = status.elapsed;
     this.setClock();
     this.nodes = status.nodes;

@@ -11,11 +11,19 @@ export interface Ending {
   title: string;
 }
 
-/** `last`: the last values of its metrics. If one is not finite, a run that every rank ended well is not well. */
-export function endingOf(outcome: Outcome, last: readonly number[]): Ending {
+/**
+ * `last`: the last values of its metrics. If one is not finite, a run that every rank ended well is not well.
+ * `remark`: more about a run that ended well, such as `rank 1 was replaced`.
+ */
+export function endingOf(outcome: Outcome, last: readonly number[], remark: string): Ending {
+  if (outcome !== "ok") return { outcome, words: outcome, title: OUTCOMES[outcome] };
+  const more = remark === "" ? "" : `, ${remark}`;
   const strange = last.find((value) => !Number.isFinite(value));
-  if (outcome !== "ok" || strange === undefined) return { outcome, words: outcome, title: OUTCOMES[outcome] };
-  return { outcome: "nan", words: `ok, but ${number(strange)}`, title: "A metric's last value is not finite." };
+  if (strange === undefined) {
+    const title = remark === "" ? OUTCOMES.ok : "It went on when ranks were lost, and ended well.";
+    return { outcome, words: `ok${more}`, title };
+  }
+  return { outcome: "nan", words: `ok, but ${number(strange)}${more}`, title: "A metric's last value is not finite." };
 }
 
 /** The same for a run whose metrics are at hand. */
@@ -24,5 +32,6 @@ export function endingOfModel(run: RunModel): Ending {
   return endingOf(
     run.outcome,
     main.flatMap(({ last }) => [...last.values()]),
+    run.remark,
   );
 }

@@ -24,7 +24,7 @@ function points(xs: number[], ys: number[]): Points {
 }
 
 function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
-  const none = { name: "", note: "", tags: [], kept: false, source: "", losses: [] };
+  const none = { name: "", note: "", tags: [], kept: false, remark: "", source: "", losses: [] };
   return { id, ...none, world: "w", number: id, ranks: 2, size: 2, outcome: "ok", started: id, elapsed: 1, ...more };
 }
 
@@ -195,5 +195,13 @@ describe("the ending of a run", () => {
     const nan = { losses: [loss, { ...loss, last: null }] };
     expect(endingOfStored(run(1, nan))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
     expect(endingOfStored(run(1, { ...nan, outcome: "error" })).words).toBe("error");
+  });
+
+  it("says what became of lost ranks when it went on without them, and only then", () => {
+    const remark = "rank 1 was replaced";
+    expect(endingOfStored(run(1, { remark }))).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
+    const nan = { remark, losses: [{ ...loss, last: null }] };
+    expect(endingOfStored(run(1, nan)).words).toBe("ok, but NaN, rank 1 was replaced");
+    expect(endingOfStored(run(1, { remark, outcome: "interrupted" })).words).toBe("interrupted");
   });
 });

@@ -181,3 +181,18 @@ def test_metrics_and_pipelines_are_read_whole_while_they_grow():
     assert looks > 1
     assert torn == []
     assert len(run.metrics["all"][0].values) == 200_000
+
+
+def test_the_last_values_are_known_where_the_points_are_not_kept(monkeypatch):
+    """Too many points, or points that the wire left out; learning rates are not among them."""
+    monkeypatch.setattr("jupyter_dtrain.core.run.POINTS", 3)
+
+    def never(_run, _rank):
+        raise AssertionError("a spool was read")
+
+    run = Run(1, "cell", [0, 1], 2, never)
+    for seq, values in enumerate(([3.0, 2.0], [1.0, 0.5], [], [0.25])):
+        columns = Columns(array("q", range(len(values))), array("d", values), array("d", values))
+        series = [pack("loss", columns, 5), pack("lr/0", columns), pack("steps/s", columns)]
+        run.apply(Batch(1, 1, seq, seq, [Event(1, 1, seq, 0.0, Metrics(series))]))
+    assert run.last_values == [0.25]

@@ -362,3 +362,19 @@ def test_our_plugins_take_arguments_that_there_are():
             assert inherited or own.keys() - {"self"} <= set(arguments), (kind, member)
         public = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
         assert public <= set(MEMBERS), kind
+
+
+def test_frameworks_whose_steps_are_not_seen_are_named_where_no_other_is_in_use():
+    """Those with models: a library that only communicates says nothing about a training."""
+
+    def using(title):
+        return {"in_use": lambda _self: title, "parts": lambda _self, _name, _value, _namespace: None}
+
+    blind = named("blind", **using("Blind"))
+    idle = named("idle", **using(""), follow_steps=lambda _self, _call: None)
+    shows = named("shows", **using("Shows"), follow_steps=lambda _self, _call: None)
+    talks = named("talks", in_use=lambda _self: "Talks")
+
+    assert plugins_of(talks)[0].without_steps() == []
+    assert plugins_of(talks, blind, idle)[0].without_steps() == ["Blind"]
+    assert plugins_of(talks, blind, shows)[0].without_steps() == []

@@ -75,6 +75,29 @@ def keep(**values):
 _ALONE = "if rank == victim:\n    {}\nmeet()\n"
 """A fault happens to the victim, and the others wait for it."""
 
+SET_UP = """
+import os, signal, time
+rank = int(os.environ["RANK"])
+
+def go(path):
+    print("here", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+"""
+"""The set-up cell of an elastic cell; a new rank runs it alone."""
+
+_ELASTIC = """
+mark = GO + {deaths!r}
+if rank == victim and len(os.path.exists(mark) and open(mark).read() or "") < len({deaths!r}):
+    open(mark, "a").write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == victim:
+    open(GO + "joined", "w").close()
+while not os.path.exists(GO + "joined"):
+    time.sleep(0.01)
+"""
+"""The victim dies, and so do as many of its successors as there are letters. The others work until one has joined."""
+
 CELLS = {
     "raises": _ALONE.format("1 / 0"),
     "raises-everywhere": "1 / 0",
@@ -86,6 +109,8 @@ CELLS = {
     "stopped": _ALONE.format("os.kill(os.getpid(), signal.SIGSTOP)"),
     "killed": _ALONE.format("os.kill(os.getpid(), signal.SIGKILL)"),
     "segfault": _ALONE.format("ctypes.string_at(0)"),
+    "elastic-killed": _ELASTIC.format(deaths="x"),
+    "elastic-new-killed": _ELASTIC.format(deaths="xx"),
     "exit-0": _ALONE.format("os._exit(0)"),
     "exit-3": _ALONE.format("os._exit(3)"),
     "slot-killed": _ALONE.format("os.kill(slot(), signal.SIGKILL); time.sleep(60)"),

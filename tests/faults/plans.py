@@ -32,6 +32,8 @@ LIBRARIES: tuple[Framework, ...] = tuple(
 """The libraries that are installed."""
 DEATHS = ("killed", "segfault", "exit-0", "exit-3", "slot-killed", "watch-killed", "types-torch", "save-killed")
 """Situations in which a rank dies: an interrupt comes at the same time."""
+ELASTIC = ("elastic-killed", "elastic-new-killed")
+"""Situations of cells with ``--elastic``, which wait for nobody; a client replaces the rank."""
 SERVERS = ("worker-killed", "server-killed")
 """Situations of TensorFlow's parameter servers: a world of four ranks with roles of its own."""
 SERVERS_SIZE = 4
@@ -41,7 +43,7 @@ CHANGES = (
     *("shrink-other-killed", "shrink-mpiexec-killed"),
 )
 """Heals and resizes in which something dies, or no process can be started; see :mod:`.changes`."""
-HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *CHANGES)
+HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES)
 """Situations that are another one where the ranks are on hosts, or that need a folder which all ranks share."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
@@ -65,6 +67,8 @@ def frameworks_of(situation: str) -> list[Framework]:
     only = "" if situation in CHANGES else ROWS[situation].framework
     if only == "tensorflow":
         return ["tensorflow"] if importlib.util.find_spec("tensorflow") else []
+    if situation in ELASTIC:
+        return ["torch"]  # its cell calls no framework
     found: list[Framework] = [name for name in get_args(Framework)[:2] if only in ("", name)]
     return [*found, *LIBRARIES] if situation == "raises" else found
 
@@ -73,7 +77,7 @@ def modes_of(situation: str) -> list[Mode]:
     """The modes that make sense for the situation."""
     if situation in CHANGES:
         return ["attended"]
-    if situation in SERVERS:
+    if situation in (*SERVERS, *ELASTIC):
         return ["attended", "interrupted"]
     if situation in KERNELS:
         return ["alone", "interrupted"] if situation != "kernel-shut-down" else ["alone"]

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.faults.changes import ChangePlay
+from tests.faults.elastic_play import ElasticPlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import CHANGES, KERNELS, SERVERS, Plan
+from tests.faults.plans import CHANGES, ELASTIC, KERNELS, SERVERS, Plan
 from tests.faults.play import Play
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
@@ -38,6 +39,7 @@ class Stage(Worlds):
             play = ChangePlay(self, plan)
         else:
             kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
+            kinds |= dict.fromkeys(ELASTIC, ElasticPlay)
             play = kinds.get(plan.situation, Play)(self, plan)
         try:
             seconds, outcome = play.run()

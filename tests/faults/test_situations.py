@@ -12,6 +12,7 @@ import pytest
 from jupyter_dtrain.core.failures import situations
 from tests.faults.plans import (
     CHANGES,
+    ELASTIC,
     HERE,
     LIBRARIES,
     SERVERS,
@@ -21,6 +22,7 @@ from tests.faults.plans import (
     Plan,
     frameworks_of,
     in_turns,
+    modes_of,
     victim_of,
 )
 from tests.faults.stage import Stage
@@ -35,7 +37,7 @@ LONG = (
 """Slow tests: rows whose play waits longest, or that tests/steward shows as well."""
 PLANS = [
     pytest.param(plan, id=str(plan), marks=[pytest.mark.slow] if plan.situation in LONG else [])
-    for plan in in_turns([row.name for row in situations() if row.name not in SERVERS], SIZE)
+    for plan in in_turns([row.name for row in situations() if row.name not in (*SERVERS, *ELASTIC)], SIZE)
 ]
 
 
@@ -53,6 +55,23 @@ def test_the_world_does_what_the_table_says(stage: Stage, plan: Plan) -> None:
     if plan.situation in HERE and stage.network is not None:
         pytest.skip("on this machine only: the ranks of hosts end without mpiexec, see tests/hosts/test_faults.py")
     played = stage.play(plan)
+
+    assert played.problems == []
+
+
+@pytest.mark.parametrize(
+    ("situation", "mode"),
+    [
+        pytest.param(name, mode, marks=[] if (name, mode) == ("elastic-killed", "attended") else [pytest.mark.slow])
+        for name in ELASTIC
+        for mode in modes_of(name)
+    ],
+)
+def test_an_elastic_cell_goes_on_when_a_rank_dies(stage: Stage, situation: str, mode: Mode) -> None:
+    """A new process joins it, also where another one died while it joined; and Stop ends it meanwhile."""
+    if stage.network is not None:
+        pytest.skip("on this machine only: no rank is started on other hosts in a world that runs")
+    played = stage.play(Plan(situation, "torch", SIZE, SIZE - 1, mode))
 
     assert played.problems == []
 

@@ -166,6 +166,19 @@ def test_a_hint_does_not_wait_for_busy_ranks(ranks):
     assert cell.ename == "NameError"
 
 
+def test_a_run_whose_loss_is_no_number_is_not_ok_in_the_status_either(ranks):
+    """In the words of its panel and of the list of runs; a learning rate says nothing about it."""
+    ranks.ok("%%distributed\nimport jupyter_dtrain\njupyter_dtrain.log(loss=1.0, **{'lr/0': float('inf')})")
+    well = ranks.ok("%distributed").display_texts[0]
+    ranks.ok("%%distributed\njupyter_dtrain.log(loss=1.0)\njupyter_dtrain.log(loss=float('nan'))")
+    status = ranks.ok("%distributed").display_texts[0]
+
+    assert ": ok, " in well
+    assert "NaN" not in well
+    assert "∞" not in well
+    assert ": ok, but NaN, " in status
+
+
 def test_a_dead_rank_is_named_in_words_with_the_ways_on(ranks):
     """The cell ends, the next one is refused at once, the living ranks can be used, and a restart makes it whole."""
     cell = ranks.run(f"%%distributed\n{RANK}kept = rank\nif rank == 1:\n    os.kill(os.getpid(), 9)")

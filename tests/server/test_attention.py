@@ -271,6 +271,35 @@ def test_a_rank_that_died_ends_the_run(spool):
     assert (follower.newest.outcome, follower.newest.run_state.words) == ("lost", {1: "rank 1 was killed"})
 
 
+def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(alarms, spool):
+    """It is no alarm, and its panel says what became of the lost rank; a rank that joined and failed is one."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1], elastic=True), Output("stdout", "x"))
+    spool(1, Started(1, "host", "", elastic=True))
+    follower.poll([1])
+    run = follower.newest
+    run.lose(1, "rank 1 was killed")
+    assert (run.outcome, run.document().get("remark", "")) == ("running", "")
+    spool(0, Finished("ok", 20.0))
+    follower.poll([1])
+    assert (run.outcome, run.document()["remark"]) == ("ok", "rank 1 was lost")
+    path = spool_path(spool.folder, 2, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    joins = Started(1, "host", "", ranks=[1], joins=1)
+    path.write_bytes(encode(Event(2, 1, 0, 100.0, joins)))
+    follower.poll([1, 2])
+    assert (run.outcome, run.document()["remark"]) == ("ok", "rank 1 was replaced")
+    made.run_ended(run)
+    assert attention.items == []
+    with path.open("ab") as file:
+        file.write(encode(Event(2, 1, 1, 100.0, Finished("error", 1.0))))
+    follower.poll([1, 2])
+    assert run.outcome == "error"
+    made.run_ended(run)
+    assert [item.kind for item in attention.items] == ["failed"]
+
+
 def test_the_end_of_much_output_is_cut(spool):
     """It says so."""
     spool(0, *(Output("stdout", f"{number:6} {'x' * 90}\n") for number in range(5000)))

@@ -30,12 +30,13 @@ NOBODY: dict[int, str] = {}
 class World:
     """The spools of a world whose ranks say what a test says."""
 
-    def __init__(self, folder, size=2) -> None:
+    def __init__(self, folder, size=2, *, elastic=False) -> None:
         self.folder = folder
         self.seq = dict.fromkeys(range(size), 0)
         self.replays = Replays(SpoolFolder(folder), "w-1")
         for rank in range(size):
-            self.say(rank, 0.0, Started(1, "here", "", ranks=list(range(size)), cell=4, cell_id="abc"))
+            begun = Started(1, "here", "", ranks=list(range(size)), cell=4, cell_id="abc", elastic=elastic)
+            self.say(rank, 0.0, begun)
 
     def say(self, rank, time, *bodies) -> None:
         """Append events to the spool of ``rank``."""
@@ -136,3 +137,25 @@ def test_a_run_that_its_world_does_not_know_any_more_has_ended(world):
     assert last.over
     assert "does not say how it ended" in last.outputs[-1][1]["evalue"]
     assert world.replays.answer(2, 2, "", 0, NOBODY, over=True) is None
+
+
+@pytest.mark.parametrize("outcome", [None, "ok", "error"])
+def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(tmp_path, outcome):
+    """Its panel says what became of the lost rank; the error of a rank that joined and failed is that of the cell."""
+    world = World(tmp_path, elastic=True)
+    world.say(0, 1.0, loss(3.0, 2.0), Finished("ok", 1.0))
+    if outcome is not None:
+        path = spool_path(tmp_path, 2, 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        said = [Started(1, "here", "", ranks=[1], joins=1), Output("stdout", "x")]
+        said += (
+            [Error("ValueError", "bad", []), Finished("error", 1.0)] if outcome == "error" else [Finished("ok", 1.0)]
+        )
+        path.write_bytes(b"".join(encode(Event(2, 1, seq, 1000.0, body)) for seq, body in enumerate(said)))
+    last = world.ask(lost={1: "rank 1 was killed (SIGKILL)"})
+    document = last.outputs[0][1]["data"][MIME]
+    became = {None: "rank 1 was lost", "ok": "rank 1 was replaced"}.get(outcome, "")
+    assert last.over
+    assert (document["outcome"], document.get("remark", "")) == (outcome or "ok", became)
+    errors = [output["evalue"] for _, output in last.outputs if output["output_type"] == "error"]
+    assert errors == (["ValueError: bad (rank 1)"] if outcome == "error" else [])

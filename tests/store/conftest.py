@@ -81,14 +81,29 @@ class FakeWorld:
             self._seqs[key] = seq + 1
             self._spools[key].append(Event(run, rank, seq, when or time.time(), body))
 
-    def begin(self, run: int, source: str = "x = 1", ranks: list[int] | None = None, **at: Any) -> None:
+    def begin(
+        self,
+        run: int,
+        source: str = "x = 1",
+        ranks: list[int] | None = None,
+        *,
+        elastic: bool = False,
+        joins: int | None = None,
+        **at: Any,
+    ) -> None:
         """``Started`` on all ranks."""
         chosen = list(range(self.size)) if ranks is None else ranks
         for rank in chosen:
             path = str(spool_path(self.folder, run, rank))
             lowest = rank == min(chosen)
             started = Started(
-                100 + rank, self.host, path, source=source if lowest else "", ranks=chosen if lowest else []
+                100 + rank,
+                self.host,
+                path,
+                source=source if lowest else "",
+                ranks=chosen if lowest else [],
+                elastic=elastic,
+                joins=joins,
             )
             self.say(run, rank, started, **at)
 

@@ -155,6 +155,8 @@ def test_runs_that_finished_unseen_are_listed_ten_at_a_time(open_notebook, tmp_p
     with closing(open_for_writing(tmp_path / "dtrain" / "runs.sqlite")) as db:
         for number in range(1, 14):
             world.begin(number, when=1000.0)
+            if number == 5:
+                world.say(number, 0, points("loss", [3.0, float("nan")]))
             world.finish(number, when=1001.0)
         drain(world.writer, db)
     world.close()
@@ -164,6 +166,7 @@ def test_runs_that_finished_unseen_are_listed_ten_at_a_time(open_notebook, tmp_p
 
     assert len(lines) == 12
     assert lines[0] == "run world/4 ended while you were away: ok, 1.5 s"
+    assert lines[1] == "run world/5 ended while you were away: ok, but NaN, 1.5 s"
     assert lines[9].startswith("run world/13 ")
     assert lines[10] == "and 3 earlier runs: %distributed runs lists them"
     assert lines[11] == "%distributed show world/13 shows what it printed and logged."

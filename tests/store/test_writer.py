@@ -8,7 +8,8 @@ import sqlite3
 import pytest
 
 from jupyter_dtrain.core.events import Display, Error, Finished, Frame, Gpu, Output, Result, Sample
-from jupyter_dtrain.store.writer import MAX_JSON
+from jupyter_dtrain.store.bounds import MAX_JSON
+from jupyter_dtrain.view import stored as view
 from jupyter_dtrain.wire.spool import spool_path
 from jupyter_dtrain.wire.steward_messages import Followed
 from tests.store.conftest import FakeWorld, drain, points
@@ -109,6 +110,69 @@ def test_a_rank_that_died_without_a_word_is_lost(store, db, fake):
     assert before == "running"
     assert [run.outcome for run in store.runs()] == ["lost", "lost"]
     assert [run.parts[1].words for run in store.runs()] == ["rank 1 was killed (SIGKILL)"] * 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(store, db, fake, restarted):
+    """The join ends later, or earlier; what the file says is enough, also for the next steward."""
+    fake.begin(1, elastic=True)
+    drain(fake.writer, db)
+    fake.writer.rank_died(1, "rank 1 was killed (SIGKILL)")
+    fake.finish(1, [0])
+    drain(fake.writer, db)
+    alone = view.listing(store.runs())["text/plain"]
+    fake.writer.ranks_replaced([1])
+    fake.begin(2, ranks=[1], joins=1)
+    writer = fake.new_writer() if restarted else fake.writer
+    drain(writer, db)
+    fake.finish(2, [1])
+    drain(fake.new_writer() if restarted else writer, db)
+    joined = store.run(1)
+
+    assert " ok, rank 1 was lost " in alone
+    assert (joined.outcome, joined.remark) == ("ok", "rank 1 was replaced")
+    assert joined.outcomes == {0: "ok", 1: "lost"}
+    assert " ok, rank 1 was replaced " in view.listing(store.runs(outcome="ok"))["text/plain"]
+
+    fake.begin(3, elastic=True)
+    drain(writer, db)
+    writer.rank_died(1, "rank 1 was killed (SIGKILL)")
+    drain(writer, db)
+    writer.ranks_replaced([1])
+    fake.begin(4, ranks=[1], joins=3)
+    fake.finish(4, [1], outcome="error")
+    drain(writer, db)
+    fake.finish(3, [0])
+    drain(writer, db)
+
+    assert (store.run(3).outcome, store.run(3).remark) == ("error", "")
+
+
+def test_an_elastic_run_whose_world_ended_under_it_is_lost(store, db, make_world):
+    """Whatever joined it. A run of a version before that knows no elastic runs stays as it was stored."""
+    fake = make_world(size=3)
+    fake.begin(1, elastic=True)
+    fake.begin(2, ranks=[1], joins=1)
+    fake.finish(1, [0])
+    drain(fake.writer, db)
+    fake.writer.close(db, "a client asked for it")
+    db.execute("INSERT INTO runs (world, number, started, ended, outcome) VALUES (1, 3, 0, 1, 'lost')")
+
+    assert [run.outcome for run in store.runs()] == ["lost"] * 3
+
+
+def test_an_interrupted_elastic_run_stays_interrupted(store, db, fake):
+    """Whatever its ranks said."""
+    fake.begin(1, elastic=True)
+    fake.begin(2, ranks=[1], joins=1)
+    drain(fake.writer, db)
+    fake.writer.rank_died(1, "rank 1 was killed (SIGKILL)")
+    fake.writer.tell(Followed(1, interrupted=True, ranks={"0": "ok"}))
+    drain(fake.writer, db)
+    fake.finish(2, [1])
+    drain(fake.writer, db)
+
+    assert store.run(1).outcome == "interrupted"
 
 
 def test_a_run_that_was_on_when_its_ranks_ended_is_lost_and_a_later_one_is_not(store, db, fake):

@@ -67,6 +67,7 @@ export function endingOfStored(run: StoredRun): Ending {
   return endingOf(
     run.outcome,
     run.losses.map((loss) => loss.last ?? NaN),
+    run.remark,
   );
 }
 
