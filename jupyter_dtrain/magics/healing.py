@@ -32,6 +32,7 @@ def resize_arguments(parser: MagicParser) -> None:
 
 def heal_arguments(parser: MagicParser) -> None:
     """Arguments of ``heal``."""
+    parser.options_anywhere = True
     parser.add_argument(
         "names",
         nargs="*",

@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksDead, Session
 from tests.session.cells import begin, pids, run, values
-from tests.session.test_behaviour_heal import kill, whole
+from tests.session.test_behaviour_heal import kill, newcomer, whole
 from tests.steward.until import until
 
 pytestmark = pytest.mark.here("it kills processes of ranks")
@@ -74,6 +74,9 @@ def test_the_middle_one_of_four_is_dropped(world):
     assert [(rank.rank, rank.local_rank, rank.device) for rank in world.world.ranks] == [
         (rank, rank, "cpu") for rank in range(3)
     ]
+    # For a client that has missed the broadcast.
+    news = world._link._steward.ask(world._link._renewal(0)).news
+    assert {rank.rank: rank.pid for rank in news.replaced}.items() >= {1: before[2], 2: before[3]}.items()
     with Session.attach(world.name, take_over=True) as late:
         assert pids(late) == pids(world)
         assert values(run(late, "own")) == {0: 0, 1: 2, 2: 3}
@@ -188,12 +191,26 @@ def test_ranks_keep_local_ranks_that_name_gpus(launch, tmp_path, monkeypatch):
 def test_logs_go_on_under_the_new_number(world):
     """Both files say where the text of before is."""
     fill(world)
-    world.resize(drop=1)
+    world.resize(drop=2)
     logs = Path(world.request.folder) / "logs"
     words = "[jupyter-dtrain] rank 3 is rank 2 from here on\n"
 
     assert (logs / "rank-3.log").read_text().endswith(words)
     assert (logs / "rank-2.log").read_text().endswith(words)
+
+
+def test_a_run_that_another_process_left_unfinished_under_the_number_is_not_ended_again(world):
+    """As a full disk leaves one. The rank that has the number now dies idle, before its first run under it."""
+    fill(world)
+    last = run(world, "own")
+    world.resize(drop=1)
+    spool = Path(world.request.spool) / f"run-{last.number}" / "rank-1.jsonl"
+    cut = "".join(spool.read_text().splitlines(keepends=True)[:-1])
+    spool.write_text(cut)
+    kill(world, 1)
+
+    assert spool.read_text() == cut
+    assert [rank.rank for rank in world.world.dead] == [1]
 
 
 @pytest.mark.slow
@@ -218,6 +235,30 @@ def test_a_death_during_a_drop_is_healed_too(launch, victim):
         assert whole(session)
         kept = {0: 0, 1: 2, 2: 3} | {number: -1}
         assert values(run(session, "globals().get('own', -1)")) == kept
+
+
+@pytest.mark.slow
+def test_a_new_process_with_the_number_of_a_living_rank_is_told_apart(launch):
+    """Rank 0 leaves, and rank 2 is dead: its new process is rank 1, as is a living rank until all take the world.
+
+    Another rank dies meanwhile, so the new process ends with the first try, and the living rank does not.
+    """
+    with launch(n=4) as session:
+        run(session, "import os\nown = int(os.environ['RANK'])")
+        before, struck = pids(session), []
+        kill(session, 2)
+
+        def strike(words):
+            if not struck and words.startswith("rank 1 starts"):
+                struck.append(newcomer(session).pid)
+                os.kill(before[3], signal.SIGKILL)
+
+        done = session.resize(drop=0, progress=strike)
+        assert done.healed.ranks == [1, 2]
+        assert pids(session)[0] == before[1]
+        assert whole(session)
+        assert values(run(session, "globals().get('own', -1)")) == {0: 1, 1: -1, 2: -1}
+        until(lambda: not psutil.pid_exists(struck[0]))
 
 
 @pytest.mark.slow
