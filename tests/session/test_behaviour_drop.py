@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksDead, Session
+from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.session.cells import begin, pids, run, values
 from tests.session.test_behaviour_heal import kill, newcomer, whole
 from tests.steward.until import until
@@ -71,6 +72,7 @@ def test_the_middle_one_of_four_is_dropped(world):
     assert values(run(world, "own")) == {0: 0, 1: 2, 2: 3}
     assert values(run(world, PLACE)) == {rank: [str(rank), str(rank), "3", str(rank), str(rank)] for rank in range(3)}
     assert values(run(world, SUM)) == dict.fromkeys(range(3), 7)
+    assert values(run(world, "list(jupyter_dtrain.shard(range(3)))")) == {rank: [rank] for rank in range(3)}
     assert [(rank.rank, rank.local_rank, rank.device) for rank in world.world.ranks] == [
         (rank, rank, "cpu") for rank in range(3)
     ]
@@ -94,9 +96,12 @@ def test_a_rank_is_killed_and_reported_dead_under_its_new_number(world):
     assert {rank: pid for rank, pid in pids(world).items() if rank < 3} == {rank: before[rank + 1] for rank in range(3)}
     # In the middle of a run, by somebody else.
     with pytest.raises(DistributedError, match=r"rank 1 was killed \(SIGKILL\)") as caught:
-        run(world, "import os, time\nprint('here', flush=True)\nif own == 2: os.kill(os.getpid(), 9)")
+        run(world, "import os\nif own == 2:\n    os.write(1, b'last words\\n')\n    os.kill(os.getpid(), 9)")
     assert list(caught.value.run.lost) == [1]
-    assert caught.value.run.text(1) == "here\n"
+    assert caught.value.run.text(1) == "last words\n"
+    # The watch has written them, and the end, where they belong.
+    *_, last = read_file(spool_path(world.request.spool, caught.value.run.number, 1))
+    assert (last.rank, last.body.outcome) == (1, "lost")
     assert [rank.rank for rank in world.world.dead] == [1]
     # Idle, by its number.
     world.kill([2])
@@ -120,14 +125,13 @@ def test_a_dead_rank_is_dropped_instead_of_replaced(world):
     assert whole(world)
     assert world.world.dead == []
     before = fill(world)
-    kill(world, 2)
-    run(world, "model = [own]", [0, 1, 3])
-    done = world.resize(3, ["model"], 3, drop="0")
-    assert done.healed.ranks == [1]
-    assert done.healed.source == 2
-    assert "Rank 1 is rank 0 now, rank 2 is rank 1, rank 3 is rank 2." in str(done)
-    assert values(run(world, "(globals().get('own', -1), model)")) == {0: (1, [1]), 1: (-1, [3]), 2: (3, [3])}
-    assert {rank: pid for rank, pid in pids(world).items() if rank != 1} == {0: before[1], 2: before[3]}
+    kill(world, 3)
+    run(world, "model = [own]", [0, 1, 2])
+    done = world.resize(2, ["model"], 2, drop="0-1")
+    assert (done.healed.ranks, done.healed.source) == ([1], 0)
+    assert "\nRank 2 is rank 0 now, rank 3 is rank 1.\nRank 1 has a new process" in str(done)
+    assert values(run(world, "(globals().get('own', -1), model)")) == {0: (2, [2]), 1: (-1, [2])}
+    assert pids(world)[0] == before[2]
     assert whole(world)
 
 
