@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.here("it kills processes of ranks")]
 WEIGHTS = "[round(float(p.detach().double().sum()), 9) for p in model.parameters()], step, dist.get_world_size()"
 
 
-@pytest.mark.parametrize(
-    "how", ["", "'gloo', init_method='env://', world_size=int(os.environ['WORLD_SIZE']), rank=int(os.environ['RANK'])"]
-)
+EXPLICIT = "'gloo', init_method='env://', world_size=int(os.environ['WORLD_SIZE']), rank=int(os.environ['RANK'])"
+
+
+@pytest.mark.parametrize("how", ["", EXPLICIT])
 def test_training_goes_on_with_more_ranks_and_with_fewer(launch, how):
     """2, 4, 3 ranks: equal weights after each, and the gradient is that of all ranks' batches."""
     with launch(n=2) as session:
@@ -51,10 +52,11 @@ max(float((a - b).abs().max()) for a, b in zip(twin.parameters(), model.paramete
         assert all(len(losses) == 26 for losses in session.pull("losses").values())
 
 
-def test_training_goes_on_without_the_rank_in_the_middle(launch):
+@pytest.mark.parametrize("how", ["", EXPLICIT])
+def test_training_goes_on_without_the_rank_in_the_middle(launch, how):
     """DDP of four: weights are equal before and after, losses go on on all ranks, and the group is that of three."""
     with launch(n=4) as session:
-        for code in (IMPORTS, FUNCTIONS, MAKE):
+        for code in (IMPORTS, FUNCTIONS, MAKE.replace("init_process_group()", f"init_process_group({how})")):
             run(session, code)
         run(session, "train(8)\nown = dist.get_rank()")
         before, weights = pids(session), values(run(session, WEIGHTS))
@@ -106,3 +108,14 @@ def test_parts_of_a_model_keep_their_numbers(launch):
         session.resize(drop=1)
         assert session.world.size == 2
         assert whole(session)
+
+
+def test_a_new_accelerator_knows_the_new_numbers(launch):
+    """Accelerate keeps the first state of its process: after ``--drop 0``, no rank would be the main process."""
+    pytest.importorskip("accelerate")
+    make = "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+    told = "(accelerator.process_index, accelerator.num_processes, accelerator.is_main_process)"
+    with launch(n=3) as session:
+        assert values(run(session, make + told)) == {rank: (rank, 3, rank == 0) for rank in range(3)}
+        session.resize(drop=0)
+        assert values(run(session, make + told)) == {rank: (rank, 2, rank == 0) for rank in range(2)}

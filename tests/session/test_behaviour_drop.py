@@ -13,7 +13,7 @@ from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksDead, 
 from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.session.cells import begin, pids, run, values
 from tests.session.test_behaviour_heal import kill, newcomer, whole
-from tests.steward.until import until
+from tests.steward.until import child_named, until
 
 pytestmark = pytest.mark.here("it kills processes of ranks")
 
@@ -272,8 +272,7 @@ def test_a_resize_that_fails_leaves_all_numbers_as_they_were(launch):
         run(session, "import os\nown = int(os.environ['RANK'])")
         before = pids(session)
         kill(session, 3)
-        steward = psutil.Process(session.world.ranks[0].pid).parent().parent()
-        (mpiexec,) = [one for one in steward.children() if "prterun" in one.name() or "mpiexec" in one.name()]
+        mpiexec = child_named(session, "prterun")
 
         def strike(words):
             if words.startswith("starting") and mpiexec.is_running():
