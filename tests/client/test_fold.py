@@ -146,7 +146,7 @@ def test_a_rank_that_dies_takes_its_part_of_the_cell_along(scene, submit, finish
 
 
 def test_a_run_ends_under_the_numbers_that_it_began_with(scene, submit, finished, tmp_path):
-    """A client is late: ranks got other numbers. What it missed is in the spools; later cells use the new ones."""
+    """A client is late: ranks got other numbers. It reads the rest from the spools; later cells use the new ones."""
     run = submit(1, (0, 1, 2, 3))
     scene.settle()
     for rank, last in enumerate(("ok", "ok", "ok", None)):
